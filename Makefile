@@ -1,0 +1,143 @@
+# Hapax: build, run, test. `make help` lists the targets.
+#
+# Sources are found, not listed: src/<room>/*.c makes the room, tests/unit/*_test.c makes one test program each.
+# SAN=address or SAN=thread builds everything once more, instrumented, into its own directory.
+
+SHELL   := /bin/bash
+CC      := gcc
+CLANG   := clang
+SAN     ?=
+Q       ?= @
+BUILD   ?= build$(if $(SAN),-$(SAN))
+PREFIX  ?= /usr/local
+VERSION := $(shell cat VERSION)
+
+WARN    := -Wall -Wextra -Wconversion -Wshadow -Werror -Wstrict-prototypes -Wmissing-prototypes -Wvla
+HARDEN  := -fPIE -fstack-protector-strong -fstack-clash-protection
+CPPFLAGS := -Isrc -Iinclude -D_GNU_SOURCE -DHAPAX_VERSION='"$(VERSION)"'
+OPT     := -O2 -D_FORTIFY_SOURCE=2
+LDHARD  := -pie -Wl,-z,relro,-z,now,-z,noexecstack
+ifeq ($(SAN),address)
+OPT     := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+else ifeq ($(SAN),thread)
+OPT     := -O1 -fno-omit-frame-pointer -fsanitize=thread
+endif
+CFLAGS  := -std=c17 -g $(OPT) $(WARN) $(HARDEN) -MMD -MP
+LDFLAGS := $(OPT) $(LDHARD)
+
+ROOMS      := base core journal net broker client cli
+src         = $(wildcard src/$(1)/*.c)
+objs        = $(patsubst src/%.c,$(BUILD)/obj/%.o,$(1))
+MAINS      := src/broker/hapaxd.c src/cli/hapax.c
+SERVER_OBJ := $(call objs,$(filter-out $(MAINS),$(foreach r,base core journal net broker,$(call src,$(r)))))
+CLI_OBJ    := $(call objs,$(filter-out $(MAINS),$(foreach r,base journal cli,$(call src,$(r)))))
+CLIENT_SRC := $(call src,client) $(call src,base)
+CLIENT_PIC := $(patsubst src/%.c,$(BUILD)/pic/%.o,$(CLIENT_SRC))
+UNIT_SRC   := $(wildcard tests/unit/*_test.c)
+UNIT_BIN   := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
+TOOL_SRC   := $(wildcard tests/tools/*.c)
+TOOL_BIN   := $(patsubst tests/tools/%.c,$(BUILD)/tests/%,$(TOOL_SRC))
+
+.DEFAULT_GOAL := all
+.SECONDARY:
+.PHONY: all deps run test bench sim crash fuzz mutants lint install clean help test-tools sanitized
+
+all: $(BUILD)/hapaxd $(BUILD)/hapax $(BUILD)/libhapax.a $(BUILD)/libhapax.so
+
+help:
+	@echo "make            build hapaxd, hapax, libhapax.a, libhapax.so into build/"
+	@echo "make run        install what is missing, build, start the broker"
+	@echo "make test       install what is missing, build, run every test (short forms)"
+	@echo "make lint       formatting, include walls, banned calls, clang-tidy"
+	@echo "make bench      side-by-side benchmark with Redis, NATS, beanstalkd, PostgreSQL"
+	@echo "make sim SEEDS=1-1000   the simulator    make crash KILLS=1000   kill -9 under load"
+	@echo "make fuzz SECONDS=600   every fuzz target  make mutants          check the checkers"
+	@echo "make install PREFIX=/usr/local"
+
+deps:
+	@tools/deps
+
+# ---- building
+
+$(BUILD)/obj/%.o: src/%.c Makefile VERSION
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+
+$(BUILD)/pic/%.o: src/%.c Makefile VERSION
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -c $< -o $@
+
+$(BUILD)/hapaxd: $(BUILD)/obj/broker/hapaxd.o $(SERVER_OBJ)
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -luv -lpthread
+
+$(BUILD)/hapax: $(BUILD)/obj/cli/hapax.o $(CLI_OBJ) $(BUILD)/libhapax.a
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -lpthread
+
+# One relocatable object with everything but hx_* made local: a program that links the archive sees no other name.
+$(BUILD)/libhapax.a: $(CLIENT_PIC)
+	$(Q)ld -r $^ -o $(BUILD)/libhapax.o
+	$(Q)objcopy --localize-hidden $(BUILD)/libhapax.o
+	$(Q)rm -f $@ && ar rcs $@ $(BUILD)/libhapax.o
+
+$(BUILD)/libhapax.so: $(CLIENT_PIC)
+	$(Q)$(CC) $(OPT) -shared -Wl,-soname,libhapax.so.0 -Wl,-z,relro,-z,now $^ -o $@ -lpthread
+	$(Q)ln -sf libhapax.so $(BUILD)/libhapax.so.0
+
+# ---- running
+
+run:
+	@tools/deps --build
+	@$(MAKE) --no-print-directory -s all
+	@tools/run
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/hapax $(DESTDIR)$(PREFIX)/share/man/man1
+	install $(BUILD)/hapaxd $(BUILD)/hapax $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(BUILD)/libhapax.a $(DESTDIR)$(PREFIX)/lib/
+	install $(BUILD)/libhapax.so $(DESTDIR)$(PREFIX)/lib/libhapax.so.$(VERSION)
+	ln -sf libhapax.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libhapax.so.0
+	ln -sf libhapax.so.0 $(DESTDIR)$(PREFIX)/lib/libhapax.so
+	install -m 644 include/hapax/*.h $(DESTDIR)$(PREFIX)/include/hapax/
+	install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/hapax.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/hapax.pc
+
+# ---- testing
+
+# Unit tests see every room's objects; the archive keeps link lines short.
+$(BUILD)/librooms.a: $(SERVER_OBJ)
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/tests/%_test: tests/unit/%_test.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(BUILD)/libhapax.a $(BUILD)/librooms.a -lcmocka -luv -lpthread
+
+# Programs the tests drive: load generators, checkers, fault injectors.
+$(BUILD)/tests/%: tests/tools/%.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(BUILD)/libhapax.a $(BUILD)/librooms.a -luv -lpthread -lm
+
+SIM_OBJ := $(patsubst tests/sim/%.c,$(BUILD)/obj/sim/%.o,$(wildcard tests/sim/*.c))
+$(BUILD)/obj/sim/%.o: tests/sim/%.c Makefile
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -c $< -o $@
+$(BUILD)/tests/sim: $(SIM_OBJ) $(BUILD)/librooms.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -luv -lpthread -lm
+
+test-tools: all $(UNIT_BIN) $(TOOL_BIN) $(if $(SIM_OBJ),$(BUILD)/tests/sim)
+
+test:
+	@tools/deps --test
+	@tests/run
+
+sim: ; @tests/sim/run $(or $(SEEDS),1-10000)
+crash: ; @tests/crash/run $(or $(KILLS),1000)
+fuzz: ; @tests/fuzz/run $(or $(SECONDS),600)
+mutants: ; @tests/mutants/run
+bench: ; @tools/deps --bench && tests/bench/run
+lint: ; @tools/deps --test && tests/lint/run
+
+clean:
+	rm -rf build build-*
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

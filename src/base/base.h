@@ -1,0 +1,178 @@
+/* base: bytes, containers, checks, status codes, logging. Sees libc only.
+ *
+ * Conventions every room follows:
+ *  - a `slice` is a borrowed view: valid as long as the memory it points into; never freed through.
+ *  - allocation never returns NULL: running out of memory ends the process with a message (everything that was
+ *    answered is on disk, so this is a crash like any other, and crashes are what Hapax is built to survive).
+ *  - expected failures are `hx_status` values with detail in an `errbuf`; programmer errors are CHECK failures. */
+#ifndef HAPAX_BASE_BASE_H
+#define HAPAX_BASE_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef int64_t i64;
+typedef uint64_t u64;
+typedef uint32_t u32;
+typedef uint16_t u16;
+typedef uint8_t u8;
+
+/* Status codes: one table makes the enum and the text. */
+#define STATUS_LIST(X)                                                                                                 \
+    X(OK, "ok")                                                                                                        \
+    X(INVALID, "invalid argument or input")                                                                            \
+    X(NOT_FOUND, "not found")                                                                                          \
+    X(IO, "input/output error")                                                                                        \
+    X(DAMAGED, "stored data is damaged")                                                                               \
+    X(NO_SPACE, "no space left")                                                                                       \
+    X(BUSY, "in use by another process")                                                                               \
+    X(VERSION, "written by an unsupported version")                                                                    \
+    X(DENIED, "permission denied")                                                                                     \
+    X(CLOSED, "closed")                                                                                                \
+    X(TIMEOUT, "timed out")
+
+#define STATUS_ENUM(name, text) ST_##name,
+typedef enum { STATUS_LIST(STATUS_ENUM) } hx_st;
+#undef STATUS_ENUM
+
+const char *status_text(hx_st st);
+
+/* Where a failing function says what went wrong; wrapped on the way up ("data dir: journal: ..."). */
+struct errbuf {
+    char text[512];
+};
+
+#define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
+
+/* Set the text. Returns st, so that `return err_set(err, ST_IO, ...)` reads well. err may be NULL. */
+hx_st err_set(struct errbuf *err, hx_st st, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Put "prefix: " before what is there. */
+hx_st err_wrap(struct errbuf *err, hx_st st, const char *fmt, ...) PRINTF_LIKE(3, 4);
+
+/* Checks stay on in production. On failure: file, line, expression and message on stderr, then abort. */
+#define CHECK(cond)                                                                                                    \
+    do {                                                                                                               \
+        if (__builtin_expect(!(cond), 0)) check_failed(__FILE__, __LINE__, #cond, NULL);                               \
+    } while (0)
+/* An invariant of docs/LIFECYCLE.md, by its number: INVARIANT(3, lease->fence > last). */
+#define INVARIANT(number, cond)                                                                                        \
+    do {                                                                                                               \
+        if (__builtin_expect(!(cond), 0)) check_failed(__FILE__, __LINE__, #cond, "invariant " #number);               \
+    } while (0)
+_Noreturn void check_failed(const char *file, int line, const char *expr, const char *what);
+
+/* Memory. */
+void *mem_alloc(size_t bytes) __attribute__((malloc, returns_nonnull));
+void *mem_zalloc(size_t bytes) __attribute__((malloc, returns_nonnull));
+void *mem_realloc(void *p, size_t bytes) __attribute__((returns_nonnull));
+void mem_free(void *p);
+
+/* Slices: borrowed views of bytes. */
+typedef struct {
+    const char *p;
+    size_t n;
+} slice;
+
+#define SL(lit) ((slice){("" lit), sizeof(lit) - 1})
+static inline slice slice_of(const void *p, size_t n) { return (slice){(const char *)p, n}; }
+static inline slice slice_str(const char *s) { return (slice){s, s ? strlen(s) : 0}; }
+static inline bool slice_eq(slice a, slice b) { return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0); }
+bool slice_eq_nocase(slice a, slice b); /* ASCII only */
+bool slice_starts(slice s, slice prefix);
+slice slice_trim(slice s); /* spaces and tabs at both ends */
+/* Cut at the first `c`: *head gets what is before it, the rest is returned through *tail; false if c is absent
+ * (then *head is all of s and *tail is empty). */
+bool slice_cut(slice s, char c, slice *head, slice *tail);
+/* Digits only, no sign, no blanks, no overflow. */
+bool slice_u64(slice s, u64 *out);
+
+/* A growable byte buffer. Zero-initialise to start; buf_free to end. */
+struct buf {
+    char *p;
+    size_t len, cap;
+};
+
+void buf_free(struct buf *b);
+void buf_grow(struct buf *b, size_t more); /* make room for `more` bytes beyond len */
+static inline void buf_reset(struct buf *b) { b->len = 0; }
+static inline slice buf_slice(const struct buf *b) { return (slice){b->p, b->len}; }
+static inline void buf_add(struct buf *b, const void *p, size_t n) {
+    if (b->cap - b->len < n) buf_grow(b, n);
+    if (n) memcpy(b->p + b->len, p, n);
+    b->len += n;
+}
+static inline void buf_slice_add(struct buf *b, slice s) { buf_add(b, s.p, s.n); }
+static inline void buf_char(struct buf *b, char c) { buf_add(b, &c, 1); }
+#define buf_lit(b, lit) buf_add((b), "" lit, sizeof(lit) - 1)
+void buf_printf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void buf_dec(struct buf *b, u64 v); /* decimal */
+void buf_dec_signed(struct buf *b, i64 v);
+
+/* Text forms. */
+bool utf8_valid(slice s);
+bool has_control(slice s); /* a byte < 0x20 or 0x7f */
+void buf_base64(struct buf *b, slice s);
+bool buf_base64_decode(struct buf *b, slice text); /* strict, padded, standard alphabet; false leaves b unchanged */
+void buf_base64url(struct buf *b, slice s);        /* unpadded */
+bool buf_base64url_decode(struct buf *b, slice text);
+void buf_hex(struct buf *b, slice s); /* lower case */
+bool hex_decode(slice text, void *out, size_t out_len); /* exactly 2 * out_len lower- or upper-case digits */
+bool buf_percent_decode(struct buf *b, slice s); /* %XX only ('+' stays '+'); false on a bad escape */
+void buf_percent_encode(struct buf *b, slice s); /* everything but unreserved characters of RFC 3986 */
+/* `500ms`, `30s`, `5m`, `2h`, `14d`, bare number = seconds; non-negative; fractions are refused; no overflow. */
+bool duration_parse(slice text, i64 *ms_out);
+void buf_duration(struct buf *b, i64 ms);  /* shortest exact form: "1500ms", "30s", "14d" */
+void buf_rfc3339(struct buf *b, i64 unix_ms); /* 2026-01-31T12:00:00.000Z; any value from year 0001 to 9999 */
+bool rfc3339_parse(slice text, i64 *unix_ms_out);
+
+/* Hashes and checksums. */
+u32 crc32c(u32 seed, const void *p, size_t n); /* Castagnoli; SSE4.2 where there is, else a table */
+struct siphash_key {
+    u64 k0, k1;
+};
+u64 siphash(const struct siphash_key *key, const void *p, size_t n);                /* SipHash-2-4, 64 bits */
+void siphash128(const struct siphash_key *key, const void *p, size_t n, u64 out[2]); /* SipHash-2-4, 128 bits */
+
+/* A seeded generator (splitmix64 / xoshiro256**): the only randomness the core may use. */
+struct rng {
+    u64 s[4];
+};
+void rng_seed(struct rng *r, u64 seed);
+u64 rng_next(struct rng *r);
+u64 rng_below(struct rng *r, u64 bound); /* uniform in [0, bound); bound > 0 */
+void random_bytes(void *p, size_t n);    /* from the kernel; a failure is fatal. Not for core. */
+
+/* Little-endian loads and stores for encoded records. */
+static inline void put_u16(void *p, u16 v) { memcpy(p, &v, 2); }
+static inline void put_u32(void *p, u32 v) { memcpy(p, &v, 4); }
+static inline void put_u64(void *p, u64 v) { memcpy(p, &v, 8); }
+static inline u16 get_u16(const void *p) {
+    u16 v;
+    memcpy(&v, p, 2);
+    return v;
+}
+static inline u32 get_u32(const void *p) {
+    u32 v;
+    memcpy(&v, p, 4);
+    return v;
+}
+static inline u64 get_u64(const void *p) {
+    u64 v;
+    memcpy(&v, p, 8);
+    return v;
+}
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are stored little-endian");
+
+/* Logging: one line per event on stderr, "2026-01-31T12:00:00.000Z level text"; control characters escaped. */
+enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+void log_set_level(enum log_level level);
+void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+/* Clocks (not for core). */
+i64 clock_wall_ms(void);
+i64 clock_mono_ms(void);
+i64 clock_mono_us(void);
+
+#endif

@@ -1,0 +1,21 @@
+#include "base/base.h"
+
+#include <time.h>
+
+static i64 read_us(clockid_t id) {
+    struct timespec t;
+    CHECK(clock_gettime(id, &t) == 0);
+    return (i64)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+i64 clock_wall_ms(void) {
+    return read_us(CLOCK_REALTIME) / 1000;
+}
+
+i64 clock_mono_ms(void) {
+    return read_us(CLOCK_MONOTONIC) / 1000;
+}
+
+i64 clock_mono_us(void) {
+    return read_us(CLOCK_MONOTONIC);
+}

@@ -1,0 +1,12 @@
+/* Whole pages from the system: zeroed on first touch, returned at once. For tables too large for the heap. */
+#ifndef HAPAX_BASE_PAGES_H
+#define HAPAX_BASE_PAGES_H
+
+#include <stddef.h>
+
+void *pages_map(size_t bytes) __attribute__((returns_nonnull)); /* reads as zero; costs nothing until touched */
+void pages_unmap(void *p, size_t bytes);
+/* The contents are no longer needed: the memory goes back, the range stays mapped and reads as zero. */
+void pages_give_back(void *p, size_t bytes);
+
+#endif

@@ -1,0 +1,106 @@
+#include "base/base_priv.h"
+
+static bool is_tail(char c) {
+    return ((u8)c & 0xC0) == 0x80;
+}
+
+/* The second byte's range is narrower after some first bytes: that is where overlong forms (E0, F0), surrogates (ED)
+ * and values beyond U+10FFFF (F4) would hide. */
+size_t utf8_sequence(const char *p, size_t left) {
+    if (left == 0) return 0;
+    u8 first = (u8)p[0];
+    if (first < 0x80) return 1;
+    size_t n = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    if (first < 0xC2 || first > 0xF4 || left < n) return 0;
+    u8 second = (u8)p[1];
+    u8 low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+    u8 high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    if (second < low || second > high) return 0;
+    for (size_t i = 2; i < n; i++) {
+        if (!is_tail(p[i])) return 0;
+    }
+    return n;
+}
+
+bool utf8_valid(slice s) {
+    const char *p = s.p;
+    size_t left = s.n;
+    while (left) {
+        if (left >= 8 && !(get_u64(p) & HIGH_BITS)) {
+            p += 8;
+            left -= 8;
+            continue;
+        }
+        size_t n = utf8_sequence(p, left);
+        if (n == 0) return false;
+        p += n;
+        left -= n;
+    }
+    return true;
+}
+
+bool has_control(slice s) {
+    for (size_t i = 0; i < s.n; i++) {
+        if ((u8)s.p[i] < 0x20 || s.p[i] == 0x7f) return true;
+    }
+    return false;
+}
+
+static const char hex_lower[] = "0123456789abcdef";
+static const char hex_upper[] = "0123456789ABCDEF";
+
+void buf_hex(struct buf *b, slice s) {
+    buf_grow(b, s.n * 2);
+    for (size_t i = 0; i < s.n; i++) {
+        u8 byte = (u8)s.p[i];
+        b->p[b->len++] = hex_lower[byte >> 4];
+        b->p[b->len++] = hex_lower[byte & 15];
+    }
+}
+
+bool hex_decode(slice text, void *out, size_t out_len) {
+    if (text.n % 2 || text.n / 2 != out_len) return false;
+    u8 *to = out;
+    for (size_t i = 0; i < out_len; i++) {
+        int high = hex_value(text.p[2 * i]), low = hex_value(text.p[2 * i + 1]);
+        if (high < 0 || low < 0) return false;
+        to[i] = (u8)(high << 4 | low);
+    }
+    return true;
+}
+
+bool buf_percent_decode(struct buf *b, slice s) {
+    size_t start = b->len;
+    buf_grow(b, s.n);
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.p[i] != '%') {
+            b->p[b->len++] = s.p[i];
+            continue;
+        }
+        u8 byte;
+        if (s.n - i < 3 || !hex_decode(slice_of(s.p + i + 1, 2), &byte, 1)) {
+            b->len = start;
+            return false;
+        }
+        b->p[b->len++] = (char)byte;
+        i += 2;
+    }
+    return true;
+}
+
+static bool is_unreserved(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' ||
+           c == '_' || c == '~';
+}
+
+void buf_percent_encode(struct buf *b, slice s) {
+    for (size_t i = 0; i < s.n; i++) {
+        if (is_unreserved(s.p[i])) {
+            buf_char(b, s.p[i]);
+            continue;
+        }
+        u8 byte = (u8)s.p[i];
+        char escape[3] = {'%', hex_upper[byte >> 4], hex_upper[byte & 15]};
+        buf_add(b, escape, sizeof escape);
+    }
+}

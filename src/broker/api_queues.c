@@ -1,0 +1,192 @@
+/* Queues and operations: what there is, how it fares. */
+#include "broker/broker_priv.h"
+
+static void put_rules(struct buf *b, const struct rules *r) {
+    buf_lit(b, ",\"rules\":{\"semantics\":\"exactly_once\"");
+    if (r->window_ms == WINDOW_FOREVER)
+        json_put_member_raw(b, "window_ms", SL("null"));
+    else
+        json_put_member_i64(b, "window_ms", r->window_ms);
+    json_put_member_i64(b, "lease_ms", r->lease_ms);
+    buf_lit(b, ",\"on_unknown\":\"retry\",\"on_conflict\":\"reject\",\"on_dead\":\"block\",\"retry\":{\"transient\":{");
+    json_put_member_i64(b, "attempts", r->transient_attempts);
+    json_put_member_i64(b, "backoff_ms", r->backoff_ms);
+    json_put_member_i64(b, "max_ms", r->backoff_max_ms);
+    buf_lit(b, "},\"unknown\":{");
+    json_put_member_i64(b, "attempts", r->unknown_attempts);
+    buf_lit(b, "},\"crashes\":{");
+    json_put_member_i64(b, "attempts", r->crash_attempts);
+    buf_lit(b, "}},\"limits\":{");
+    json_put_member_i64(b, "payload", PAYLOAD_BYTES_MAX);
+    buf_lit(b, "}}");
+}
+
+static void put_queue(struct broker *br, struct buf *b, u16 queue) {
+    struct queue_info q;
+    core_queue_info(br->core, br->now, queue, &q);
+    buf_char(b, '{');
+    json_put_member(b, "name", q.name);
+    json_put_member_bool(b, "paused", q.paused);
+    json_put_member_time(b, "created_at", q.created_ms);
+    json_put_member_i64(b, "pending", (i64)(q.ready + q.delayed + q.behind));
+    json_put_member_i64(b, "ready", (i64)q.ready);
+    json_put_member_i64(b, "delayed", (i64)q.delayed);
+    json_put_member_i64(b, "behind", (i64)q.behind);
+    json_put_member_i64(b, "leased", (i64)q.leased);
+    json_put_member_i64(b, "held", (i64)q.held);
+    json_put_member_i64(b, "dead", (i64)q.dead);
+    json_put_member_i64(b, "keys", (i64)q.settled_keys);
+    json_put_member_i64(b, "oldest_ready_ms", q.oldest_ready_ms);
+    buf_lit(b, ",\"counters\":{");
+#define COUNTER_PUT(name) json_put_member_i64(b, #name, (i64)q.counters.name);
+    COUNTER_LIST(COUNTER_PUT)
+#undef COUNTER_PUT
+    buf_char(b, '}');
+    put_rules(b, &q.rules);
+    buf_char(b, '}');
+}
+
+/* Queues are listed in the order they were made; the cursor is the number of the last one shown. */
+void api_queues(struct call *c) {
+    struct broker *b = c->b;
+    u64 limit, after;
+    if (!param_u64(c, "limit", 1, LIST_LIMIT_MAX, 100, &limit) || !param_u64(c, "cursor", 0, QUEUES_MAX, 0, &after))
+        return reply_failure(c);
+    u64 count = core_queue_count(b->core), n = after + 1;
+    buf_reset(&b->body);
+    buf_lit(&b->body, "{\"items\":[");
+    for (; n <= count && n <= after + limit; n++) {
+        if (n > after + 1) buf_char(&b->body, ',');
+        put_queue(b, &b->body, (u16)n);
+    }
+    buf_lit(&b->body, "],\"next_cursor\":");
+    if (n <= count)
+        buf_printf(&b->body, "\"%llu\"}", (unsigned long long)(n - 1));
+    else
+        buf_lit(&b->body, "null}");
+    reply_json(c, 200, buf_slice(&b->body));
+}
+
+static void reply_queue(struct call *c, u16 queue) {
+    buf_reset(&c->b->body);
+    put_queue(c->b, &c->b->body, queue);
+    reply_json(c, 200, buf_slice(&c->b->body));
+}
+
+void api_queue(struct call *c) {
+    u16 queue;
+    if (!queue_of_call(c, false, &queue)) return reply_failure(c);
+    reply_queue(c, queue);
+}
+
+static void set_paused(struct call *c, bool paused) {
+    u16 queue;
+    if (!queue_of_call(c, true, &queue)) return reply_failure(c);
+    core_queue_pause(c->b->core, queue, paused);
+    reply_queue(c, queue);
+}
+
+void api_pause(struct call *c) {
+    set_paused(c, true);
+}
+
+void api_resume(struct call *c) {
+    set_paused(c, false);
+}
+
+/* ---- stats */
+
+static void put_memory(struct broker *b, struct buf *body) {
+    struct core_memory m;
+    core_memory(b->core, &m);
+    buf_lit(body, ",\"memory\":{");
+    json_put_member_i64(body, "index_bytes", (i64)m.index_bytes);
+    json_put_member_i64(body, "arrivals_bytes", (i64)m.arrivals_bytes);
+    json_put_member_i64(body, "pending_bytes", (i64)m.message_bytes);
+    json_put_member_i64(body, "group_bytes", (i64)m.group_bytes);
+    json_put_member_i64(body, "settled_keys", (i64)m.settled_keys);
+    json_put_member_i64(body, "pending_messages", (i64)m.messages);
+    json_put_member_i64(body, "repeated_keys", (i64)m.repeated_keys);
+    json_put_member_i64(body, "groups", (i64)m.groups);
+    u64 keys = m.settled_keys + m.messages;
+    json_put_member_i64(body, "bytes_per_key", keys ? (i64)(m.index_bytes / keys) : 0);
+    json_put_member_i64(body, "bytes_per_pending", m.messages ? (i64)(m.message_bytes / m.messages + m.index_bytes / keys) : 0);
+    buf_char(body, '}');
+}
+
+static void put_journal(struct broker *b, struct buf *body) {
+    struct journal_stats s;
+    journal_stats_get(b->journal, &s);
+    buf_lit(body, ",\"journal\":{");
+    json_put_member_i64(body, "first", (i64)s.first);
+    json_put_member_i64(body, "durable", (i64)s.durable);
+    json_put_member_i64(body, "tail", (i64)s.tail);
+    json_put_member_i64(body, "disk_bytes", (i64)s.disk_bytes);
+    json_put_member_i64(body, "used_bytes", (i64)s.used_bytes);
+    json_put_member_i64(body, "live_bytes", (i64)core_live_bytes(b->core));
+    json_put_member_i64(body, "reserved_bytes", (i64)core_reserved_bytes(b->core));
+    json_put_member_i64(body, "room_bytes", (i64)journal_room(b->journal));
+    json_put_member_i64(body, "segments", (i64)s.segments);
+    json_put_member_i64(body, "spares", (i64)s.spares);
+    json_put_member_i64(body, "segment_bytes", (i64)s.segment_bytes);
+    json_put_member_i64(body, "compacted_segments", (i64)b->compacted_segments);
+    json_put_member_i64(body, "batches", (i64)s.batches);
+    json_put_member_i64(body, "synced_bytes", (i64)s.synced_bytes);
+    json_put_member_i64(body, "sync_us_mean", s.batches ? (i64)(s.sync_us_total / s.batches) : 0);
+    json_put_member_i64(body, "sync_us_max", (i64)s.sync_us_max);
+    buf_char(body, '}');
+}
+
+static void put_totals(struct broker *b, struct buf *body) {
+    struct counters sum = {0};
+    u64 pending = 0, leased = 0, held = 0, dead = 0;
+    for (u32 id = 1; id <= core_queue_count(b->core); id++) {
+        struct queue_info q;
+        core_queue_info(b->core, b->now, (u16)id, &q);
+#define COUNTER_SUM(name) sum.name += q.counters.name;
+        COUNTER_LIST(COUNTER_SUM)
+#undef COUNTER_SUM
+        pending += q.ready + q.delayed + q.behind;
+        leased += q.leased;
+        held += q.held;
+        dead += q.dead;
+    }
+    json_put_member_i64(body, "pending", (i64)pending);
+    json_put_member_i64(body, "leased", (i64)leased);
+    json_put_member_i64(body, "held", (i64)held);
+    json_put_member_i64(body, "dead", (i64)dead);
+    buf_lit(body, ",\"counters\":{");
+#define COUNTER_PUT(name) json_put_member_i64(body, #name, (i64)sum.name);
+    COUNTER_LIST(COUNTER_PUT)
+#undef COUNTER_PUT
+    buf_char(body, '}');
+}
+
+void api_stats(struct call *c) {
+    struct broker *b = c->b;
+    struct buf *body = &b->body;
+    buf_reset(body);
+    buf_char(body, '{');
+    json_put_member(body, "version", SL(HAPAX_VERSION));
+    json_put_member_i64(body, "uptime_ms", b->time.mono_ms - b->started_mono_ms);
+    json_put_member_i64(body, "queues", core_queue_count(b->core));
+    put_totals(b, body);
+    put_memory(b, body);
+    put_journal(b, body);
+    json_put_member_i64(body, "waiting", b->heap_count);
+    if (b->options.port.stats) b->options.port.stats(b->options.port.ctx, body);
+    buf_char(body, '}');
+    reply_json(c, 200, buf_slice(body));
+}
+
+/* Alive: it answers, whatever the disk is doing. */
+void api_health(struct call *c) {
+    struct http_reply reply = {.status = 200, .content_type = SL("application/json"), .body = SL("{\"status\":\"ok\"}")};
+    c->b->options.port.respond(c->b->options.port.ctx, c->conn, &reply);
+}
+
+void api_ready(struct call *c) {
+    if (!c->b->draining) return reply_json(c, 200, SL("{\"status\":\"ready\"}"));
+    fail(c, PROBLEM_shutting_down, "this broker is about to exit");
+    reply_failure(c);
+}

@@ -1,0 +1,170 @@
+/* Receive: lease what is ready, or wait for it. */
+#include "broker/broker_priv.h"
+
+#define FULL_TRIES 16u /* retries without room for their lease that are passed over to find a message that has it */
+
+static void render_delivery(struct broker *b, struct buf *body, const struct message_view *before,
+                            const struct rec_message *m, const struct lease_out *lease, slice queue, i64 lease_ms) {
+    buf_char(body, '{');
+    put_id(body, "id", &m->ref);
+    json_put_member(body, "key", m->key);
+    json_put_member(body, "queue", queue);
+    json_put_name(body, "token");
+    buf_char(body, '"');
+    core_token_text(b->core, &m->ref, lease->fence, body);
+    buf_lit(body, "\",\"fence\":\"");
+    buf_dec(body, lease->fence);
+    buf_char(body, '"');
+    json_put_member_i64(body, "attempt", lease->attempt);
+    json_put_member_i64(body, "failures", before->failures + before->unknowns);
+    json_put_member_i64(body, "crashes", before->crashes);
+    json_put_member_i64(body, "generation", before->generation);
+    json_put_name(body, "effect_key");
+    json_put_string(body, m->key);
+    if (before->generation) { /* a deliberate replay is a new effect: key~gN */
+        body->len--;
+        buf_printf(body, "~g%u\"", before->generation);
+    }
+    json_put_member(body, "delivery", lease->retry ? SL("retry") : SL("first"));
+    if (m->group.n) json_put_member(body, "group", m->group);
+    put_attrs(body, m->attrs);
+    json_put_member(body, "content_type", m->content_type);
+    put_bytes_members(body, "payload", m->payload);
+    json_put_member_time(body, "first_seen", m->first_seen_ms);
+    json_put_member_time(body, "enqueued_at", m->first_seen_ms);
+    json_put_member_time(body, "lease_expires_at", b->now.wall_ms + lease_ms);
+    put_steps(body, before->history);
+    if (m->traceparent.n) json_put_member(body, "traceparent", m->traceparent);
+    if (m->tracestate.n) json_put_member(body, "tracestate", m->tracestate);
+    buf_char(body, '}');
+}
+
+struct take {
+    u16 queue;
+    u32 max, count;
+    struct lease_in in;
+    slice queue_name;
+    struct buf *body;
+    struct receipt *receipt; /* grows with each lease; owned by the caller until kept */
+};
+
+static void receipt_add(struct take *t, const struct ref *ref, u64 fence) {
+    if ((t->count & (t->count - 1)) == 0) { /* room doubles at powers of two */
+        u32 room = t->count ? t->count * 2 : 1;
+        t->receipt = mem_realloc(t->receipt, sizeof *t->receipt + room * sizeof t->receipt->leases[0]);
+    }
+    t->receipt->leases[t->count++] = (struct receipt_lease){.ref = *ref, .fence = fence};
+}
+
+/* Lease one message and add it to the reply. */
+static enum lease_verdict take_one(struct broker *b, struct take *t, u32 no) {
+    struct message_view before;
+    struct record *base = &b->lookup.base;
+    struct lease_out lease;
+    core_message_view(b->core, b->now, no, &before);
+    broker_fetch(b, before.pos, before.size_hint, &b->lookup.base_store, base);
+    /* Leasing changes the history the view points into: what is rendered is what was before it. */
+    buf_reset(&b->scratch);
+    buf_slice_add(&b->scratch, before.history);
+    before.history = buf_slice(&b->scratch);
+    enum lease_verdict v = core_lease(b->core, b->now, no, &base->message, &t->in, &lease);
+    if (v != LEASE_OK) return v;
+    if (t->count) buf_char(t->body, ',');
+    render_delivery(b, t->body, &before, &base->message, &lease, t->queue_name, t->in.lease_ms);
+    receipt_add(t, &base->message.ref, lease.fence);
+    return v;
+}
+
+static void take_ready(struct broker *b, struct take *t) {
+    u32 full = 0, no;
+    buf_reset(t->body);
+    buf_lit(t->body, "{\"messages\":[");
+    while (t->count < t->max && t->body->len < RECEIVE_BYTES_MAX && full < FULL_TRIES) {
+        if ((no = core_next_ready(b->core, t->queue)) == MESSAGE_NONE) break;
+        if (take_one(b, t, no) == LEASE_FULL) full++;
+    }
+    buf_lit(t->body, "]}");
+}
+
+static u64 receipt_keep(struct broker *b, struct take *t) {
+    if (t->count == 0) return 0;
+    struct receipt *r = t->receipt;
+    r->number = b->next_receipt++;
+    r->count = t->count;
+    r->next = b->receipts[r->number % RECEIPT_CHAINS];
+    b->receipts[r->number % RECEIPT_CHAINS] = r;
+    return r->number;
+}
+
+static void reply_take(struct broker *b, void *conn, struct take *t) {
+    reply_with(b, conn, 200, SL("application/json"), SL(""), buf_slice(t->body), receipt_keep(b, t));
+}
+
+static bool parse_consumer(struct call *c, struct buf *store, slice *consumer) {
+    bool bad = false;
+    *consumer = SL("");
+    if (!http_query_get(c->req, SL("consumer"), store, consumer, &bad) && !bad) return true;
+    if (!bad && consumer->n <= CONSUMER_BYTES_MAX && utf8_valid(*consumer) && !has_control(*consumer)) return true;
+    return fail(c, PROBLEM_param_invalid, "consumer must be UTF-8 without control characters, at most %u bytes",
+                CONSUMER_BYTES_MAX);
+}
+
+static bool parse_start(struct call *c, bool *reserve_only) {
+    struct buf store = {0};
+    slice text;
+    bool bad = false, ok = true;
+    *reserve_only = false;
+    if (http_query_get(c->req, SL("start"), &store, &text, &bad)) {
+        *reserve_only = slice_eq(text, SL("explicit"));
+        ok = *reserve_only || slice_eq(text, SL("auto"));
+    }
+    buf_free(&store);
+    return (ok && !bad) || fail(c, PROBLEM_param_invalid, "start must be auto or explicit");
+}
+
+void api_receive(struct call *c) {
+    struct broker *b = c->b;
+    struct buf consumer = {0};
+    struct take t = {.body = &b->body, .queue_name = c->arg[0]};
+    i64 wait_ms, lease_ms;
+    u64 max;
+    bool ok = param_u64(c, "max", 1, RECEIVE_MAX, 1, &max) && parse_wait_param(c, &wait_ms) &&
+              param_duration(c, "lease", LEASE_MS_MIN, LEASE_MS_MAX, 0, &lease_ms) &&
+              parse_start(c, &t.in.reserve_only) && parse_consumer(c, &consumer, &t.in.consumer) &&
+              queue_of_call(c, true, &t.queue);
+    if (!ok) {
+        buf_free(&consumer);
+        return reply_failure(c);
+    }
+    t.max = (u32)max;
+    t.in.lease_ms = lease_ms ? (u32)lease_ms : core_queue_rules(b->core, t.queue)->lease_ms;
+    take_ready(b, &t);
+    if (t.count || wait_ms == 0 || b->draining) {
+        reply_take(b, c->conn, &t);
+    } else {
+        struct wait *w = wait_new(b, WAIT_POLL, c->conn, c->user, wait_ms);
+        w->max = t.max;
+        w->lease_ms = t.in.lease_ms;
+        w->reserve_only = t.in.reserve_only;
+        buf_slice_add(&w->consumer, t.in.consumer);
+        wait_for_messages(b, w, t.queue);
+    }
+    buf_free(&consumer);
+}
+
+void answer_poll(struct broker *b, struct wait *w, bool even_if_empty) {
+    struct queue_info q;
+    core_queue_info(b->core, b->now, w->queue, &q);
+    struct take t = {
+        .queue = w->queue,
+        .max = w->max,
+        .in = {.lease_ms = w->lease_ms, .reserve_only = w->reserve_only, .consumer = buf_slice(&w->consumer)},
+        .queue_name = q.name,
+        .body = &b->body,
+    };
+    take_ready(b, &t);
+    if (t.count == 0 && !even_if_empty) return;
+    void *conn = w->conn;
+    wait_end(b, w);
+    reply_take(b, conn, &t);
+}

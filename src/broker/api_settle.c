@@ -1,0 +1,265 @@
+/* Settle: ack, nack, extend, step, start, release; one object or an array of them. */
+#include "broker/broker_priv.h"
+
+/* What one item of the request says. */
+struct item {
+    slice token, reason, name, effect_id, content_type, result_text, result_base64, class_name, delay, lease;
+    enum json_type result_type;
+    bool has_token, has_result, has_base64, has_class, has_delay, has_lease, has_name;
+};
+
+static bool take_duration(struct json *j, slice *out) {
+    enum json_type type = json_peek(j);
+    if (type == JSON_STRING) return json_string(j, out);
+    return json_value(j, &type, out) && (type == JSON_NUMBER || json_fail(j, "a duration is a string with a unit, or seconds"));
+}
+
+static bool take_result(struct json *j, struct item *it) {
+    it->has_result = true;
+    it->result_type = json_peek(j);
+    if (it->result_type == JSON_STRING) return json_string(j, &it->result_text);
+    if (it->result_type == JSON_NULL) it->has_result = false; /* no result, said aloud */
+    return json_value(j, &it->result_type, &it->result_text);
+}
+
+static bool take_member(struct json *j, slice name, struct item *it) {
+    if (slice_eq(name, SL("token"))) return it->has_token = true, json_string(j, &it->token);
+    if (slice_eq(name, SL("result"))) return take_result(j, it);
+    if (slice_eq(name, SL("result_base64"))) return it->has_base64 = true, json_string(j, &it->result_base64);
+    if (slice_eq(name, SL("content_type"))) return json_string(j, &it->content_type);
+    if (slice_eq(name, SL("effect_id"))) return json_string(j, &it->effect_id);
+    if (slice_eq(name, SL("class"))) return it->has_class = true, json_string(j, &it->class_name);
+    if (slice_eq(name, SL("reason"))) return json_string(j, &it->reason);
+    if (slice_eq(name, SL("delay"))) return it->has_delay = true, take_duration(j, &it->delay);
+    if (slice_eq(name, SL("lease"))) return it->has_lease = true, take_duration(j, &it->lease);
+    if (slice_eq(name, SL("name"))) return it->has_name = true, json_string(j, &it->name);
+    return json_skip(j); /* clients may send more than we know */
+}
+
+static bool take_item(struct json *j, struct item *it) {
+    slice name;
+    if (!json_object(j)) return false;
+    while (json_member(j, &name))
+        if (!take_member(j, name, it)) return false;
+    return j->error == NULL;
+}
+
+/* ---- from what was said to what is meant */
+
+static bool plain(slice s, size_t max) {
+    return s.n <= max && !has_control(s);
+}
+
+static bool mean_result(const struct item *it, struct settle_in *in, struct buf *decoded, struct failure *f) {
+    if (it->has_result && it->has_base64) return failure_set(f, PROBLEM_param_invalid, "give result or result_base64, not both"), false;
+    if (!plain(it->content_type, TYPE_BYTES_MAX)) return failure_set(f, PROBLEM_param_invalid, "content_type must be plain text, at most %u bytes", TYPE_BYTES_MAX), false;
+    in->content_type = it->content_type;
+    if (it->has_base64) {
+        if (!buf_base64_decode(decoded, it->result_base64)) return failure_set(f, PROBLEM_param_invalid, "result_base64 is not base64"), false;
+        in->result = buf_slice(decoded);
+        if (in->content_type.n == 0) in->content_type = SL("application/octet-stream");
+    } else if (it->has_result) {
+        in->result = it->result_text;
+        if (in->content_type.n == 0) in->content_type = it->result_type == JSON_STRING ? SL("text/plain") : SL("application/json");
+    }
+    if (in->result.n <= RESULT_BYTES_MAX) return true;
+    return failure_set(f, PROBLEM_too_large, "the result has %zu bytes, the limit is %u", in->result.n, RESULT_BYTES_MAX), false;
+}
+
+/* Long reasons are cut, not refused: losing the failure report would be worse. */
+static slice cut_text(slice s, size_t max) {
+    if (s.n <= max) return s;
+    s.n = max;
+    while (s.n && ((unsigned char)s.p[s.n] & 0xc0) == 0x80) s.n--; /* not inside a character */
+    return s;
+}
+
+static bool mean_nack(const struct item *it, struct settle_in *in, struct failure *f) {
+    if (!it->has_class || !class_parse(it->class_name, &in->failure_class))
+        return failure_set(f, PROBLEM_param_invalid, "class must be transient, poison, rejected, unknown or absent"), false;
+    in->reason = cut_text(it->reason, REASON_BYTES_MAX);
+    if (it->has_delay && (!duration_parse(it->delay, &in->delay_ms) || in->delay_ms > DELAY_MS_MAX))
+        return failure_set(f, PROBLEM_param_invalid, "delay must be a duration up to 366d, such as 30s"), false;
+    return true;
+}
+
+static bool mean_extend(const struct item *it, struct settle_in *in, struct failure *f) {
+    i64 lease_ms = 0;
+    if (!it->has_lease) return true;
+    if (!duration_parse(it->lease, &lease_ms) || lease_ms < LEASE_MS_MIN || lease_ms > LEASE_MS_MAX)
+        return failure_set(f, PROBLEM_param_invalid, "lease must be a duration from 1s to 12h"), false;
+    in->lease_ms = (u32)lease_ms;
+    return true;
+}
+
+static bool mean_step(const struct item *it, struct settle_in *in, struct failure *f) {
+    in->name = it->name;
+    if (it->has_name && it->name.n && plain(it->name, STEP_NAME_BYTES_MAX)) return true;
+    return failure_set(f, PROBLEM_param_invalid, "name must be given: 1 to %u bytes without control characters", STEP_NAME_BYTES_MAX), false;
+}
+
+static bool mean(const struct item *it, struct settle_in *in, struct buf *decoded, struct failure *f) {
+    if (!mean_result(it, in, decoded, f)) return false;
+    if (!plain(it->effect_id, 255)) return failure_set(f, PROBLEM_param_invalid, "effect_id must be plain text, at most 255 bytes"), false;
+    in->effect_id = it->effect_id;
+    if (in->verb == VERB_NACK) return mean_nack(it, in, f);
+    if (in->verb == VERB_EXTEND) return mean_extend(it, in, f);
+    if (in->verb == VERB_STEP) return mean_step(it, in, f);
+    return true;
+}
+
+static struct seen *find_token(struct broker *b, const struct item *it, u64 *fence, struct failure *f) {
+    struct token token;
+    enum token_verdict v = it->has_token ? core_token_parse(b->core, it->token, &token) : TOKEN_INVALID;
+    if (v == TOKEN_INVALID) {
+        failure_set(f, PROBLEM_token_invalid, it->has_token ? "this is no token, or a garbled one" : "token is missing");
+        return NULL;
+    }
+    struct seen *s = v == TOKEN_OK ? broker_find_id(b, token.hash, token.seq) : NULL;
+    if (!s) failure_set(f, PROBLEM_no_such_message, "no message of this broker has that token; its key may be past its window");
+    *fence = token.fence;
+    return s;
+}
+
+static void refuse(enum settle_verdict v, const struct settle_out *out, struct failure *f) {
+    const char *state = state_text(out->state);
+    switch (v) {
+    case SETTLE_FENCED:
+        failure_set(f, PROBLEM_fenced, "the lease ran out and the message was handed to somebody else; drop this work's result");
+        break;
+    case SETTLE_SETTLED: failure_set(f, PROBLEM_settled, "it was settled otherwise; its state is %s", state); break;
+    case SETTLE_EXPIRED:
+        failure_set(f, PROBLEM_lease_expired, "the lease ran out and the message is %s; ack or nack still settles it", state);
+        break;
+    case SETTLE_NOT_RECONCILE:
+        failure_set(f, PROBLEM_class_invalid, "absent answers a delivery that says \"delivery\":\"reconcile\"; this one did not");
+        break;
+    case SETTLE_TOO_LARGE:
+        failure_set(f, PROBLEM_too_large, "steps of one message take at most %u bytes together", HISTORY_BYTES_MAX);
+        break;
+    default: failure_set(f, PROBLEM_storage_full, "the disk has no room for this; an ack with a result up to 1 KiB still goes through");
+    }
+    json_put_member(&f->more, "state", slice_str(state));
+}
+
+static void render_ok(struct broker *b, struct buf *body, const struct settle_in *in, const struct settle_out *out,
+                      const struct seen *s, const struct ref *ref, slice key, bool duplicate) {
+    buf_char(body, '{');
+    if (in->verb == VERB_STEP) {
+        json_put_member(body, "status", duplicate ? SL("duplicate") : SL("new"));
+        json_put_name(body, "result");
+        put_result(body, out->step_content_type, out->step_result);
+    }
+    json_put_member(body, "state", slice_str(state_text(out->state)));
+    put_id(body, "id", ref);
+    json_put_member(body, "key", key);
+    if (duplicate) json_put_member_bool(body, "duplicate", true);
+    if (duplicate && s->settle && s->settle->by_token) {
+        json_put_name(body, "result");
+        put_result(body, s->settle->content_type, s->settle->result);
+    }
+    if (in->verb == VERB_NACK && out->state == STATE_PENDING && !duplicate)
+        json_put_member_time(body, "not_before", b->now.wall_ms + out->due_ms);
+    if (in->verb == VERB_EXTEND || in->verb == VERB_START) {
+        struct message_view v;
+        core_message_view(b->core, b->now, s->at.message, &v);
+        json_put_member_time(body, "lease_expires_at", b->now.wall_ms + v.lease_left_ms);
+    }
+    buf_char(body, '}');
+}
+
+/* One item: its answer is appended to the body; returns its status. */
+static u16 settle_one(struct call *c, enum verb verb, const struct item *it, struct buf *decoded, struct buf *body) {
+    struct broker *b = c->b;
+    struct settle_in in = {.verb = verb};
+    struct settle_out out;
+    buf_reset(&c->failure.more);
+    buf_reset(decoded);
+    struct seen *s = find_token(b, it, &in.fence, &c->failure);
+    if (s && mean(it, &in, decoded, &c->failure)) {
+        enum settle_verdict v = core_settle(b->core, b->now, &in, s, &out);
+        if (v == SETTLE_OK || v == SETTLE_DUPLICATE) {
+            render_ok(b, body, &in, &out, s, seen_ref(s), s->settle ? s->settle->key : s->message->key, v == SETTLE_DUPLICATE);
+            return 200;
+        }
+        refuse(v, &out, &c->failure);
+    }
+    failure_render(&c->failure, body);
+    buf_char(body, '}');
+    return problem_status(c->failure.problem);
+}
+
+static bool settle_array(struct call *c, enum verb verb, struct json *j, struct buf *decoded, struct buf *body) {
+    u32 count = 0;
+    buf_char(body, '[');
+    if (!json_array(j)) return false;
+    while (json_element(j)) {
+        struct item it = {0};
+        if (++count > SETTLE_ITEMS_MAX || !take_item(j, &it)) return false;
+        if (count > 1) buf_char(body, ',');
+        settle_one(c, verb, &it, decoded, body);
+    }
+    buf_char(body, ']');
+    return json_end(j);
+}
+
+/* The whole text is checked before anything is applied: an error after half an array would answer for neither half. */
+static bool check_text(struct call *c) {
+    struct json j;
+    u32 count = 0;
+    json_init(&j, c->req->body);
+    if (json_peek(&j) == JSON_ARRAY && json_array(&j))
+        while (json_element(&j) && take_item(&j, &(struct item){0})) count++;
+    else
+        take_item(&j, &(struct item){0});
+    bool ok = json_end(&j);
+    if (!ok) {
+        struct buf why = {0};
+        json_error(&j, &why);
+        fail(c, PROBLEM_json_invalid, "%.*s", (int)why.len, why.p);
+        buf_free(&why);
+    }
+    json_free(&j);
+    if (ok && count > SETTLE_ITEMS_MAX) return fail(c, PROBLEM_too_large, "an array has at most %u items", SETTLE_ITEMS_MAX);
+    return ok;
+}
+
+static void settle(struct call *c, enum verb verb) {
+    struct broker *b = c->b;
+    if (!check_text(c)) return reply_failure(c);
+    struct buf decoded = {0};
+    struct json j;
+    struct item it = {0};
+    u16 status = 200;
+    buf_reset(&b->body);
+    json_init(&j, c->req->body);
+    if (json_peek(&j) == JSON_ARRAY) {
+        CHECK(settle_array(c, verb, &j, &decoded, &b->body));
+    } else {
+        CHECK(take_item(&j, &it));
+        status = settle_one(c, verb, &it, &decoded, &b->body);
+    }
+    slice type = status == 200 ? SL("application/json") : SL("application/problem+json");
+    reply_with(b, c->conn, status, type, SL(""), buf_slice(&b->body), 0);
+    json_free(&j);
+    buf_free(&decoded);
+}
+
+void api_ack(struct call *c) {
+    settle(c, VERB_ACK);
+}
+void api_nack(struct call *c) {
+    settle(c, VERB_NACK);
+}
+void api_extend(struct call *c) {
+    settle(c, VERB_EXTEND);
+}
+void api_step(struct call *c) {
+    settle(c, VERB_STEP);
+}
+void api_start(struct call *c) {
+    settle(c, VERB_START);
+}
+void api_release(struct call *c) {
+    settle(c, VERB_RELEASE);
+}

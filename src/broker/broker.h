@@ -1,0 +1,66 @@
+/* broker: does it join two of these? Requests become decisions of the core, decisions become records of the journal, and
+ * replies leave when what they saw is durable.
+ *
+ * The broker touches neither sockets nor clocks: requests come in parsed, replies go out through `broker_port`, and every
+ * entry point is told the time. The daemon (hapaxd.c) plugs in libuv and the file journal; the simulator plugs in a
+ * seeded world. One thread. */
+#ifndef HAPAX_BROKER_BROKER_H
+#define HAPAX_BROKER_BROKER_H
+
+#include "base/base.h"
+#include "journal/journal.h"
+#include "net/http.h"
+
+struct broker;
+
+/* The world outside. */
+struct broker_port {
+    void *ctx;
+    /* As http_respond. reply->after names a journal position: whoever implements this lets the reply go only once that is
+     * durable. */
+    void (*respond)(void *ctx, void *conn, const struct http_reply *reply);
+    /* For /v1/stats: lines of JSON members the world wants to add ("\"http\":{...}"). May be NULL. */
+    void (*stats)(void *ctx, struct buf *json);
+};
+
+struct broker_options {
+    struct journal *journal; /* open, not yet replayed; borrowed */
+    struct broker_port port;
+    u8 secret[32]; /* of the data directory: keyed hashes and tokens hang on it */
+    u64 seed;      /* for jitter */
+};
+
+/* Two clocks of the machine, in milliseconds. mono never steps; wall may. */
+struct broker_time {
+    i64 mono_ms, wall_ms;
+};
+
+/* Replays the journal, makes its tail trustworthy, and is ready to serve. */
+hx_st broker_open(const struct broker_options *options, struct broker_time t, struct broker **out, struct errbuf *err);
+/* A clean end: journals what is lazily kept. The journal itself stays open: flush and wait for it. */
+void broker_stop(struct broker *b, struct broker_time t);
+void broker_free(struct broker *b);
+
+/* How large a body this request may have. */
+u64 broker_body_limit(struct broker *b, const struct http_request *head);
+/* A whole request. It is answered through port.respond, now or later (long polls), exactly once. `conn` is opaque; `user`
+ * is where the broker may keep one pointer for an unanswered request. */
+void broker_request(struct broker *b, struct broker_time t, void *conn, void **user, const struct http_request *req);
+/* The client of an unanswered request is gone. user: the pointer kept for it. */
+void broker_gone(struct broker *b, struct broker_time t, void *user);
+/* A reply with a receipt was (or never will be) written. */
+void broker_fate(struct broker *b, struct broker_time t, u64 receipt, bool written);
+/* Time passes: call at least every broker_next_ms(). Returns true if there is more to do right away. */
+bool broker_tick(struct broker *b, struct broker_time t);
+i64 broker_next_ms(const struct broker *b, struct broker_time t);
+/* The end of a turn: wakes polls that can be answered, does a slice of compaction, flushes the journal. */
+void broker_turn_end(struct broker *b, struct broker_time t);
+/* Shutting down: new requests get 503, waiting polls are answered empty. */
+void broker_drain(struct broker *b, struct broker_time t);
+/* True while the journal is so far behind that no more requests should be read. */
+bool broker_wants_pause(const struct broker *b);
+
+/* An error body as broker_request makes them, for errors found below it (framing). */
+void broker_render_problem(struct buf *body, u16 status, const char *code, const char *detail, bool applied_unknown);
+
+#endif

@@ -1,0 +1,221 @@
+/* Inside the broker: its state, and what its files offer each other. */
+#ifndef HAPAX_BROKER_BROKER_PRIV_H
+#define HAPAX_BROKER_BROKER_PRIV_H
+
+#include "base/json.h"
+#include "broker/broker.h"
+#include "core/core.h"
+
+#define PAYLOAD_BYTES_MAX (1u << 20)
+#define BATCH_BYTES_MAX   (8u << 20)
+#define BATCH_LINES_MAX   10000u
+#define SETTLE_BYTES_MAX  (8u << 20)
+#define SETTLE_ITEMS_MAX  10000u
+#define ATTRS_BYTES_MAX   16384u
+#define GROUP_BYTES_MAX   255u
+#define TYPE_BYTES_MAX    255u
+#define RECEIVE_MAX       1000u
+#define RECEIVE_BYTES_MAX (16u << 20) /* a reply stops growing here, however many were asked for */
+#define WAIT_MS_MAX       60000
+#define LEASE_MS_MIN      1000
+#define LEASE_MS_MAX      (12 * 3600 * 1000)
+#define DELAY_MS_MAX      ((i64)366 * 24 * 3600 * 1000)
+#define LIST_LIMIT_MAX    1000u
+
+#define PROBLEM_ENUM(code, status, retryable, title) PROBLEM_##code,
+enum problem {
+#define PROBLEM PROBLEM_ENUM
+#include "broker/problem.def"
+#undef PROBLEM
+    PROBLEM_COUNT
+};
+#undef PROBLEM_ENUM
+
+/* An error with its details, until it is rendered. `more` holds further JSON members ("\"id\":..."). */
+struct failure {
+    enum problem problem;
+    struct buf detail, more;
+    const char *allow; /* 405: the methods there are */
+};
+void failure_set(struct failure *f, enum problem p, const char *fmt, ...) PRINTF_LIKE(3, 4);
+u16 problem_status(enum problem p);
+const char *problem_code(enum problem p);
+void failure_render(const struct failure *f, struct buf *body); /* without the closing brace: members may follow */
+
+/* One request being answered. */
+struct call {
+    struct broker *b;
+    void *conn;
+    void **user;
+    const struct http_request *req;
+    slice arg[2];     /* decoded path arguments: queue, key or id */
+    struct buf args;  /* their memory */
+    struct failure failure;
+};
+
+/* A request that is answered later: a poll for messages, or for an outcome. */
+enum wait_kind { WAIT_POLL, WAIT_SEND, WAIT_RESULT };
+struct wait {
+    enum wait_kind kind;
+    void *conn;
+    i64 deadline_ms; /* monotonic */
+    u32 heap_at;
+    bool due; /* linked into the due list */
+    struct wait *prev, *next;      /* poll: its queue's list; outcome: its hash chain */
+    struct wait *due_next;
+    /* poll */
+    u16 queue;
+    u32 max, lease_ms;
+    bool reserve_only;
+    struct buf consumer;
+    /* outcome */
+    struct ref ref;
+    bool duplicate;    /* send: how it was answered at first */
+    i64 wait_asked_s;
+};
+
+struct wait_list {
+    struct wait *head, *tail;
+};
+
+#define OUTCOME_CHAINS 4096u
+
+/* Leases handed out by a reply that has not left yet. */
+struct receipt {
+    u64 number;
+    u32 count;
+    struct receipt *next;
+    struct receipt_lease {
+        struct ref ref;
+        u64 fence;
+    } leases[];
+};
+#define RECEIPT_CHAINS 1024u
+
+/* A key or message with its records read back; the memory behind struct seen. */
+struct lookup {
+    struct seen seen;
+    struct record base, arrivals;
+    struct buf base_store, arrivals_store;
+};
+
+struct broker {
+    struct broker_options options;
+    struct journal *journal;
+    struct core *core;
+    struct core_now now;
+    struct broker_time time;
+    i64 started_mono_ms, ticked_mono_ms;
+    u64 after;     /* position behind the last record appended: what a reply has seen */
+    bool draining;
+
+    struct wait_list *polls; /* [queue] */
+    u32 polls_cap;
+    u16 *woken; /* queues that became ready */
+    u32 woken_count, woken_cap;
+    struct wait *outcomes[OUTCOME_CHAINS];
+    u32 outcome_waits;
+    struct wait *due;
+    struct wait **heap;
+    u32 heap_count, heap_cap;
+
+    struct receipt *receipts[RECEIPT_CHAINS];
+    u64 next_receipt;
+
+    struct lookup lookup;
+    struct buf body, fields, scratch; /* reused per request */
+
+    u64 compact_cursor, compact_until; /* until == 0: not compacting */
+    u64 compacted_segments;
+};
+
+/* broker.c */
+void broker_advance(struct broker *b, struct broker_time t);
+/* Read a record back; slices point into store. A failure is fatal: what was acknowledged cannot be read. */
+void broker_fetch(struct broker *b, u64 pos, u32 size_hint, struct buf *store, struct record *out);
+/* Find a key by its bytes, or a message or settled key by its id. The result lives until the next look-up. */
+struct seen *broker_find_key(struct broker *b, u16 queue, u64 hash, slice key);
+struct seen *broker_find_id(struct broker *b, u64 hash, u64 seq);
+const struct ref *seen_ref(const struct seen *s);
+i64 wall_of_delay(const struct broker *b, i64 delay_ms); /* delay clock to wall clock */
+
+/* reply.c */
+void reply_json(struct call *c, u16 status, slice body);
+void reply_with(struct broker *b, void *conn, u16 status, slice content_type, slice fields, slice body, u64 receipt);
+void reply_failure(struct call *c);
+bool fail(struct call *c, enum problem p, const char *fmt, ...) PRINTF_LIKE(3, 4); /* sets the failure; returns false */
+
+/* parse.c: what requests say */
+bool parse_queue_name(struct call *c, slice name);
+bool queue_of_call(struct call *c, bool create, u16 *queue);
+/* An Idempotency-Key field value in any of its three spellings. Scratch memory in `store`. */
+bool parse_key_field(slice value, struct buf *store, slice *key, const char **why);
+bool key_bytes_valid(slice key, const char **why);
+bool parse_wait_param(struct call *c, i64 *wait_ms);
+bool param_u64(struct call *c, const char *name, u64 low, u64 high, u64 fallback, u64 *out);
+bool param_duration(struct call *c, const char *name, i64 low, i64 high, i64 fallback, i64 *out);
+/* A result given as result / result_base64 / content_type members. */
+struct result_in {
+    slice bytes, content_type;
+    bool given;
+};
+
+/* wait.c */
+struct wait *wait_new(struct broker *b, enum wait_kind kind, void *conn, void **user, i64 wait_ms);
+void wait_end(struct broker *b, struct wait *w); /* unlink everywhere and free */
+void wait_for_outcome(struct broker *b, struct wait *w, const struct ref *ref);
+void wait_for_messages(struct broker *b, struct wait *w, u16 queue);
+void wait_wake_outcome(struct broker *b, const struct ref *ref);
+void wait_wake_queue(struct broker *b, u16 queue);
+void wait_run(struct broker *b);     /* answer what can be answered */
+void wait_run_due(struct broker *b); /* deadlines */
+void wait_end_all(struct broker *b); /* answer everything as if its time were over */
+
+/* api_*.c */
+void api_send(struct call *c);
+void api_batch(struct call *c);
+void api_receive(struct call *c);
+void api_ack(struct call *c);
+void api_nack(struct call *c);
+void api_extend(struct call *c);
+void api_step(struct call *c);
+void api_start(struct call *c);
+void api_release(struct call *c);
+void api_key(struct call *c);
+void api_key_query(struct call *c);
+void api_key_result(struct call *c);
+void api_message(struct call *c);
+void api_messages(struct call *c);
+void api_cancel(struct call *c);
+void api_queues(struct call *c);
+void api_queue(struct call *c);
+void api_pause(struct call *c);
+void api_resume(struct call *c);
+void api_stats(struct call *c);
+void api_health(struct call *c);
+void api_ready(struct call *c);
+
+void answer_poll(struct broker *b, struct wait *w, bool even_if_empty);
+void answer_send(struct broker *b, struct wait *w);
+void answer_result(struct broker *b, struct wait *w);
+
+/* render.c */
+void put_id(struct buf *b, const char *name, const struct ref *ref);
+void put_bytes_members(struct buf *b, const char *body_name, slice bytes); /* "body":..,"encoding":.. */
+void put_result(struct buf *b, slice content_type, slice result);
+void put_expires(struct broker *br, struct buf *b, const struct rec_settle *settle);
+void put_steps(struct buf *b, slice history);
+void put_attrs(struct buf *b, slice attrs);
+void render_key_view(struct broker *br, struct buf *b, const struct seen *s, bool with_payload);
+
+/* attrs.c-like helpers in parse.c: attributes as stored in a record */
+void attrs_add(struct buf *attrs, slice name, slice value);
+bool attrs_next(slice attrs, size_t *at, slice *name, slice *value);
+
+/* diff.c: which members of two JSON objects differ; false if they are not both objects */
+bool json_changed_fields(slice before, slice after, struct buf *json_array);
+
+/* compact.c */
+void compact_some(struct broker *b);
+
+#endif

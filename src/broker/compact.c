@@ -1,0 +1,59 @@
+/* Compaction: the oldest segment's records that still matter are written anew at the end, then the segment is dropped.
+ *
+ * Oldest first, always: whatever a record overrides is older still and goes with it or went before, so no tombstone has to
+ * be kept for its own sake. It runs in slices at the end of turns, when the journal holds more than about twice what is
+ * alive. Writing a live third anew for every two thirds that fall away keeps disk at two to three times the live data, at
+ * half a write more per record. */
+#include "broker/broker_priv.h"
+
+#define SLICE_BYTES   (256u * 1024u)
+#define SLACK_SEGMENTS 3u
+
+static bool worth_it(struct broker *b, const struct journal_stats *s) {
+    u64 live = core_live_bytes(b->core);
+    return s->used_bytes > 2 * live + SLACK_SEGMENTS * s->segment_bytes;
+}
+
+/* No room for new work, but something to gain. */
+static bool pressed(struct broker *b, const struct journal_stats *s) {
+    u64 live = core_live_bytes(b->core);
+    u64 wanted = core_reserved_bytes(b->core) + s->segment_bytes;
+    return journal_room(b->journal) < wanted && s->used_bytes > live + live / 8 + 2 * s->segment_bytes;
+}
+
+static hx_st carry_one(void *ctx, const struct journal_record *rec, struct errbuf *err) {
+    struct broker *b = ctx;
+    struct record r, arrivals;
+    buf_reset(&b->scratch); /* carrying appends, which may move what the record's slices point into */
+    buf_slice_add(&b->scratch, rec->body);
+    u64 pos = rec->pos;
+    hx_st st = record_decode(rec->type, rec->version, buf_slice(&b->scratch), &r, err);
+    if (st != ST_OK) return st;
+    bool base = r.type == REC_MESSAGE || r.type == REC_SETTLE;
+    u64 arrivals_pos = base ? core_carry_arrivals(b->core, &r, pos) : 0;
+    if (arrivals_pos) broker_fetch(b, arrivals_pos, 0, &b->lookup.arrivals_store, &arrivals);
+    core_carry(b->core, b->now, &r, pos, arrivals_pos ? &arrivals.arrivals : NULL);
+    return ST_OK;
+}
+
+void compact_some(struct broker *b) {
+    struct journal_stats s;
+    if (b->compact_until == 0) {
+        journal_stats_get(b->journal, &s);
+        u64 end = journal_oldest_end(b->journal);
+        if (end == 0 || (!worth_it(b, &s) && !pressed(b, &s))) return;
+        b->compact_cursor = s.first;
+        b->compact_until = end;
+    }
+    struct errbuf err = {{0}};
+    hx_st st = journal_scan(b->journal, &b->compact_cursor, b->compact_until, SLICE_BYTES, carry_one, b, &err);
+    if (st != ST_OK) {
+        log_line(LOG_ERROR, "compaction cannot read the journal: %s: %s", status_text(st), err.text);
+        check_failed(__FILE__, __LINE__, "journal_scan", "stored data cannot be read");
+    }
+    if (b->compact_cursor < b->compact_until) return;
+    core_carry_end(b->core, b->now);
+    journal_drop(b->journal, b->compact_until);
+    b->compact_until = 0;
+    b->compacted_segments++;
+}

@@ -1,0 +1,336 @@
+/* hapaxd: the daemon. Plugs the broker into the network, the disk and the clock. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "broker/broker.h"
+#include "journal/disk.h"
+#include "journal/file.h"
+#include "net/http.h"
+#include "net/loop.h"
+
+#define DRAIN_GRACE_MS 5000u
+
+struct daemon {
+    struct loop *loop;
+    struct http_server *server;
+    struct broker *broker;
+    struct journal *journal;
+    bool stopping, paused;
+    int exit_code;
+};
+
+struct settings {
+    const char *listen, *data;
+    bool insecure_listen, check_config;
+};
+
+static struct broker_time time_now(void) {
+    return (struct broker_time){.mono_ms = clock_mono_ms(), .wall_ms = clock_wall_ms()};
+}
+
+/* ---- the broker's world */
+
+static void respond(void *ctx, void *conn, const struct http_reply *reply) {
+    (void)ctx;
+    http_respond(conn, reply);
+}
+
+static void put_number(struct buf *b, const char *name, u64 v) {
+    if (b->p[b->len - 1] != '{') buf_char(b, ',');
+    buf_printf(b, "\"%s\":%llu", name, (unsigned long long)v);
+}
+
+/* Resident bytes, to hold the meters against. */
+static u64 resident_bytes(void) {
+    unsigned long size = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (!f) return 0;
+    if (fscanf(f, "%lu %lu", &size, &resident) != 2) resident = 0;
+    fclose(f);
+    return (u64)resident * (u64)sysconf(_SC_PAGESIZE);
+}
+
+static void world_stats(void *ctx, struct buf *b) {
+    struct daemon *d = ctx;
+    struct http_server_stats h;
+    struct loop_stats l;
+    http_server_stats_get(d->server, &h);
+    loop_stats_get(d->loop, &l);
+    buf_lit(b, ",\"http\":{");
+    put_number(b, "connections", h.connections);
+    put_number(b, "accepted", h.accepted);
+    put_number(b, "requests", h.requests);
+    put_number(b, "replies", h.replies);
+    put_number(b, "bytes_in", h.bytes_in);
+    put_number(b, "bytes_out", h.bytes_out);
+    put_number(b, "refused", h.refused);
+    put_number(b, "timeouts", h.timeouts);
+    buf_lit(b, "},\"loop\":{");
+    put_number(b, "turns", l.turns);
+    put_number(b, "turn_us_max", l.turn_us_max);
+    buf_lit(b, "},\"process\":{");
+    put_number(b, "pid", (u64)getpid());
+    put_number(b, "resident_bytes", resident_bytes());
+    buf_char(b, '}');
+}
+
+/* P7: nothing leaves after a failed write or sync. */
+static void stop_if_failed(struct daemon *d) {
+    const char *why = journal_failed(d->journal);
+    if (!why) return;
+    http_server_silence(d->server);
+    log_line(LOG_ERROR, "durability failed: %s. Nothing is answered any more; everything answered so far is on disk. "
+                        "Fix the disk, then start again: requests without an answer are to be repeated with their keys.",
+             why);
+    _exit(1);
+}
+
+static void on_tick(void *ctx);
+
+static void arm_timer(struct daemon *d) {
+    i64 ms = broker_next_ms(d->broker, time_now());
+    loop_timer(d->loop, ms < 1 ? 1 : (u64)ms, on_tick, d);
+}
+
+static void on_tick(void *ctx) {
+    struct daemon *d = ctx;
+    broker_tick(d->broker, time_now());
+    broker_turn_end(d->broker, time_now());
+    stop_if_failed(d);
+    arm_timer(d);
+}
+
+static void set_paused(struct daemon *d, bool paused) {
+    if (d->paused == paused) return;
+    d->paused = paused;
+    http_server_pause_reading(d->server, paused);
+}
+
+/* A batch is durable, or never will be. */
+static void on_wake(void *ctx) {
+    struct daemon *d = ctx;
+    stop_if_failed(d);
+    http_release(d->server, journal_durable(d->journal));
+    journal_flush(d->journal);
+    set_paused(d, broker_wants_pause(d->broker));
+}
+
+static void wake(void *ctx) {
+    loop_wake(((struct daemon *)ctx)->loop);
+}
+
+/* ---- the server's handler */
+
+static void on_request(void *ctx, struct http_conn *conn, const struct http_request *req) {
+    struct daemon *d = ctx;
+    void *user = NULL;
+    broker_request(d->broker, time_now(), conn, &user, req);
+    if (user) http_conn_set_user(conn, user);
+}
+
+static u64 body_limit(void *ctx, const struct http_request *head) {
+    return broker_body_limit(((struct daemon *)ctx)->broker, head);
+}
+
+static void on_gone(void *ctx, struct http_conn *conn) {
+    broker_gone(((struct daemon *)ctx)->broker, time_now(), http_conn_user(conn));
+}
+
+static void on_fate(void *ctx, u64 receipt, bool written) {
+    broker_fate(((struct daemon *)ctx)->broker, time_now(), receipt, written);
+}
+
+static void on_turn_end(void *ctx) {
+    struct daemon *d = ctx;
+    broker_turn_end(d->broker, time_now());
+    set_paused(d, broker_wants_pause(d->broker));
+    arm_timer(d);
+}
+
+static void render_error(void *ctx, u16 status, const char *code, const char *detail, struct buf *body) {
+    (void)ctx;
+    broker_render_problem(body, status, code, detail, false);
+}
+
+/* ---- ending */
+
+static void on_drained(void *ctx) {
+    loop_stop(((struct daemon *)ctx)->loop);
+}
+
+static void on_terminate(void *ctx) {
+    struct daemon *d = ctx;
+    if (d->stopping) return;
+    d->stopping = true;
+    log_line(LOG_INFO, "stopping: no new connections, long polls end, what is being answered is finished");
+    broker_drain(d->broker, time_now());
+    broker_turn_end(d->broker, time_now());
+    http_server_drain(d->server, DRAIN_GRACE_MS, on_drained, d);
+}
+
+static void on_hangup(void *ctx) {
+    (void)ctx;
+    log_line(LOG_INFO, "SIGHUP: there is no configuration file to read again");
+}
+
+static hx_st finish(struct daemon *d, struct errbuf *err) {
+    broker_stop(d->broker, time_now());
+    http_server_close(d->server);
+    broker_free(d->broker);
+    journal_close(d->journal);
+    loop_free(d->loop);
+    (void)err;
+    return ST_OK;
+}
+
+/* ---- starting */
+
+static void usage(FILE *out) {
+    fputs("usage: hapaxd [--listen HOST:PORT] [--data DIR] [--insecure-listen] [--version] [--help]\n"
+          "\n"
+          "  --listen HOST:PORT  where to serve HTTP; default 127.0.0.1:4279, port 0 picks a free one\n"
+          "                      (environment: HAPAX_LISTEN)\n"
+          "  --data DIR          where the journal lives; default ./hapax-data (environment: HAPAX_DATA)\n"
+          "  --insecure-listen   allow an address other than loopback: whoever reaches it may do everything\n"
+          "  --version           print the version\n"
+          "\n"
+          "Prints 'hapaxd ready on http://HOST:PORT' on stdout once it serves; logs go to stderr.\n"
+          "SIGTERM or SIGINT stop it cleanly. See hapaxd(1), and hapax(1) for the command-line client.\n",
+          out);
+}
+
+static bool flag_value(int argc, char **argv, int *i, const char *name, const char **out) {
+    size_t n = strlen(name);
+    if (strncmp(argv[*i], name, n) != 0) return false;
+    if (argv[*i][n] == '=') {
+        *out = argv[*i] + n + 1;
+        return true;
+    }
+    if (argv[*i][n] != 0) return false;
+    if (*i + 1 >= argc) {
+        fprintf(stderr, "hapaxd: %s needs a value\n", name);
+        exit(2);
+    }
+    *out = argv[++*i];
+    return true;
+}
+
+static void parse_flags(int argc, char **argv, struct settings *s) {
+    const char *env_listen = getenv("HAPAX_LISTEN"), *env_data = getenv("HAPAX_DATA");
+    s->listen = env_listen && *env_listen ? env_listen : "127.0.0.1:4279";
+    s->data = env_data && *env_data ? env_data : "./hapax-data";
+    for (int i = 1; i < argc; i++) {
+        if (flag_value(argc, argv, &i, "--listen", &s->listen) || flag_value(argc, argv, &i, "--data", &s->data)) continue;
+        if (strcmp(argv[i], "--insecure-listen") == 0) {
+            s->insecure_listen = true;
+        } else if (strcmp(argv[i], "--version") == 0) {
+            puts("hapaxd " HAPAX_VERSION);
+            exit(0);
+        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            usage(stdout);
+            exit(0);
+        } else {
+            fprintf(stderr, "hapaxd: unknown argument '%s'\n\n", argv[i]);
+            usage(stderr);
+            exit(2);
+        }
+    }
+}
+
+/* HOST:PORT, [HOST]:PORT; the host numeric. */
+static bool parse_listen(const char *text, char host[64], u16 *port) {
+    const char *colon = strrchr(text, ':');
+    u64 n;
+    if (!colon || colon == text || !slice_u64(slice_str(colon + 1), &n) || n > 65535) return false;
+    size_t len = (size_t)(colon - text);
+    if (text[0] == '[' && text[len - 1] == ']') {
+        text++;
+        len -= 2;
+    }
+    if (len == 0 || len >= 64) return false;
+    memcpy(host, text, len);
+    host[len] = 0;
+    if (strcmp(host, "localhost") == 0) memcpy(host, "127.0.0.1", sizeof "127.0.0.1");
+    *port = (u16)n;
+    return true;
+}
+
+static bool is_loopback(const char *host) {
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
+}
+
+static hx_st open_storage(struct daemon *d, const char *path, struct disk **disk, struct errbuf *err) {
+    hx_st st = disk_posix_open(path, true, disk, err);
+    if (st != ST_OK) return st;
+    struct journal_file_options options = {.disk = *disk, .wake = wake, .wake_ctx = d};
+    return journal_file_open(&options, &d->journal, err);
+}
+
+static hx_st start(struct daemon *d, const struct settings *s, const char *host, u16 port, struct errbuf *err) {
+    struct disk *disk;
+    d->loop = loop_new();
+    loop_on_wake(d->loop, on_wake, d);
+    hx_st st = open_storage(d, s->data, &disk, err);
+    if (st != ST_OK) return err_wrap(err, st, "data directory %s", s->data);
+    struct broker_options options = {.journal = d->journal, .port = {.ctx = d, .respond = respond, .stats = world_stats}};
+    journal_file_secret(d->journal, options.secret);
+    random_bytes(&options.seed, sizeof options.seed);
+    i64 began = clock_mono_ms();
+    st = broker_open(&options, time_now(), &d->broker, err);
+    if (st != ST_OK) return err_wrap(err, st, "data directory %s", s->data);
+    log_line(LOG_INFO, "journal replayed in %lld ms", (long long)(clock_mono_ms() - began));
+    struct http_handler handler = {
+        .ctx = d,
+        .on_request = on_request,
+        .body_limit = body_limit,
+        .on_gone = on_gone,
+        .on_fate = on_fate,
+        .on_turn_end = on_turn_end,
+        .render_error = render_error,
+    };
+    struct http_limits limits = {0};
+    st = http_server_open(loop_uv(d->loop), host, port, &limits, &handler, &d->server, err);
+    return st == ST_OK ? st : err_wrap(err, st, "listen on %s", s->listen);
+}
+
+int main(int argc, char **argv) {
+    struct settings s = {0};
+    struct daemon d = {0};
+    struct errbuf err = {{0}};
+    char host[64];
+    u16 port;
+    parse_flags(argc, argv, &s);
+    if (!parse_listen(s.listen, host, &port)) {
+        fprintf(stderr, "hapaxd: --listen wants HOST:PORT with a numeric host, not '%s'\n", s.listen);
+        return 2;
+    }
+    if (!is_loopback(host) && !s.insecure_listen) {
+        fprintf(stderr,
+                "hapaxd: %s is not a loopback address. There are no access tokens yet, so anybody who reaches it could send "
+                "and settle anything. Give --insecure-listen if that is what you want.\n",
+                s.listen);
+        return 2;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    if (start(&d, &s, host, port, &err) != ST_OK) {
+        fprintf(stderr, "hapaxd: %s\n", err.text);
+        return 1;
+    }
+    loop_signal(d.loop, SIGTERM, on_terminate, &d);
+    loop_signal(d.loop, SIGINT, on_terminate, &d);
+    loop_signal(d.loop, SIGHUP, on_hangup, &d);
+    bool six = strchr(host, ':') != NULL;
+    printf("hapaxd ready on http://%s%s%s:%u\n", six ? "[" : "", host, six ? "]" : "", http_server_port(d.server));
+    fflush(stdout);
+    arm_timer(&d);
+    loop_run(d.loop);
+    if (finish(&d, &err) != ST_OK) {
+        fprintf(stderr, "hapaxd: %s\n", err.text);
+        return 1;
+    }
+    log_line(LOG_INFO, "stopped");
+    return 0;
+}

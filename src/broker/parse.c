@@ -1,0 +1,195 @@
+/* What requests say: names, keys, parameters, attributes. */
+#include "broker/broker_priv.h"
+
+#define QUEUE_NAME_MAX 128u
+
+static bool queue_char(char ch) {
+    return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') || (ch >= '0' && ch <= '9') || ch == '_' || ch == '-' ||
+           ch == '.' || ch == ':';
+}
+
+bool parse_queue_name(struct call *c, slice name) {
+    if (name.n == 0 || name.n > QUEUE_NAME_MAX)
+        return fail(c, PROBLEM_queue_invalid, "a queue name has 1 to %u characters, this one has %zu", QUEUE_NAME_MAX, name.n);
+    for (size_t i = 0; i < name.n; i++)
+        if (!queue_char(name.p[i]))
+            return fail(c, PROBLEM_queue_invalid, "a queue name is made of letters, digits and _ - . : only");
+    return true;
+}
+
+bool queue_of_call(struct call *c, bool create, u16 *queue) {
+    slice name = c->arg[0];
+    if (core_queue_find(c->b->core, name, queue)) return true;
+    if (!parse_queue_name(c, name)) return false;
+    if (!create) return fail(c, PROBLEM_no_such_queue, "queue '%.*s' does not exist", (int)name.n, name.p);
+    struct rules rules = rules_default();
+    if (core_queue_ensure(c->b->core, c->b->now, name, &rules, queue)) return true;
+    return fail(c, PROBLEM_storage_full, "no room to create queue '%.*s'", (int)name.n, name.p);
+}
+
+bool key_bytes_valid(slice key, const char **why) {
+    *why = NULL;
+    if (key.n == 0)
+        *why = "the key is empty";
+    else if (key.n > KEY_BYTES_MAX)
+        *why = "the key is longer than 255 bytes";
+    else if (has_control(key))
+        *why = "the key has a control character";
+    else if (!utf8_valid(key))
+        *why = "the key is not valid UTF-8";
+    return *why == NULL;
+}
+
+/* Only parameters may follow a quoted item, and they say nothing here. */
+static bool parameters_only(slice rest) {
+    rest = slice_trim(rest);
+    return rest.n == 0 || rest.p[0] == ';';
+}
+
+/* "..." of RFC 9651: printable ASCII, \" and \\ the only escapes. */
+static bool parse_quoted(slice value, struct buf *store, slice *key, const char **why) {
+    buf_reset(store);
+    for (size_t i = 1; i < value.n; i++) {
+        char ch = value.p[i];
+        if (ch == '"') {
+            *key = buf_slice(store);
+            *why = "something follows the quoted key";
+            return parameters_only(slice_of(value.p + i + 1, value.n - i - 1));
+        }
+        if (ch == '\\') {
+            if (++i == value.n || (value.p[i] != '"' && value.p[i] != '\\')) break;
+            ch = value.p[i];
+        } else if (ch < 0x20 || ch == 0x7f) {
+            *why = "a quoted key holds printable ASCII only; use %\"...\" for more";
+            return false;
+        }
+        buf_char(store, ch);
+    }
+    *why = "the quoted key is not closed, or escapes something other than \\\" and \\\\";
+    return false;
+}
+
+static int hex_digit(char ch) {
+    if (ch >= '0' && ch <= '9') return ch - '0';
+    if (ch >= 'a' && ch <= 'f') return ch - 'a' + 10;
+    return -1;
+}
+
+/* %"..." of RFC 9651: as above, other bytes as %xx in lower case. */
+static bool parse_display(slice value, struct buf *store, slice *key, const char **why) {
+    buf_reset(store);
+    for (size_t i = 2; i < value.n; i++) {
+        char ch = value.p[i];
+        if (ch == '"') {
+            *key = buf_slice(store);
+            *why = "something follows the quoted key";
+            return parameters_only(slice_of(value.p + i + 1, value.n - i - 1));
+        }
+        if (ch == '%') {
+            int high = i + 2 < value.n ? hex_digit(value.p[i + 1]) : -1;
+            int low = high >= 0 ? hex_digit(value.p[i + 2]) : -1;
+            if (low < 0) break;
+            ch = (char)(high * 16 + low);
+            i += 2;
+        } else if (ch < 0x20 || ch == 0x7f) {
+            break;
+        }
+        buf_char(store, ch);
+    }
+    *why = "the display string is not closed, or has a bad %xx";
+    return false;
+}
+
+static bool parse_bare(slice value, slice *key, const char **why) {
+    for (size_t i = 0; i < value.n; i++) {
+        unsigned char ch = (unsigned char)value.p[i];
+        if (ch > 0x20 && ch < 0x7f && ch != '"' && ch != ',') continue;
+        *why = "an unquoted key holds no spaces, quotes, commas or non-ASCII bytes; quote it as \"...\" or %\"...\"";
+        return false;
+    }
+    *key = value;
+    return true;
+}
+
+bool parse_key_field(slice value, struct buf *store, slice *key, const char **why) {
+    value = slice_trim(value);
+    *why = "the key is empty";
+    if (value.n == 0) return false;
+    bool ok;
+    if (value.p[0] == '"')
+        ok = parse_quoted(value, store, key, why);
+    else if (value.n > 1 && value.p[0] == '%' && value.p[1] == '"')
+        ok = parse_display(value, store, key, why);
+    else
+        ok = parse_bare(value, key, why);
+    return ok && key_bytes_valid(*key, why);
+}
+
+/* ---- query parameters */
+
+static bool param(struct call *c, const char *name, struct buf *store, slice *value, bool *given) {
+    bool bad = false;
+    *given = http_query_get(c->req, slice_str(name), store, value, &bad);
+    if (bad) return fail(c, PROBLEM_param_invalid, "%s is given twice or badly encoded", name);
+    return true;
+}
+
+bool param_u64(struct call *c, const char *name, u64 low, u64 high, u64 fallback, u64 *out) {
+    slice text;
+    bool given;
+    struct buf store = {0};
+    bool ok = param(c, name, &store, &text, &given);
+    *out = fallback;
+    if (ok && given && (!slice_u64(text, out) || *out < low || *out > high))
+        ok = fail(c, PROBLEM_param_invalid, "%s must be a whole number from %llu to %llu", name, (unsigned long long)low,
+                  (unsigned long long)high);
+    buf_free(&store);
+    return ok;
+}
+
+bool param_duration(struct call *c, const char *name, i64 low, i64 high, i64 fallback, i64 *out) {
+    slice text;
+    bool given;
+    struct buf store = {0}, range = {0};
+    bool ok = param(c, name, &store, &text, &given);
+    *out = fallback;
+    if (ok && given && (!duration_parse(text, out) || *out < low || *out > high)) {
+        buf_duration(&range, low);
+        buf_lit(&range, " to ");
+        buf_duration(&range, high);
+        ok = fail(c, PROBLEM_param_invalid, "%s must be a duration from %.*s, such as 500ms or 30s", name, (int)range.len,
+                  range.p);
+    }
+    buf_free(&store);
+    buf_free(&range);
+    return ok;
+}
+
+bool parse_wait_param(struct call *c, i64 *wait_ms) {
+    return param_duration(c, "wait", 0, WAIT_MS_MAX, 0, wait_ms);
+}
+
+/* ---- attributes as a record holds them: u16 length and bytes of the name, then of the value */
+
+void attrs_add(struct buf *attrs, slice name, slice value) {
+    char len[2];
+    put_u16(len, (u16)name.n);
+    buf_add(attrs, len, 2);
+    buf_slice_add(attrs, name);
+    put_u16(len, (u16)value.n);
+    buf_add(attrs, len, 2);
+    buf_slice_add(attrs, value);
+}
+
+static bool attr_part(slice attrs, size_t *at, slice *out) {
+    if (attrs.n - *at < 2) return false;
+    size_t n = get_u16(attrs.p + *at);
+    if (attrs.n - *at - 2 < n) return false;
+    *out = slice_of(attrs.p + *at + 2, n);
+    *at += 2 + n;
+    return true;
+}
+
+bool attrs_next(slice attrs, size_t *at, slice *name, slice *value) {
+    return attr_part(attrs, at, name) && attr_part(attrs, at, value);
+}

@@ -1,0 +1,107 @@
+/* From a request to its handler. */
+#include "broker/broker_priv.h"
+
+#define SMALL_BODY_MAX 65536u
+
+struct route {
+    enum http_method method;
+    const char *path;
+    void (*handler)(struct call *c);
+    u64 body_max;
+};
+
+static const struct route routes[] = {
+#define ROUTE(method, path, handler, body_max) {method, path, handler, body_max},
+#include "broker/route.def"
+#undef ROUTE
+};
+#define ROUTES (sizeof routes / sizeof routes[0])
+
+static const char *const method_names[] = {
+    [HTTP_GET] = "GET", [HTTP_HEAD] = "HEAD", [HTTP_POST] = "POST", [HTTP_PUT] = "PUT", [HTTP_DELETE] = "DELETE",
+};
+
+static bool matches(const struct route *r, slice path, slice args[2]) {
+    slice pattern = slice_str(r->path), want, have;
+    u32 n = 0;
+    for (;;) {
+        bool more_pattern = slice_cut(pattern, '/', &want, &pattern);
+        bool more_path = slice_cut(path, '/', &have, &path);
+        if (want.n == 1 && want.p[0] == '*') {
+            if (have.n == 0) return false;
+            args[n++] = have;
+        } else if (!slice_eq(want, have)) {
+            return false;
+        }
+        if (more_pattern != more_path) return false;
+        if (!more_pattern) return true;
+    }
+}
+
+static enum http_method effective(enum http_method m) {
+    return m == HTTP_HEAD ? HTTP_GET : m;
+}
+
+/* The route, or NULL; *allow lists the methods of a path that exists. */
+static const struct route *find_route(const struct http_request *req, slice args[2], struct buf *allow) {
+    slice path = slice_of(req->path.p + 1, req->path.n - 1);
+    for (u32 i = 0; i < ROUTES; i++) {
+        if (!matches(&routes[i], path, args)) continue;
+        if (routes[i].method == effective(req->method)) return &routes[i];
+        if (allow) buf_printf(allow, "%s%s", allow->len ? ", " : "", method_names[routes[i].method]);
+        if (allow && routes[i].method == HTTP_GET) buf_lit(allow, ", HEAD");
+    }
+    return NULL;
+}
+
+u64 broker_body_limit(struct broker *b, const struct http_request *head) {
+    (void)b;
+    slice args[2];
+    const struct route *r = find_route(head, args, NULL);
+    return r ? r->body_max : SMALL_BODY_MAX;
+}
+
+/* Most arguments have nothing to decode and are used as they stand. */
+static bool decode_args(struct call *c) {
+    size_t ends[2] = {0};
+    bool encoded[2];
+    for (u32 i = 0; i < 2; i++) {
+        encoded[i] = c->arg[i].n && memchr(c->arg[i].p, '%', c->arg[i].n) != NULL;
+        if (encoded[i] && !buf_percent_decode(&c->args, c->arg[i]))
+            return fail(c, PROBLEM_bad_request, "the path has a bad %%XX escape");
+        ends[i] = c->args.len;
+    }
+    if (encoded[0]) c->arg[0] = slice_of(c->args.p, ends[0]);
+    if (encoded[1]) c->arg[1] = slice_of(c->args.p + ends[0], ends[1] - ends[0]);
+    return true;
+}
+
+static void dispatch(struct call *c) {
+    struct buf allow = {0};
+    const struct route *r = find_route(c->req, c->arg, &allow);
+    if (r && decode_args(c)) {
+        if (!c->b->draining || r->method == HTTP_GET || r->handler == api_ack) {
+            r->handler(c);
+            buf_free(&allow);
+            return;
+        }
+        fail(c, PROBLEM_shutting_down, "this broker is about to exit; try again in a moment, with the same key");
+    } else if (!r && allow.len) {
+        buf_char(&allow, 0);
+        c->failure.allow = allow.p;
+        fail(c, PROBLEM_method_not_allowed, "there is %s here", allow.p);
+    } else if (!r) {
+        fail(c, PROBLEM_not_found, "no such path");
+    }
+    reply_failure(c);
+    buf_free(&allow);
+}
+
+void broker_request(struct broker *b, struct broker_time t, void *conn, void **user, const struct http_request *req) {
+    broker_advance(b, t);
+    struct call c = {.b = b, .conn = conn, .user = user, .req = req};
+    dispatch(&c);
+    buf_free(&c.args);
+    buf_free(&c.failure.detail);
+    buf_free(&c.failure.more);
+}

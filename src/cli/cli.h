@@ -1,0 +1,117 @@
+/* cli: the hapax command. One .c per family of verbs; verbs.def is the list of them.
+ *
+ * A verb gets its parsed arguments and returns an exit code. Results go to stdout, everything said about them to
+ * stderr. What comes from the broker or from users is printed through clean text only (print.c), so that no payload
+ * can drive a terminal. */
+#ifndef HAPAX_CLI_CLI_H
+#define HAPAX_CLI_CLI_H
+
+#include "base/base.h"
+#include "hapax/hapax.h"
+
+enum exit_code {
+    EXIT_DONE = 0,
+    EXIT_REFUSED = 1, /* refused, not found, nothing received */
+    EXIT_USAGE = 2,
+    EXIT_UNREACHABLE = 3, /* or not known whether applied */
+};
+
+struct flag {
+    const char *name; /* without the dashes; NULL ends a table */
+    const char *arg;  /* what its value is called; NULL: it takes none */
+    const char *help;
+};
+
+struct cli;
+
+struct verb {
+    const char *name, *words;
+    int fewest, most;
+    const char *summary;
+    const struct flag *flags;
+    const char *about;
+    int (*run)(struct cli *cli);
+};
+
+extern const struct verb cli_verbs[];
+extern const size_t cli_verb_count;
+extern const struct flag cli_common_flags[];
+
+struct cli_value {
+    const struct flag *flag;
+    const char *value; /* "" for a flag without one */
+};
+
+/* One run of the command. */
+struct cli {
+    const struct verb *verb;
+    const char **words;
+    int word_count;
+    struct cli_value *values;
+    size_t value_count;
+    const char *url;
+    bool json;
+    hx_client *client; /* made by cli_client */
+};
+
+/* ---- args.c */
+
+/* Fills words, values, url and json. false: a usage error was printed. */
+bool args_parse(struct cli *cli, int argc, char **argv);
+const struct verb *args_find_verb(int argc, char **argv, int *used);
+bool args_has(const struct cli *cli, const char *name);
+const char *args_get(const struct cli *cli, const char *name);              /* the last one given, or NULL */
+const char *args_next(const struct cli *cli, const char *name, size_t *at); /* each one, *at starts at 0 */
+const char *args_word(const struct cli *cli, int i);                        /* or NULL */
+/* Values with a meaning. A bad one prints a usage error and returns false; an absent one leaves *out. */
+bool args_duration(const struct cli *cli, const char *name, i64 *ms);
+bool args_number(const struct cli *cli, const char *name, i64 least, i64 most, i64 *out);
+/* "hapax VERB: ...", and how to get help. Returns EXIT_USAGE. */
+int args_wrong(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* The name in a list nearest to a mistyped one, or NULL if none is near. */
+const char *args_nearest(const char *typed, const char *(*name_at)(const void *ctx, size_t i), const void *ctx);
+
+/* ---- talk.c */
+
+hx_client *cli_client(struct cli *cli, int64_t timeout_ms); /* NULL: a usage error was printed */
+/* Prints the error (with --json the problem, to stdout) and returns the exit code it stands for. */
+int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json);
+int cli_exit_code(const hx_error *err);
+/* A request, and its answer printed: raw with --json, else by `show` (NULL: as a page). */
+int cli_request(struct cli *cli, const char *method, const char *target, slice body, void (*show)(slice json));
+/* Payloads: from a word, --file FILE ("-": stdin), or stdin when neither is given. false: said why. */
+bool cli_read_file(const char *path, struct buf *out);
+bool cli_payload(struct cli *cli, int word, bool or_stdin, struct buf *out, bool *given);
+
+/* ---- print.c */
+
+/* Appends text with control characters, broken UTF-8 and direction overrides made visible (\x1b, \u202e). Line feeds
+ * and tabs stay if `lines`. */
+void print_clean(struct buf *b, slice text, bool lines);
+void print_buf(struct buf *b);  /* to stdout; empties it */
+void print_json(hx_bytes json); /* as it came, with a line feed */
+/* A JSON object as a page: scalars aligned, arrays of objects as tables. */
+void print_page(slice json);
+/* The "items" of a list as a table. */
+void print_items(slice json);
+void print_body(hx_bytes body);                   /* a payload for people: clean, and ended by a line feed */
+void say(const char *fmt, ...) PRINTF_LIKE(1, 2); /* "hapax: ..." on stderr, clean */
+
+struct table;
+struct table *table_new(void);
+void table_cell(struct table *t, slice clean);                          /* copied */
+void table_row(struct table *t);                                        /* ends the row */
+void table_print(struct table *t, struct buf *out, const char *indent); /* and frees it */
+
+/* ---- exec.c: receive --exec */
+
+int cli_receive_exec(struct cli *cli, const char *command, hx_consume_options *options);
+
+#define VERB(ident, name, words, fewest, most, summary)                                                                \
+    int cmd_##ident(struct cli *cli);                                                                                  \
+    extern const struct flag flags_##ident[];                                                                          \
+    extern const char about_##ident[];
+#include "cli/verbs.def"
+#undef VERB
+
+#endif

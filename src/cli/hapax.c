@@ -1,0 +1,80 @@
+#include <stdio.h>
+
+#include "cli/cli.h"
+
+#define VERB(ident, name, words, fewest, most, summary)                                                                \
+    {name, words, fewest, most, summary, flags_##ident, about_##ident, cmd_##ident},
+const struct verb cli_verbs[] = {
+#include "cli/verbs.def"
+};
+#undef VERB
+const size_t cli_verb_count = sizeof(cli_verbs) / sizeof(cli_verbs[0]);
+
+static const char *verb_name_at(const void *ctx, size_t i) {
+    (void)ctx;
+    return i < cli_verb_count ? cli_verbs[i].name : NULL;
+}
+
+/* "key" alone: name its second words. */
+static bool say_family(const char *first) {
+    struct buf names = {0};
+    size_t n = strlen(first);
+    for (size_t i = 0; i < cli_verb_count; i++) {
+        const char *name = cli_verbs[i].name;
+        if (strncmp(name, first, n) == 0 && name[n] == ' ')
+            buf_printf(&names, "%s%s", names.len ? ", " : "", name + n + 1);
+    }
+    buf_char(&names, '\0');
+    bool family = names.len > 1;
+    if (family) say("%s needs one of: %s", first, names.p);
+    buf_free(&names);
+    return family;
+}
+
+static int unknown_verb(int argc, char **argv) {
+    if (argv[1][0] == '-') {
+        say("flags come after the verb: hapax VERB ... %s", argv[1]);
+        return EXIT_USAGE;
+    }
+    struct buf typed = {0};
+    buf_printf(&typed, "%s%s%s", argv[1], argc > 2 ? " " : "", argc > 2 ? argv[2] : "");
+    buf_char(&typed, '\0');
+    const char *wrong = typed.p, *near = args_nearest(typed.p, verb_name_at, NULL);
+    if (!near) near = args_nearest(wrong = argv[1], verb_name_at, NULL);
+    if (near) say("no verb \"%s\". Did you mean \"%s\"?", wrong, near);
+    else if (!say_family(argv[1])) say("no verb \"%s\". `hapax help` lists them.", argv[1]);
+    buf_free(&typed);
+    return EXIT_USAGE;
+}
+
+static bool is(const char *text, const char *a, const char *b) {
+    return strcmp(text, a) == 0 || strcmp(text, b) == 0;
+}
+
+/* `hapax --help`, `hapax --version`, and nothing at all. */
+static const struct verb *bare_verb(int argc, char **argv) {
+    static char help[] = "help", version[] = "version";
+    if (argc > 1 && !is(argv[1], "--help", "-h") && !is(argv[1], "--version", "-V")) return NULL;
+    char *words[2] = {NULL, argc > 1 && is(argv[1], "--version", "-V") ? version : help};
+    int used;
+    return args_find_verb(2, words, &used);
+}
+
+int main(int argc, char **argv) {
+    struct cli cli = {0};
+    int used = 0;
+    cli.verb = bare_verb(argc, argv);
+    if (cli.verb) {
+        int rc = cli.verb->run(&cli);
+        return argc > 1 ? rc : EXIT_USAGE;
+    }
+    cli.verb = args_find_verb(argc, argv, &used);
+    if (!cli.verb) return unknown_verb(argc, argv);
+    int rc = args_parse(&cli, argc - used, argv + used) ? -1 : EXIT_USAGE;
+    if (rc < 0) rc = cli.verb->run(&cli);
+    if (fflush(stdout) != 0 && rc == EXIT_DONE) rc = EXIT_REFUSED;
+    hx_close(cli.client);
+    mem_free(cli.words);
+    mem_free(cli.values);
+    return rc;
+}

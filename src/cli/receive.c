@@ -1,0 +1,170 @@
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+const struct flag flags_receive[] = {
+    {"exec", "COMMAND", "run this shell command for each message, and settle by its exit code"},
+    {"max", "N", "messages to take at once, default 1"},
+    {"wait", "DURATION", "wait for the first one, at most this long; default: do not wait"},
+    {"lease", "DURATION", "how long a message is yours, default: the queue's"},
+    {"count", "N", "go on until this many were received"},
+    {"forever", NULL, "go on until stopped by SIGINT or SIGTERM"},
+    {"concurrency", "N", "with --exec: commands at once, default 1"},
+    {"consumer", "NAME", "a name for the inspector, default HOST:PID"},
+    {"explicit", NULL, "without --exec: only reserve; `hapax start` begins"},
+    {"ack", NULL, "without --exec: ack each message once it is printed"},
+    {0},
+};
+
+const char about_receive[] =
+    "Without --exec, messages are printed with their tokens; settle them with `hapax ack` or another settling verb.\n"
+    "\n"
+    "With --exec, the payload is the command's standard input, and HAPAX_KEY, HAPAX_EFFECT_KEY, HAPAX_TOKEN, "
+    "HAPAX_FENCE,\n"
+    "HAPAX_ATTEMPT, HAPAX_DELIVERY, HAPAX_QUEUE, HAPAX_ID, HAPAX_CONTENT_TYPE and HAPAX_GROUP are in its environment. "
+    "Its\n"
+    "lease is renewed while it runs. Exit code 0 acks with its standard output as the result; 75 is transient, 65 "
+    "poison,\n"
+    "100 rejected with the output as the result, 101 absent; 126 and 127 (cannot run) give the message back and stop;\n"
+    "anything else is unknown.\n"
+    "\n"
+    "Exit code 1: nothing was received (or, with --exec, the command could not be run).";
+
+static void line(struct buf *b, const char *label, const char *value) {
+    buf_printf(b, "%-12s", label);
+    print_clean(b, slice_str(value), false);
+    buf_char(b, '\n');
+}
+
+static const char *delivery_text(hx_delivery d) {
+    return d == HX_DELIVERY_FIRST   ? "first"
+           : d == HX_DELIVERY_RETRY ? "retry"
+                                    : "reconcile: look it up before doing it";
+}
+
+static void show_message(const hx_message *m) {
+    struct buf b = {0};
+    line(&b, "key", m->key);
+    line(&b, "id", m->id);
+    line(&b, "token", m->token);
+    buf_printf(&b, "%-12s%lld\n", "fence", (long long)m->fence);
+    buf_printf(&b, "%-12s%lld (%s)\n", "attempt", (long long)m->attempt, delivery_text(m->delivery));
+    if (m->group) line(&b, "group", m->group);
+    for (size_t i = 0; i < m->attr_count; i++) {
+        buf_lit(&b, "attr        ");
+        print_clean(&b, slice_str(m->attrs[i].name), false);
+        buf_char(&b, '=');
+        print_clean(&b, slice_str(m->attrs[i].value), false);
+        buf_char(&b, '\n');
+    }
+    for (size_t i = 0; i < m->step_count; i++) line(&b, "step done", m->steps[i].name);
+    if (m->lease_expires_at_ms) {
+        buf_printf(&b, "%-12s", "lease until");
+        buf_rfc3339(&b, m->lease_expires_at_ms);
+        buf_char(&b, '\n');
+    }
+    line(&b, "type", m->content_type);
+    buf_char(&b, '\n');
+    print_buf(&b);
+    print_body(m->payload);
+    putchar('\n');
+}
+
+static int ack_all(struct cli *cli, const hx_received *got) {
+    for (size_t i = 0; i < got->count; i++) {
+        hx_error err;
+        if (hx_ack(cli->client, got->messages[i]->token, (hx_bytes){0}, NULL, NULL, NULL, &err) != HX_OK)
+            return cli_failed(cli, &err, (hx_bytes){0});
+    }
+    return EXIT_DONE;
+}
+
+/* One poll, printed. *received grows by what came. */
+static int receive_once(struct cli *cli, const hx_receive_options *options, i64 *received) {
+    hx_received got;
+    hx_error err;
+    if (hx_receive(cli->client, args_word(cli, 0), options, &got, &err) != HX_OK) {
+        hx_received_free(&got);
+        return cli_failed(cli, &err, (hx_bytes){0});
+    }
+    if (cli->json)
+        print_json(got.json);
+    else
+        for (size_t i = 0; i < got.count; i++) show_message(got.messages[i]);
+    fflush(stdout);
+    *received += (i64)got.count;
+    int rc = args_has(cli, "ack") ? ack_all(cli, &got) : EXIT_DONE;
+    hx_received_free(&got);
+    return rc;
+}
+
+enum { FOREVER_WAIT_MS = 20000 };
+
+static int receive_print(struct cli *cli, hx_receive_options *options, i64 count, bool forever) {
+    i64 received = 0, most = options->max;
+    for (;;) {
+        i64 before = received;
+        if (count && count - received < most) options->max = (int)(count - received);
+        int rc = receive_once(cli, options, &received);
+        if (rc != EXIT_DONE) return rc;
+        bool enough = count ? received >= count : !forever;
+        if (enough || (received == before && !forever)) break;
+    }
+    if (received) return count && received < count ? EXIT_REFUSED : EXIT_DONE;
+    if (!cli->json) say("nothing received");
+    return EXIT_REFUSED;
+}
+
+struct receive_flags {
+    i64 max, wait, lease, count, concurrency;
+    bool forever;
+};
+
+static bool flags_read(struct cli *cli, struct receive_flags *f) {
+    *f = (struct receive_flags){.max = 1, .concurrency = 1, .forever = args_has(cli, "forever")};
+    if (!args_number(cli, "max", 1, 1000, &f->max) || !args_duration(cli, "wait", &f->wait) ||
+        !args_duration(cli, "lease", &f->lease) || !args_number(cli, "count", 1, INT64_MAX, &f->count) ||
+        !args_number(cli, "concurrency", 1, 500, &f->concurrency))
+        return false;
+    if (f->wait > 60000) return args_wrong(cli, "--wait is at most 60s"), false;
+    if (args_has(cli, "lease") && (f->lease < 1000 || f->lease > 12 * 3600 * 1000))
+        return args_wrong(cli, "--lease is from 1s to 12h"), false;
+    if (f->count && f->forever) return args_wrong(cli, "--count or --forever, not both"), false;
+    bool exec = args_has(cli, "exec");
+    if (exec && (args_has(cli, "explicit") || args_has(cli, "ack")))
+        return args_wrong(cli, "--exec starts and settles by itself: no --explicit or --ack with it"), false;
+    if (!exec && args_has(cli, "concurrency")) return args_wrong(cli, "--concurrency goes with --exec"), false;
+    return true;
+}
+
+int cmd_receive(struct cli *cli) {
+    struct receive_flags f;
+    char name[320], host[256] = "";
+    if (!flags_read(cli, &f) || !cli_client(cli, 0)) return EXIT_USAGE;
+    gethostname(host, sizeof(host) - 1);
+    snprintf(name, sizeof(name), "%s:%ld", host, (long)getpid());
+    const char *consumer = args_get(cli, "consumer") ? args_get(cli, "consumer") : name;
+    if (!args_has(cli, "exec")) {
+        hx_receive_options options = {.max = (int)f.max,
+                                      .wait_ms = f.forever && !f.wait ? FOREVER_WAIT_MS : f.wait,
+                                      .lease_ms = f.lease,
+                                      .consumer = consumer,
+                                      .explicit_start = args_has(cli, "explicit")};
+        return receive_print(cli, &options, f.count, f.forever);
+    }
+    i64 in_all = f.max > f.concurrency ? f.max : f.concurrency;
+    hx_consume_options options = {.queue = args_word(cli, 0),
+                                  .workers = (int)f.concurrency,
+                                  .prefetch = in_all > f.concurrency ? (int)(in_all - f.concurrency) : -1,
+                                  .lease_ms = f.lease,
+                                  .wait_ms = f.forever ? f.wait
+                                             : f.wait  ? f.wait
+                                                       : -1,
+                                  .messages_max = f.forever ? 0
+                                                  : f.count ? f.count
+                                                            : f.max,
+                                  .idle_ms = f.forever ? 0 : -1,
+                                  .consumer = consumer};
+    return cli_receive_exec(cli, args_get(cli, "exec"), &options);
+}

@@ -1,0 +1,226 @@
+#include <stdio.h>
+
+#include "base/json.h"
+#include "cli/cli.h"
+
+const struct flag flags_send[] = {
+    {"key", "KEY", "the business key: what makes two sends the same one (required)"},
+    {"file", "FILE", "read the payload from a file, - for standard input"},
+    {"content-type", "TYPE", "kept and handed to the consumer"},
+    {"group", "GROUP", "messages of one group are delivered one after the other"},
+    {"delay", "DURATION", "not before this much later"},
+    {"ttl", "DURATION", "cancel it unless it is started by then"},
+    {"attr", "NAME=VALUE", "an attribute for the consumer; may be repeated"},
+    {"request-id", "ID", "your own id of this attempt, shown by `hapax key show`"},
+    {"wait", "DURATION", "wait for the result, at most this long"},
+    {"batch", "FILE", "send the lines of an NDJSON file, - for standard input, instead of one payload"},
+    {0},
+};
+
+const char about_send[] =
+    "The payload is the second argument, --file, or standard input. Sending the same key again is safe: a duplicate "
+    "gets\n"
+    "the original's state and result. A line of a batch is {\"key\",\"payload\" or "
+    "\"payload_base64\",\"content_type\"?,\n"
+    "\"group\"?,\"delay\"?,\"ttl\"?,\"attrs\"?,\"request_id\"?}; bad lines fail alone and make the exit code 1.";
+
+/* ---- one */
+
+static bool attrs_read(struct cli *cli, struct buf *list, struct buf *text) {
+    const char *given;
+    size_t count = 0;
+    for (size_t at = 0; (given = args_next(cli, "attr", &at)); count++) {
+        if (!strchr(given, '=')) return args_wrong(cli, "--attr \"%s\" is not NAME=VALUE", given), false;
+        buf_add(text, given, strlen(given) + 1);
+    }
+    /* Pointers only now: the text has stopped moving. */
+    char *p = text->p;
+    for (size_t i = 0; i < count; i++) {
+        size_t n = strlen(p) + 1;
+        char *value = strchr(p, '=');
+        *value = '\0';
+        hx_attr attr = {p, value + 1};
+        buf_add(list, &attr, sizeof(attr));
+        p += n;
+    }
+    return true;
+}
+
+static void show_receipt(const hx_receipt *r) {
+    struct buf b = {0};
+    buf_slice_add(&b, r->outcome == HX_ACCEPTED ? SL("accepted ") : SL("duplicate of "));
+    print_clean(&b, slice_str(r->id), false);
+    buf_printf(&b, ": %s", hx_state_text(r->state));
+    if (r->reason) {
+        buf_lit(&b, " (");
+        print_clean(&b, slice_str(r->reason), false);
+        buf_char(&b, ')');
+    }
+    if (r->first_seen_ms) {
+        buf_lit(&b, ", first seen ");
+        buf_rfc3339(&b, r->first_seen_ms);
+    }
+    if (r->expires_at_ms) {
+        buf_lit(&b, ", remembered until ");
+        buf_rfc3339(&b, r->expires_at_ms);
+    }
+    buf_char(&b, '\n');
+    print_buf(&b);
+    if (r->result.size) print_body(r->result);
+}
+
+static int send_draft(struct cli *cli, const hx_draft *draft, i64 wait) {
+    hx_client *client = cli_client(cli, 0);
+    if (!client) return EXIT_USAGE;
+    hx_receipt receipt;
+    hx_error err;
+    hx_status st = hx_send(client, args_word(cli, 0), draft, wait, &receipt, &err);
+    int rc = EXIT_DONE;
+    if (st != HX_OK)
+        rc = cli_failed(cli, &err, receipt.json);
+    else if (cli->json)
+        print_json(receipt.json);
+    else
+        show_receipt(&receipt);
+    hx_receipt_free(&receipt);
+    return rc;
+}
+
+static int send_one(struct cli *cli) {
+    i64 wait = 0;
+    struct buf payload = {0}, attrs = {0}, text = {0};
+    hx_draft draft = {.key = args_get(cli, "key"),
+                      .content_type = args_get(cli, "content-type"),
+                      .group = args_get(cli, "group"),
+                      .request_id = args_get(cli, "request-id")};
+    if (!draft.key)
+        return args_wrong(cli, "--key is missing: name the intent, e.g. --key order-1234-capture; repeats of a key "
+                               "take effect once");
+    if (!args_duration(cli, "delay", &draft.delay_ms) || !args_duration(cli, "ttl", &draft.ttl_ms) ||
+        !args_duration(cli, "wait", &wait))
+        return EXIT_USAGE;
+    int rc = EXIT_USAGE;
+    bool given;
+    if (attrs_read(cli, &attrs, &text)) {
+        draft.attrs = (const hx_attr *)(void *)attrs.p;
+        draft.attr_count = attrs.len / sizeof(hx_attr);
+        if (cli_payload(cli, 1, true, &payload, &given)) {
+            draft.payload = hx_bytes_of(payload.p, payload.len);
+            rc = send_draft(cli, &draft, wait);
+        }
+    }
+    buf_free(&payload);
+    buf_free(&attrs);
+    buf_free(&text);
+    return rc;
+}
+
+/* ---- many */
+
+enum { LINES_MAX = 1000, BYTES_MAX = 4 << 20 };
+
+struct tally {
+    u64 line, accepted, duplicate, refused;
+};
+
+/* One line of the reply. */
+static void tally_line(struct tally *t, slice line) {
+    struct json j;
+    slice name, s, outcome = SL(""), code = SL(""), detail = SL("");
+    json_init(&j, line);
+    if (json_object(&j)) {
+        while (json_member(&j, &name)) {
+            if (json_peek(&j) != JSON_STRING)
+                json_skip(&j);
+            else if (!json_string(&j, &s))
+                break;
+            else if (slice_eq(name, SL("outcome")))
+                outcome = s;
+            else if (slice_eq(name, SL("code")))
+                code = s;
+            else if (slice_eq(name, SL("detail")))
+                detail = s;
+        }
+    }
+    t->line++;
+    if (slice_eq(outcome, SL("accepted")))
+        t->accepted++;
+    else if (slice_eq(outcome, SL("duplicate")))
+        t->duplicate++;
+    else {
+        t->refused++;
+        say("line %llu: %.*s: %.*s", (unsigned long long)t->line, (int)code.n, code.p, (int)detail.n, detail.p);
+    }
+    json_free(&j);
+}
+
+static void tally_reply(struct tally *t, slice body) {
+    while (body.n) {
+        slice line, rest;
+        slice_cut(body, '\n', &line, &rest);
+        tally_line(t, line);
+        body = rest;
+    }
+}
+
+/* A piece of whole lines from the front of *rest. */
+static slice next_piece(slice *rest) {
+    size_t at = 0;
+    for (int lines = 0; lines < LINES_MAX && at < rest->n; lines++) {
+        const char *end = memchr(rest->p + at, '\n', rest->n - at);
+        size_t next = end ? (size_t)(end - rest->p) + 1 : rest->n;
+        if (at && next > BYTES_MAX) break;
+        at = next;
+    }
+    slice piece = slice_of(rest->p, at);
+    *rest = slice_of(rest->p + at, rest->n - at);
+    return piece;
+}
+
+static int send_piece(struct cli *cli, const char *target, slice piece, struct tally *tally) {
+    hx_request request = {.method = "POST",
+                          .target = target,
+                          .body = hx_bytes_of(piece.p, piece.n),
+                          .content_type = "application/x-ndjson"};
+    hx_reply reply;
+    hx_error err;
+    hx_status st = hx_call(cli->client, &request, &reply, &err);
+    int rc = EXIT_DONE;
+    if (st != HX_OK) {
+        rc = cli_failed(cli, &err, reply.body);
+        say("stopped after line %llu", (unsigned long long)tally->line);
+    } else {
+        if (cli->json) print_json(reply.body);
+        tally_reply(tally, slice_of(reply.body.data, reply.body.size));
+    }
+    hx_reply_free(&reply);
+    return rc;
+}
+
+static int send_batch(struct cli *cli) {
+    struct buf file = {0}, target = {0};
+    struct tally tally = {0};
+    if (args_word(cli, 1) || args_has(cli, "key") || args_has(cli, "file"))
+        return args_wrong(cli, "with --batch, keys and payloads are in the file");
+    if (!cli_client(cli, 0)) return EXIT_USAGE;
+    if (!cli_read_file(args_get(cli, "batch"), &file)) {
+        buf_free(&file);
+        return EXIT_USAGE;
+    }
+    buf_lit(&target, "/v1/queues/");
+    buf_percent_encode(&target, slice_str(args_word(cli, 0)));
+    buf_add(&target, "/batch", sizeof("/batch"));
+    int rc = EXIT_DONE;
+    for (slice rest = buf_slice(&file); rest.n && rc == EXIT_DONE;)
+        rc = send_piece(cli, target.p, next_piece(&rest), &tally);
+    if (!cli->json)
+        printf("accepted %llu, duplicate %llu, refused %llu\n", (unsigned long long)tally.accepted,
+               (unsigned long long)tally.duplicate, (unsigned long long)tally.refused);
+    buf_free(&file);
+    buf_free(&target);
+    return rc == EXIT_DONE && tally.refused ? EXIT_REFUSED : rc;
+}
+
+int cmd_send(struct cli *cli) {
+    return args_has(cli, "batch") ? send_batch(cli) : send_one(cli);
+}

@@ -1,0 +1,191 @@
+/* client: does it run in the user's process? libhapax, on POSIX sockets and pthreads.
+ *
+ * From the outside in: send.c, sender.c, receive.c, settle.c, wait.c and consume.c are the public calls; each renders a
+ * request and reads the reply's JSON. call.c carries one request to an answer: pool, repeats, deadline, problem
+ * documents. conn.c moves the bytes of one try; reply.c reads HTTP. Nothing here knows of the broker's insides. */
+#ifndef HAPAX_CLIENT_PRIV_H
+#define HAPAX_CLIENT_PRIV_H
+
+#include <pthread.h>
+
+#include "base/base.h"
+#include "base/json.h"
+#include "hapax/hapax.h"
+
+/* ---- memory behind a result: freed whole */
+
+struct arena;
+struct arena *arena_new(void);
+void arena_free(struct arena *a);                 /* NULL is fine */
+void *arena_alloc(struct arena *a, size_t bytes); /* zeroed, aligned for anything */
+/* NUL-terminated copy. */
+const char *arena_string(struct arena *a, slice s);
+/* Copied with a NUL behind it, so that text can be read as a C string. */
+hx_bytes arena_bytes(struct arena *a, slice s);
+/* Take the buffer's memory over: *b is emptied, the bytes stay where they are until the arena dies. */
+slice arena_adopt(struct arena *a, struct buf *b);
+
+/* ---- url.c */
+
+struct url {
+    char *host; /* as given to the resolver: no brackets */
+    char *port;
+    char *authority; /* for the Host field */
+    char *prefix;    /* "" or "/path" without a slash at its end */
+    char *text;      /* for messages */
+};
+
+bool url_parse(const char *text, struct url *out, struct errbuf *err);
+void url_free(struct url *u);
+
+/* ---- reply.c: the strict reader of HTTP/1.1 replies */
+
+#define REPLY_HEAD_MAX (64u << 10)
+
+struct reply {
+    int status;
+    char content_type[128];
+    char state[16]; /* Hapax-State */
+    i64 retry_after_ms;
+    struct buf body;
+    /* framing, for conn.c */
+    bool chunked, close, has_length;
+    u64 length;
+};
+
+void reply_free(struct reply *r);
+/* Is the whole header section here? Returns its length with the empty line, 0 if not yet. */
+size_t reply_head_length(slice bytes);
+bool reply_head_parse(slice head, struct reply *out, struct errbuf *err);
+
+/* Chunked decoding, a piece at a time. */
+struct chunks {
+    int state;
+    u64 left;
+    u32 line; /* bytes of the current size or trailer line */
+};
+enum chunks_result { CHUNKS_MORE, CHUNKS_DONE, CHUNKS_BAD };
+/* Reads from *in (moved on), appends content to `out`, never beyond body_max. */
+enum chunks_result chunks_feed(struct chunks *c, slice *in, struct buf *out, size_t body_max);
+
+/* ---- conn.c: one connection, one request at a time */
+
+struct conn {
+    int fd;
+    bool reused; /* has answered before: the other side may have closed it meanwhile */
+    struct buf in;
+};
+
+enum xfer {
+    XFER_DONE,
+    XFER_NOT_SENT,  /* no byte left: certainly nothing applied */
+    XFER_LOST,      /* something was written and no whole reply came */
+    XFER_BAD,       /* a reply came that is none */
+    XFER_CANCELLED, /* cancel_fd became readable before the reply began */
+};
+
+/* All times are of the monotonic clock. cancel_fd -1: none. *err says what went wrong. */
+struct conn *conn_open(const struct url *url, i64 deadline, int cancel_fd, struct errbuf *err);
+void conn_close(struct conn *c);
+bool conn_alive(const struct conn *c); /* idle, still open, nothing unasked-for in it */
+enum xfer conn_exchange(struct conn *c, slice head, slice body, i64 deadline, int cancel_fd, size_t body_max,
+                        struct reply *out, struct errbuf *err);
+/* Wait for ms, or until cancel_fd is readable: then true. */
+bool conn_pause(i64 ms, int cancel_fd);
+
+/* ---- call.c */
+
+struct hx_client {
+    struct url url;
+    int connections;
+    i64 connect_timeout_ms, timeout_ms;
+    size_t reply_bytes_max;
+    bool patient;
+    pthread_mutex_t lock; /* protects the pool */
+    struct conn **idle;
+    int idle_count;
+};
+
+struct call {
+    const char *method;
+    slice target; /* without the URL's prefix */
+    slice fields; /* whole header lines */
+    slice content_type;
+    slice body;
+    i64 timeout_ms; /* 0: the client's */
+    i64 wait_ms;
+    bool once, patient;
+    int cancel_fd; /* -1: none, as CALL has it */
+    bool retried;  /* out: there was more than one try */
+};
+#define CALL(...) ((struct call){.cancel_fd = -1, __VA_ARGS__})
+
+/* Carries the call to an answer. HX_OK for 2xx. *reply (reply_free by the caller, always) has whatever answer came. */
+hx_status client_call(hx_client *c, struct call *call, struct reply *reply, hx_error *err);
+
+/* Reads a problem document (or the lack of one) into *err; returns err->status. */
+hx_status problem_read(int http_status, slice body, hx_error *err);
+/* May the same request succeed a little later, by itself? */
+bool problem_passes(const hx_error *err);
+
+hx_status error_set(hx_error *err, hx_status status, hx_applied applied, const char *code, const char *fmt, ...)
+    PRINTF_LIKE(5, 6);
+hx_status error_ok(hx_error *err);
+/* A reply that parses but is not what was asked for. */
+hx_status error_protocol(hx_error *err, int http_status, const char *what);
+
+/* Rendering that several calls share. */
+void target_queue(struct buf *b, const char *queue, const char *rest); /* /v1/queues/<queue><rest> */
+/* "name":"..." or "name_base64":"..." when the bytes are no UTF-8. */
+void put_bytes(struct buf *b, const char *name, hx_bytes bytes);
+void put_text(struct buf *b, const char *name, const char *text); /* nothing if NULL */
+void put_duration(struct buf *b, const char *name, i64 ms);
+bool text_ok(const char *text); /* UTF-8 */
+bool queue_ok(const char *queue, hx_error *err);
+
+/* Condition variables on the monotonic clock. */
+void cond_init(pthread_cond_t *c);
+bool cond_wait_until(pthread_cond_t *c, pthread_mutex_t *lock, i64 deadline_ms); /* false: the time has come */
+
+/* ---- reading replies */
+
+/* {"content_type","body","encoding"} under the cursor. */
+bool read_result(struct json *j, struct arena *a, hx_bytes *body, const char **content_type);
+/* A step's recorded result: null, a string (its bytes), a result object, or any other value (its text). */
+bool read_step_result(struct json *j, struct arena *a, hx_bytes *out);
+bool read_time(struct json *j, i64 *unix_ms);                        /* null leaves 0 */
+bool read_string(struct json *j, struct arena *a, const char **out); /* null leaves NULL */
+bool read_bytes(struct arena *a, slice text, bool base64, hx_bytes *out);
+hx_state state_of(slice text);
+/* One send's reply object; unknown members are skipped. status_out gets the batch line's "status". */
+bool receipt_read(slice json, struct arena *a, hx_receipt *out, i64 *status_out);
+
+hx_status draft_check(const hx_draft *draft, bool batch, hx_error *err);
+void draft_line(struct buf *b, const hx_draft *draft); /* the batch line, with its newline */
+
+/* ---- settle.c, for the consumer */
+
+struct settle_item {
+    const char *token;
+    hx_status status; /* out */
+};
+
+void settle_body_token(struct buf *b, const char *token);
+void settle_body_nack(struct buf *b, const char *token, const hx_failure *failure);
+void settle_body_ack(struct buf *b, const char *token, hx_bytes result, const char *content_type,
+                     const char *effect_id);
+/* One POST with an array. lease_ms > 0 adds "lease". On HX_OK each item has its own status. */
+hx_status settle_many(hx_client *c, const char *verb, struct settle_item *items, size_t count, i64 lease_ms,
+                      i64 timeout_ms, hx_error *err);
+
+struct receive_call {
+    const hx_receive_options *options;
+    int cancel_fd;
+    i64 timeout_ms;
+    bool patient;
+};
+hx_status receive_call(hx_client *c, const char *queue, const struct receive_call *rc, hx_received *out, hx_error *err);
+hx_status step_record(hx_client *c, const char *token, const char *name, hx_bytes result, hx_step_answer *out,
+                      hx_error *err);
+
+#endif

@@ -1,0 +1,227 @@
+/* One connection, one request at a time, every wait bounded by a deadline.
+ *
+ * What matters is which failures are certain. Until the first byte is written nothing can have been applied
+ * (XFER_NOT_SENT). From then on only a whole reply tells; everything else is XFER_LOST, and the caller repeats the
+ * request with the same key or token. The broker applies a request only once its whole body has arrived, but that a
+ * body did not arrive is nothing this side can know. */
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "client/client_priv.h"
+
+enum ready { READY, READY_TIMEOUT, READY_CANCELLED };
+
+static int poll_ms(i64 deadline) {
+    i64 left = deadline - clock_mono_ms();
+    if (left < 0) left = 0;
+    return left > 3600000 ? 3600000 : (int)left;
+}
+
+/* Wait for events on fd (-1: just wait), or the deadline, or cancel_fd. *got has the events. */
+static enum ready wait_ready(int fd, short events, i64 deadline, int cancel_fd, short *got) {
+    struct pollfd p[2] = {{.fd = fd, .events = events}, {.fd = cancel_fd, .events = POLLIN}};
+    for (;;) {
+        int n = poll(p, 2, poll_ms(deadline));
+        if (n < 0 && errno != EINTR) return READY_TIMEOUT;
+        if (n > 0 && p[0].revents) {
+            if (got) *got = p[0].revents;
+            return READY;
+        }
+        if (n > 0 && p[1].revents) return READY_CANCELLED;
+        if (clock_mono_ms() >= deadline) return READY_TIMEOUT;
+    }
+}
+
+bool conn_pause(i64 ms, int cancel_fd) {
+    return wait_ready(-1, 0, clock_mono_ms() + ms, cancel_fd, NULL) == READY_CANCELLED;
+}
+
+static int connect_one(const struct addrinfo *ai, i64 deadline, int cancel_fd, int *error) {
+    int fd = socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return *error = errno, -1;
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    if (connect(fd, ai->ai_addr, ai->ai_addrlen) == 0) return fd;
+    *error = errno;
+    if (*error == EINPROGRESS) {
+        enum ready r = wait_ready(fd, POLLOUT, deadline, cancel_fd, NULL);
+        socklen_t n = sizeof(*error);
+        if (r == READY_TIMEOUT)
+            *error = ETIMEDOUT;
+        else if (r == READY_CANCELLED)
+            *error = ECANCELED;
+        else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, error, &n) != 0)
+            *error = errno;
+        if (*error == 0) return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+struct conn *conn_open(const struct url *url, i64 deadline, int cancel_fd, struct errbuf *err) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *list = NULL;
+    int rc = getaddrinfo(url->host, url->port, &hints, &list);
+    if (rc != 0) {
+        err_set(err, ST_NOT_FOUND, "%s", rc == EAI_SYSTEM ? strerrordesc_np(errno) : gai_strerror(rc));
+        return NULL;
+    }
+    int fd = -1, error = 0;
+    for (struct addrinfo *ai = list; ai && fd < 0 && error != ECANCELED; ai = ai->ai_next)
+        fd = connect_one(ai, deadline, cancel_fd, &error);
+    freeaddrinfo(list);
+    if (fd < 0) {
+        const char *what = strerrordesc_np(error);
+        err_set(err, ST_IO, "%s", what ? what : "unknown error");
+        return NULL;
+    }
+    struct conn *c = mem_zalloc(sizeof(*c));
+    c->fd = fd;
+    return c;
+}
+
+void conn_close(struct conn *c) {
+    if (!c) return;
+    close(c->fd);
+    buf_free(&c->in);
+    mem_free(c);
+}
+
+bool conn_alive(const struct conn *c) {
+    char byte;
+    ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
+struct io {
+    struct conn *conn;
+    i64 deadline;
+    int cancel_fd;
+    struct errbuf *err;
+};
+
+static enum xfer lost(struct io *io, bool sent, const char *why) {
+    err_set(io->err, ST_IO, "%s", why);
+    return sent ? XFER_LOST : XFER_NOT_SENT;
+}
+
+/* Writes head and body. An answer that begins before everything is written (a refusal of the body) ends the writing:
+ * *early is set and the answer is read as usual. */
+static enum xfer write_all(struct io *io, slice head, slice body, bool *early) {
+    struct iovec iov[2] = {{(void *)(uintptr_t)head.p, head.n}, {(void *)(uintptr_t)body.p, body.n}};
+    size_t at = 0, total = head.n + body.n;
+    while (at < total) {
+        int first = at < head.n ? 0 : 1;
+        size_t skip = first ? at - head.n : at;
+        struct iovec left[2] = {iov[first], iov[1]};
+        left[0].iov_base = (char *)left[0].iov_base + skip;
+        left[0].iov_len -= skip;
+        struct msghdr msg = {.msg_iov = left, .msg_iovlen = first ? 1 : 2};
+        ssize_t n = sendmsg(io->conn->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n >= 0) {
+            at += (size_t)n;
+            continue;
+        }
+        if (errno == EINTR) continue;
+        if (errno == EPIPE || errno == ECONNRESET) {
+            *early = at > 0; /* a refusal may lie in the receive buffer */
+            return at > 0 ? XFER_DONE : lost(io, false, "connection closed by the broker");
+        }
+        if (errno != EAGAIN && errno != EWOULDBLOCK) return lost(io, at > 0, strerrordesc_np(errno));
+        short got = 0;
+        enum ready r = wait_ready(io->conn->fd, POLLIN | POLLOUT, io->deadline, io->cancel_fd, &got);
+        if (r == READY_TIMEOUT) return lost(io, at > 0, "timed out while sending the request");
+        if (r == READY_CANCELLED) return at > 0 ? lost(io, true, "stopped while sending") : XFER_CANCELLED;
+        if ((got & POLLIN) && !(got & POLLOUT)) return *early = true, XFER_DONE;
+    }
+    return XFER_DONE;
+}
+
+/* More bytes into conn->in. */
+static enum xfer fill(struct io *io, bool began) {
+    struct buf *in = &io->conn->in;
+    for (;;) {
+        buf_grow(in, 16384);
+        ssize_t n = recv(io->conn->fd, in->p + in->len, in->cap - in->len, MSG_DONTWAIT);
+        if (n > 0) {
+            in->len += (size_t)n;
+            return XFER_DONE;
+        }
+        if (n == 0) return lost(io, true, "the connection was closed before the answer was complete");
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN && errno != EWOULDBLOCK) return lost(io, true, strerrordesc_np(errno));
+        /* Once an answer has begun it is read to its end: it may carry leases. */
+        enum ready r = wait_ready(io->conn->fd, POLLIN, io->deadline, began ? -1 : io->cancel_fd, NULL);
+        if (r == READY_TIMEOUT) return lost(io, true, "timed out waiting for the answer");
+        if (r == READY_CANCELLED) return XFER_CANCELLED;
+    }
+}
+
+static void consume(struct buf *in, size_t n) {
+    memmove(in->p, in->p + n, in->len - n);
+    in->len -= n;
+}
+
+static enum xfer read_head(struct io *io, struct reply *out) {
+    struct buf *in = &io->conn->in;
+    for (;;) {
+        size_t n = reply_head_length(buf_slice(in));
+        if (n) {
+            if (!reply_head_parse(slice_of(in->p, n), out, io->err)) return XFER_BAD;
+            consume(in, n);
+            if (out->status >= 200) return XFER_DONE;
+            continue; /* an interim answer (100) */
+        }
+        if (in->len > REPLY_HEAD_MAX) return err_set(io->err, ST_INVALID, "the answer's header is too long"), XFER_BAD;
+        enum xfer x = fill(io, in->len > 0);
+        if (x != XFER_DONE) return x;
+    }
+}
+
+static enum xfer read_chunks(struct io *io, size_t body_max, struct reply *out) {
+    struct chunks chunks = {0};
+    for (;;) {
+        slice rest = buf_slice(&io->conn->in);
+        enum chunks_result r = chunks_feed(&chunks, &rest, &out->body, body_max);
+        if (r == CHUNKS_BAD)
+            return err_set(io->err, ST_INVALID, "the answer's chunks are malformed or too many"), XFER_BAD;
+        consume(&io->conn->in, io->conn->in.len - rest.n);
+        if (r == CHUNKS_DONE) return XFER_DONE;
+        enum xfer x = fill(io, true);
+        if (x != XFER_DONE) return x;
+    }
+}
+
+static enum xfer read_sized(struct io *io, size_t body_max, struct reply *out) {
+    if (out->length > body_max)
+        return err_set(io->err, ST_INVALID, "the answer is larger than %zu bytes", body_max), XFER_BAD;
+    size_t want = (size_t)out->length;
+    struct buf *in = &io->conn->in;
+    for (;;) {
+        size_t n = in->len < want - out->body.len ? in->len : want - out->body.len;
+        buf_add(&out->body, in->p, n);
+        consume(in, n);
+        if (out->body.len == want) return XFER_DONE;
+        enum xfer x = fill(io, true);
+        if (x != XFER_DONE) return x;
+    }
+}
+
+enum xfer conn_exchange(struct conn *c, slice head, slice body, i64 deadline, int cancel_fd, size_t body_max,
+                        struct reply *out, struct errbuf *err) {
+    struct io io = {c, deadline, cancel_fd, err};
+    bool early = false;
+    enum xfer x = write_all(&io, head, body, &early);
+    if (x == XFER_DONE) x = read_head(&io, out);
+    if (x == XFER_DONE) x = out->chunked ? read_chunks(&io, body_max, out) : read_sized(&io, body_max, out);
+    /* Bytes after the answer were not asked for; whatever they are, this connection is done. */
+    if (early || c->in.len) out->close = true;
+    c->reused = true;
+    return x;
+}

@@ -1,0 +1,179 @@
+/* Arrivals: how often a key came again, and its last few times.
+ *
+ * A duplicate needs no record before it is answered. It is tallied in memory, and tallies are written down together, at
+ * most a second late, as one ARRIVALS record per key that holds the whole count and the last eight. A conflict is written
+ * down at once. What is written is not kept in memory: only its position, for keys that ever came twice. */
+#include "core/core_priv.h"
+
+#define WRITE_AFTER_MS 1000
+
+static u32 tally_home(u32 entry) {
+    return (entry * 2654435769u) & (TALLY_SLOTS - 1);
+}
+
+/* The slot of this entry's tally, or the empty one where it would go. */
+static u32 tally_slot(const struct core *c, u32 entry) {
+    u32 i = tally_home(entry);
+    while (c->tally_slots[i] != 0 && c->tallies[c->tally_slots[i] - 1].entry != entry) i = (i + 1) & (TALLY_SLOTS - 1);
+    return i;
+}
+
+struct tally *tally_find(const struct core *c, u32 entry) {
+    u32 no = c->tally_slots[tally_slot(c, entry)];
+    return no ? &c->tallies[no - 1] : NULL;
+}
+
+static void tally_push(struct tally *t, i64 at_ms, enum arrival_kind kind, slice request_id) {
+    if (t->count == ARRIVALS_KEPT) {
+        mem_free(t->last[0].request_id);
+        memmove(t->last, t->last + 1, (ARRIVALS_KEPT - 1) * sizeof t->last[0]);
+        t->count--;
+    }
+    struct tally_arrival *a = &t->last[t->count++];
+    *a = (struct tally_arrival){.at_ms = at_ms, .kind = (u8)kind, .request_id_len = (u8)request_id.n};
+    if (request_id.n == 0) return;
+    a->request_id = mem_alloc(request_id.n);
+    memcpy(a->request_id, request_id.p, request_id.n);
+}
+
+static struct tally *tally_make(struct core *c, u32 entry, const struct rec_arrivals *known) {
+    if (c->tally_count == TALLIES_MAX) tally_write_due(c, TALLIES_MAX, true);
+    if (c->tally_count == 0) c->tally_oldest_run_ms = c->now.run_ms;
+    u32 slot = tally_slot(c, entry); /* an empty one: the tally is not there yet */
+    struct tally *t = &c->tallies[c->tally_count++];
+    c->tally_slots[slot] = c->tally_count;
+    *t = (struct tally){.entry = entry};
+    if (!known) return t;
+    t->total = known->total;
+    t->duplicates = known->duplicates;
+    for (u32 i = 0; i < known->count; i++)
+        tally_push(t, known->last[i].at_ms, (enum arrival_kind)known->last[i].kind, known->last[i].request_id);
+    return t;
+}
+
+void tally_note(struct core *c, u32 entry, const struct rec_arrivals *known, enum arrival_kind kind, slice request_id) {
+    struct tally *t = tally_find(c, entry);
+    if (!t) t = tally_make(c, entry, known);
+    if (request_id.n > REQUEST_ID_BYTES_MAX) request_id.n = REQUEST_ID_BYTES_MAX;
+    tally_push(t, c->now.wall_ms, kind, request_id);
+    t->total++;
+    if (kind == ARRIVAL_CONFLICT) {
+        t->fresh_conflicts++;
+        return;
+    }
+    t->duplicates++;
+    t->fresh++;
+    queue_at(c, index_entry(&c->keys, entry)->queue)->unwritten_duplicates++;
+}
+
+static u64 seq_of(const struct core *c, const struct entry *e) {
+    return e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->seq : 0;
+}
+
+void tally_view(const struct tally *t, struct rec_arrivals *out) {
+    out->total = t->total;
+    out->duplicates = t->duplicates;
+    out->count = t->count;
+    for (u32 i = 0; i < t->count; i++)
+        out->last[i] = (struct arrival){
+            .at_ms = t->last[i].at_ms,
+            .kind = t->last[i].kind,
+            .request_id = slice_of(t->last[i].request_id, t->last[i].request_id_len),
+        };
+}
+
+void tally_write(struct core *c, struct tally *t) {
+    if (t->fresh == 0 && t->fresh_conflicts == 0) return;
+    const struct entry *e = index_entry(&c->keys, t->entry);
+    struct record r = {.type = REC_ARRIVALS};
+    r.arrivals.ref = (struct ref){.hash = e->hash, .seq = seq_of(c, e), .queue = e->queue};
+    r.arrivals.fresh = t->fresh;
+    r.arrivals.fresh_conflicts = t->fresh_conflicts;
+    tally_view(t, &r.arrivals);
+    queue_at(c, e->queue)->unwritten_duplicates -= t->fresh;
+    t->fresh = t->fresh_conflicts = 0;
+    core_emit(c, &r);
+}
+
+static void slot_delete(struct core *c, u32 i) {
+    for (u32 j = i;;) { /* backward shift */
+        c->tally_slots[i] = 0;
+        for (;;) {
+            j = (j + 1) & (TALLY_SLOTS - 1);
+            if (c->tally_slots[j] == 0) return;
+            u32 home = tally_home(c->tallies[c->tally_slots[j] - 1].entry);
+            if (((j - home) & (TALLY_SLOTS - 1)) >= ((j - i) & (TALLY_SLOTS - 1))) break;
+        }
+        c->tally_slots[i] = c->tally_slots[j];
+        i = j;
+    }
+}
+
+static void tally_let_go(struct core *c, struct tally *t) {
+    for (u32 i = 0; i < t->count; i++) mem_free(t->last[i].request_id);
+    slot_delete(c, tally_slot(c, t->entry));
+    struct tally *last = &c->tallies[--c->tally_count];
+    if (t == last) return;
+    c->tally_slots[tally_slot(c, last->entry)] = (u32)(t - c->tallies) + 1;
+    *t = *last;
+}
+
+bool tally_write_due(struct core *c, u32 budget, bool all) {
+    if (c->tally_count == 0) return false;
+    if (!all && c->now.run_ms - c->tally_oldest_run_ms < WRITE_AFTER_MS && c->tally_count < TALLIES_MAX / 2) return false;
+    for (; c->tally_count > 0; budget--) {
+        if (budget == 0) return true;
+        struct tally *t = &c->tallies[c->tally_count - 1];
+        tally_write(c, t);
+        tally_let_go(c, t);
+    }
+    return false;
+}
+
+/* ---- what is written: position by entry */
+
+static u64 arrivals_hash(u32 entry) {
+    u64 h = entry;
+    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
+    h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
+    return h ^ (h >> 31);
+}
+
+static u32 written_find(const struct core *c, u32 entry) {
+    struct index_cursor cursor = {0};
+    return index_find(&c->arrivals, arrivals_hash(entry), &cursor); /* the mix is a bijection: one entry per hash */
+}
+
+u64 arrivals_pos(const struct core *c, u32 entry) {
+    if (!index_entry(&c->keys, entry)->has_arrivals) return 0;
+    return index_entry(&c->arrivals, written_find(c, entry))->at;
+}
+
+void arrivals_apply(struct core *c, u32 entry, u64 pos, u64 size) {
+    struct entry *e = index_entry(&c->keys, entry);
+    u32 w = e->has_arrivals ? written_find(c, entry) : index_insert(&c->arrivals, arrivals_hash(entry));
+    struct entry *known = index_entry(&c->arrivals, w);
+    c->live_bytes -= entry_size(known);
+    known->at = pos;
+    entry_set_size(known, size);
+    c->live_bytes += entry_size(known);
+    e->has_arrivals = 1;
+}
+
+void arrivals_forget(struct core *c, u32 entry) {
+    struct tally *t = tally_find(c, entry);
+    if (t) {
+        /* The key's own count goes with it; the queue's is written with the queue's next record. */
+        struct queue *q = queue_at(c, index_entry(&c->keys, entry)->queue);
+        q->counters.duplicates += t->fresh;
+        q->unwritten_duplicates -= t->fresh;
+        tally_let_go(c, t);
+    }
+    struct entry *e = index_entry(&c->keys, entry);
+    if (!e->has_arrivals) return;
+    u32 w = written_find(c, entry);
+    c->live_bytes -= entry_size(index_entry(&c->arrivals, w));
+    index_remove(&c->arrivals, w);
+    index_release(&c->arrivals, w);
+    e->has_arrivals = 0;
+}

@@ -1,0 +1,251 @@
+/* core: could it be replayed from a journal? The pure state machine of keys, messages, leases and outcomes.
+ *
+ * Every verb below decides against the state, writes records through the sink, and applies each of them; nothing else
+ * changes state. Recovery feeds the same records to core_replay, which only applies. No I/O, no clock, no globals, no
+ * randomness but the seeded generator: given the same calls the core makes the same records.
+ *
+ * Fetch, then decide. The core keeps in memory what decisions need, not what was said: key bytes, payloads and results
+ * stay in the journal. core_find() names the positions; the caller reads them back, and hands them in as `seen`.
+ *
+ * docs/LIFECYCLE.md has the states, the moves and the numbered invariants asserted here. */
+#ifndef HAPAX_CORE_CORE_H
+#define HAPAX_CORE_CORE_H
+
+#include "base/base.h"
+#include "core/record.h"
+
+#define KEY_BYTES_MAX        255u
+#define CONSUMER_BYTES_MAX   128u
+#define REASON_BYTES_MAX     1024u
+#define REQUEST_ID_BYTES_MAX 128u
+#define STEP_NAME_BYTES_MAX  255u
+#define RESULT_BYTES_MAX     (1u << 20)
+#define QUEUES_MAX           65000u
+#define MESSAGE_NONE         0u
+#define RESULT_ALWAYS_FITS   1024u /* P8: a settlement with a result up to this is never refused for lack of room */
+
+struct core;
+
+/* Three clocks, in milliseconds. Windows and leases count `run`: the broker's own running time, which neither steps
+ * nor grows while it is down or stopped. Delays count `delay`: run plus the wall-clock time it was down. */
+struct core_now {
+    i64 wall_ms, run_ms, delay_ms;
+};
+
+/* Where records go. reserve/append as in the journal port; room is what may still be appended. */
+struct core_sink {
+    void *ctx;
+    void *(*reserve)(void *ctx, size_t body_max);
+    u64 (*append)(void *ctx, u8 type, u8 version, size_t body);
+    u64 (*room)(void *ctx);
+    u64 (*cost)(size_t body); /* bytes of room a record with such a body takes */
+    /* A message left the ranks of the unsettled, or became dead or held: whoever waits for its result may look. */
+    void (*on_outcome)(void *ctx, const struct ref *ref);
+    /* A queue has something to hand out that had nothing before. */
+    void (*on_ready)(void *ctx, u16 queue);
+};
+
+struct core_options {
+    struct siphash_key hash_key; /* of this data directory, so that nobody can craft collisions */
+    u64 seed;                    /* for jitter */
+};
+
+struct core *core_new(const struct core_options *options);
+void core_free(struct core *c);
+
+/* ---- recovery: every record of the journal, in order; then core_start, once. */
+hx_st core_replay(struct core *c, u64 pos, u8 type, u8 version, slice body, struct errbuf *err);
+/* The end of the journal: checks that it is whole, gives live leases their full length again, raises the fence, writes
+ * the boot record. *now is where the clocks go on from. */
+hx_st core_start(struct core *c, const struct core_sink *sink, i64 wall_ms, struct core_now *now, struct errbuf *err);
+/* A clean end: writes where the clocks stand and the arrivals that were not written yet. */
+void core_stop(struct core *c, struct core_now now);
+
+/* ---- time */
+/* Does what is due: leases that ran out, TTLs, delays, windows, arrivals to write down; at most `budget` moves.
+ * Returns true if more is waiting. */
+bool core_tick(struct core *c, struct core_now now, u32 budget);
+/* The next message whose time to live ended before it was started, MESSAGE_NONE if there is none: read its record and
+ * core_cancel it. */
+u32 core_ttl_due(struct core *c, struct core_now now);
+/* Milliseconds until the next tick has something to do, at most `at_most`. */
+i64 core_next_ms(const struct core *c, struct core_now now, i64 at_most);
+
+/* ---- queues */
+struct queue_info {
+    u16 queue;
+    slice name;
+    bool paused;
+    i64 created_ms;
+    struct rules rules;
+    struct counters counters;
+    u64 ready, delayed, behind, leased, held, dead, settled_keys;
+    i64 oldest_ready_ms; /* how long the oldest ready message has been waiting to be handed out; 0 if none */
+};
+bool core_queue_find(const struct core *c, slice name, u16 *queue);
+/* Makes it with these rules if it is not there. false: no room for another (ST_NO_SPACE's counterpart). */
+bool core_queue_ensure(struct core *c, struct core_now now, slice name, const struct rules *rules, u16 *queue);
+void core_queue_pause(struct core *c, u16 queue, bool paused);
+void core_queue_info(const struct core *c, struct core_now now, u16 queue, struct queue_info *out);
+u32 core_queue_count(const struct core *c); /* queues are numbered 1..count */
+const struct rules *core_queue_rules(const struct core *c, u16 queue);
+
+/* ---- looking up */
+u64 core_hash(const struct core *c, u16 queue, slice key);
+u64 core_fingerprint(const struct core *c, slice payload);
+
+/* Something known under a hash. */
+struct found {
+    u32 entry;
+    u32 message;   /* MESSAGE_NONE if settled */
+    u64 pos;       /* its MESSAGE or SETTLE record */
+    u32 size_hint;
+    u16 queue;
+    u64 arrivals_pos; /* 0: never written; else its ARRIVALS record */
+};
+/* Candidates under this hash, expired ones too (decisions look at the clock themselves). Zero the cursor to start. */
+struct core_cursor {
+    u64 slot;
+    u8 phase;
+};
+bool core_find(const struct core *c, u64 hash, struct core_cursor *cursor, struct found *out);
+
+/* A found entry with its records read back. Borrowed by the call that gets it. */
+struct seen {
+    struct found at;
+    const struct rec_message *message;   /* unsettled: its base record */
+    const struct rec_settle *settle;     /* settled */
+    const struct rec_arrivals *arrivals; /* if at.arrivals_pos != 0 */
+};
+
+/* The mutable side of an unsettled message. */
+struct message_view {
+    struct ref ref;
+    enum state state;
+    u8 ended;
+    bool started, delayed, behind;
+    u32 generation, lease_ms;
+    u16 attempts, failures, unknowns, crashes;
+    u64 fence;
+    i64 due_ms;        /* delay clock */
+    i64 lease_left_ms; /* while leased */
+    u64 pos;
+    u32 size_hint;
+    slice history;
+};
+void core_message_view(const struct core *c, struct core_now now, u32 message, struct message_view *out);
+
+/* How often and when it came again, written down or not. Slices point into the seen record and the core. */
+void core_arrivals_view(const struct core *c, const struct seen *seen, struct rec_arrivals *out);
+/* Milliseconds until a settled key is forgotten; <= 0: past; INT64_MAX: never. */
+i64 core_key_left_ms(const struct core *c, struct core_now now, const struct rec_settle *settle);
+/* Unsettled messages of a queue in a state, in the order the broker would come to them. Start with MESSAGE_NONE; the
+ * cursor message must still be the one it was (compare seq), else start over. MESSAGE_NONE: no more. */
+u32 core_list(const struct core *c, u16 queue, enum state state, u32 after);
+/* The unsettled message of this id, MESSAGE_NONE if there is none. */
+u32 core_message_find(const struct core *c, u64 hash, u64 seq);
+
+/* ---- send */
+struct send_in {
+    u16 queue;
+    u64 hash, fingerprint;
+    slice key, group, content_type, attrs, traceparent, tracestate, request_id, payload;
+    i64 delay_ms, ttl_ms; /* 0: none */
+};
+enum send_verdict { SEND_ACCEPTED, SEND_DUPLICATE, SEND_CONFLICT, SEND_FULL };
+struct send_out {
+    struct ref ref;
+    u64 duplicates; /* this one included */
+    i64 first_seen_ms;
+};
+/* seen: what core_find yielded whose key bytes equal in->key, or NULL. */
+enum send_verdict core_send(struct core *c, struct core_now now, const struct send_in *in, const struct seen *seen,
+                            struct send_out *out);
+
+/* ---- receive: look at the next message, read its record, lease it */
+u32 core_next_ready(const struct core *c, u16 queue); /* MESSAGE_NONE: nothing, or paused */
+struct lease_in {
+    u32 lease_ms;
+    bool reserve_only; /* start=explicit */
+    slice consumer;
+};
+struct lease_out {
+    u64 fence;
+    u16 attempt;
+    bool retry;
+};
+enum lease_verdict {
+    LEASE_OK,
+    LEASE_TTL_OVER, /* it was out of its time to live, and is cancelled now: look again */
+    LEASE_FULL,     /* no room to write the lease of a retry; it goes behind the others */
+};
+enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, const struct rec_message *base,
+                const struct lease_in *in, struct lease_out *out);
+/* The reply that would have handed it out never left: give it back without an attempt. */
+void core_unlease(struct core *c, struct core_now now, const struct ref *ref, u64 fence);
+
+/* ---- settle. The order of checks is CONTRACT.md's: the same settling call again; a newer lease; settled otherwise;
+ * expired but newest still settles. */
+enum verb { VERB_ACK, VERB_NACK, VERB_EXTEND, VERB_STEP, VERB_START, VERB_RELEASE };
+enum settle_verdict {
+    SETTLE_OK,
+    SETTLE_DUPLICATE,    /* the stored answer */
+    SETTLE_FENCED,       /* a newer lease exists */
+    SETTLE_SETTLED,      /* settled otherwise; out->state says how */
+    SETTLE_EXPIRED,      /* extend or start of a lease that ran out and left the message dead or held */
+    SETTLE_NOT_RECONCILE, /* nack absent, but the delivery was none to reconcile */
+    SETTLE_TOO_LARGE,    /* steps or result beyond the limits */
+    SETTLE_FULL,         /* no room */
+};
+struct settle_in {
+    enum verb verb;
+    u64 fence;
+    enum failure_class failure_class;
+    i64 delay_ms;      /* nack: floor */
+    u32 lease_ms;      /* extend; 0: as before */
+    slice reason, name, content_type, result, effect_id;
+};
+struct settle_out {
+    enum state state;
+    i64 due_ms;        /* nack: until it is handed out again, from now; 0 at once */
+    slice step_result, step_content_type; /* step: the recorded one; valid until the next call */
+};
+/* seen: the message or settled key of the token's id. */
+enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in, const struct seen *seen,
+                                struct settle_out *out);
+
+/* ---- operator */
+enum cancel_verdict { CANCEL_OK, CANCEL_SETTLED, CANCEL_FULL };
+enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struct seen *seen, slice reason);
+
+/* ---- compaction. Segments are cleaned oldest first, so whatever a record overrides is older and goes with it. */
+/* A MESSAGE or SETTLE record of the oldest segment that is still needed: the position of the key's ARRIVALS record, which
+ * must be written anew after it; 0 if there is none. */
+u64 core_carry_arrivals(const struct core *c, const struct record *r, u64 pos);
+/* A record of the oldest segment: write it anew if it is still needed. */
+void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos,
+                const struct rec_arrivals *arrivals);
+/* Before the segment is dropped: the clocks and counters it may have held. */
+void core_carry_end(struct core *c, struct core_now now);
+u64 core_live_bytes(const struct core *c);     /* of journal records still needed */
+u64 core_reserved_bytes(const struct core *c); /* room promised to accepted messages (P8) */
+
+struct core_memory {
+    u64 index_bytes, arrivals_bytes, message_bytes, group_bytes;
+    u64 settled_keys, messages, groups, repeated_keys;
+};
+void core_memory(const struct core *c, struct core_memory *out);
+
+/* ---- tokens and ids, opaque to users: what they carry is checked, never trusted */
+#define ID_TEXT    32u
+#define TOKEN_TEXT 48u
+void core_id_text(const struct ref *ref, struct buf *out);
+bool core_id_parse(slice text, u64 *seq, u64 *hash);
+struct token {
+    u64 hash, seq, fence;
+};
+enum token_verdict { TOKEN_OK, TOKEN_INVALID, TOKEN_FOREIGN };
+void core_token_text(const struct core *c, const struct ref *ref, u64 fence, struct buf *out);
+enum token_verdict core_token_parse(const struct core *c, slice text, struct token *out);
+
+#endif

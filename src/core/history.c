@@ -1,0 +1,196 @@
+/* History items in memory and on disk: u32 size of the whole item, u8 kind, then its fields. */
+#include "core/record.h"
+
+#define ITEM_HEAD    5u
+#define ATTEMPT_BODY (8u + 8u + 8u + 2u + 1u + 1u + 2u + 2u) /* fence at ended_at attempt ended class lens */
+#define STEP_BODY    (2u + 2u + 4u)
+#define EFFECT_BODY  2u
+
+size_t history_item_size(const struct history_item *item) {
+    switch (item->kind) {
+    case HISTORY_ATTEMPT: return ITEM_HEAD + ATTEMPT_BODY + item->consumer.n + item->reason.n;
+    case HISTORY_STEP: return ITEM_HEAD + STEP_BODY + item->name.n + item->content_type.n + item->result.n;
+    default: return ITEM_HEAD + EFFECT_BODY + item->name.n;
+    }
+}
+
+static char *put_bytes(char *p, slice s) {
+    if (s.n) memcpy(p, s.p, s.n);
+    return p + s.n;
+}
+
+static void item_encode(const struct history_item *item, char *p) {
+    put_u32(p, (u32)history_item_size(item));
+    p[4] = (char)item->kind;
+    p += ITEM_HEAD;
+    switch (item->kind) {
+    case HISTORY_ATTEMPT:
+        put_u64(p, item->fence);
+        put_u64(p + 8, (u64)item->at_ms);
+        put_u64(p + 16, (u64)item->ended_ms);
+        put_u16(p + 24, item->attempt);
+        p[26] = (char)item->ended;
+        p[27] = (char)item->failure_class;
+        put_u16(p + 28, (u16)item->consumer.n);
+        put_u16(p + 30, (u16)item->reason.n);
+        put_bytes(put_bytes(p + ATTEMPT_BODY, item->consumer), item->reason);
+        break;
+    case HISTORY_STEP:
+        put_u16(p, (u16)item->name.n);
+        put_u16(p + 2, (u16)item->content_type.n);
+        put_u32(p + 4, (u32)item->result.n);
+        put_bytes(put_bytes(put_bytes(p + STEP_BODY, item->name), item->content_type), item->result);
+        break;
+    default:
+        put_u16(p, (u16)item->name.n);
+        put_bytes(p + EFFECT_BODY, item->name);
+    }
+}
+
+static bool decode_attempt(const char *p, size_t n, struct history_item *out) {
+    if (n < ATTEMPT_BODY) return false;
+    out->fence = get_u64(p);
+    out->at_ms = (i64)get_u64(p + 8);
+    out->ended_ms = (i64)get_u64(p + 16);
+    out->attempt = get_u16(p + 24);
+    out->ended = (u8)p[26];
+    out->failure_class = (u8)p[27];
+    out->consumer = slice_of(p + ATTEMPT_BODY, get_u16(p + 28));
+    out->reason = slice_of(p + ATTEMPT_BODY + out->consumer.n, get_u16(p + 30));
+    return n == ATTEMPT_BODY + out->consumer.n + out->reason.n && out->ended < ENDED_COUNT &&
+           out->failure_class < CLASS_COUNT;
+}
+
+static bool decode_step(const char *p, size_t n, struct history_item *out) {
+    if (n < STEP_BODY) return false;
+    out->name = slice_of(p + STEP_BODY, get_u16(p));
+    out->content_type = slice_of(out->name.p + out->name.n, get_u16(p + 2));
+    out->result = slice_of(out->content_type.p + out->content_type.n, get_u32(p + 4));
+    return n == STEP_BODY + out->name.n + out->content_type.n + out->result.n;
+}
+
+static bool decode_effect(const char *p, size_t n, struct history_item *out) {
+    if (n < EFFECT_BODY) return false;
+    out->name = slice_of(p + EFFECT_BODY, get_u16(p));
+    return n == EFFECT_BODY + out->name.n;
+}
+
+bool history_next(slice h, u32 *at, struct history_item *out) {
+    if (h.n - *at < ITEM_HEAD) return false;
+    const char *p = h.p + *at;
+    u32 size = get_u32(p);
+    if (size < ITEM_HEAD || size > h.n - *at) return false;
+    *out = (struct history_item){.kind = (u8)p[4]};
+    bool good = false;
+    switch (out->kind) {
+    case HISTORY_ATTEMPT: good = decode_attempt(p + ITEM_HEAD, size - ITEM_HEAD, out); break;
+    case HISTORY_STEP: good = decode_step(p + ITEM_HEAD, size - ITEM_HEAD, out); break;
+    case HISTORY_EFFECT: good = decode_effect(p + ITEM_HEAD, size - ITEM_HEAD, out); break;
+    default: break;
+    }
+    if (good) *at += size;
+    return good;
+}
+
+bool history_valid(slice h) {
+    u32 at = 0;
+    struct history_item item;
+    while (history_next(h, &at, &item)) {}
+    return at == h.n;
+}
+
+static slice view(const struct history *h) {
+    return slice_of(h->p, h->len);
+}
+
+static void splice(struct history *h, u32 at, u32 old_size, u32 new_size) {
+    u32 len = h->len - old_size + new_size;
+    if (len > h->cap) {
+        h->cap = len;
+        h->p = mem_realloc(h->p, h->cap);
+    }
+    memmove(h->p + at + new_size, h->p + at + old_size, h->len - at - old_size);
+    h->len = len;
+}
+
+static void drop_oldest_attempt(struct history *h) {
+    u32 at = 0, attempts = 0, oldest = 0, oldest_size = 0;
+    struct history_item item;
+    for (u32 from = 0; history_next(view(h), &at, &item); from = at) {
+        if (item.kind != HISTORY_ATTEMPT) continue;
+        if (attempts++ == 0) {
+            oldest = from;
+            oldest_size = at - from;
+        }
+    }
+    if (attempts >= HISTORY_ATTEMPTS_KEPT) splice(h, oldest, oldest_size, 0);
+}
+
+void history_add(struct history *h, const struct history_item *item) {
+    if (item->kind == HISTORY_ATTEMPT) drop_oldest_attempt(h);
+    u32 at = h->len, size = (u32)history_item_size(item);
+    splice(h, at, 0, size);
+    item_encode(item, h->p + at);
+}
+
+static bool find_attempt(const struct history *h, u64 fence, u32 *from, struct history_item *item) {
+    u32 at = 0;
+    for (*from = 0; history_next(view(h), &at, item); *from = at)
+        if (item->kind == HISTORY_ATTEMPT && item->fence == fence) return true;
+    return false;
+}
+
+void history_end(struct history *h, u64 fence, i64 ended_ms, u8 ended, u8 failure_class, slice reason) {
+    u32 from;
+    struct history_item item;
+    if (!find_attempt(h, fence, &from, &item)) return;
+    u32 old_size = (u32)history_item_size(&item);
+    item.ended = ended;
+    item.ended_ms = ended_ms;
+    item.failure_class = failure_class;
+    item.reason = reason;
+    /* The consumer's name lies inside what is about to move: take it along. */
+    struct buf encoded = {0};
+    buf_grow(&encoded, history_item_size(&item));
+    item_encode(&item, encoded.p);
+    splice(h, from, old_size, (u32)history_item_size(&item));
+    memcpy(h->p + from, encoded.p, history_item_size(&item));
+    buf_free(&encoded);
+}
+
+void history_set_attempt(struct history *h, u64 fence, u16 attempt) {
+    u32 from;
+    struct history_item item;
+    if (find_attempt(h, fence, &from, &item)) put_u16(h->p + from + ITEM_HEAD + 24, attempt);
+}
+
+void history_remove_attempt(struct history *h, u64 fence) {
+    u32 from;
+    struct history_item item;
+    if (find_attempt(h, fence, &from, &item)) splice(h, from, (u32)history_item_size(&item), 0);
+}
+
+void history_free(struct history *h) {
+    mem_free(h->p);
+    *h = (struct history){0};
+}
+
+bool history_find_step(slice h, slice name, struct history_item *out) {
+    u32 at = 0;
+    while (history_next(h, &at, out))
+        if (out->kind == HISTORY_STEP && slice_eq(out->name, name)) return true;
+    return false;
+}
+
+bool history_has_effect(slice h, slice effect_id, u32 *count) {
+    u32 at = 0;
+    bool found = false;
+    struct history_item item;
+    *count = 0;
+    while (history_next(h, &at, &item)) {
+        if (item.kind != HISTORY_EFFECT) continue;
+        ++*count;
+        if (slice_eq(item.name, effect_id)) found = true;
+    }
+    return found;
+}

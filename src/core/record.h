@@ -1,0 +1,289 @@
+/* What the core writes down. A record holds every value a policy or a clock produced, so that applying it again needs
+ * neither. docs/LIFECYCLE.md says which record makes which move.
+ *
+ * Encoding: fixed fields little-endian in the order of the struct, then byte strings with their lengths. A record type's
+ * version is in the journal's head; this build writes RECORD_VERSION and reads up to it. To change a layout: raise the
+ * version, decode the older one beside it (record_decode gets the version), never reorder. */
+#ifndef HAPAX_CORE_RECORD_H
+#define HAPAX_CORE_RECORD_H
+
+#include "base/base.h"
+#include "core/rules.h"
+
+#define RECORD_VERSION 1
+
+#define RECORD_LIST(X)                                                                                                 \
+    X(CLOCK, "clock")       /* where the clocks and counters stand; at boot, now and then, before a segment is dropped */ \
+    X(QUEUE, "queue")       /* a queue: name, rules, pause, counters; the last one counts */                          \
+    X(MESSAGE, "message")   /* admitted (fresh), or carried forward by compaction with all its state */               \
+    X(LEASE, "lease")       /* handed out under a fence */                                                            \
+    X(START, "start")       /* a reservation became an attempt */                                                     \
+    X(EXTEND, "extend")     /* the lease runs anew from here */                                                       \
+    X(RETURN, "return")     /* the lease ended without an outcome: pending again, held or dead */                     \
+    X(STEP, "step")         /* a finished step of the work, with its result */                                        \
+    X(EFFECT, "effect")     /* an effect id reported for it */                                                        \
+    X(SETTLE, "settle")     /* the outcome: all that is kept of a key from here on */                                 \
+    X(ARRIVALS, "arrivals") /* how often and when the key came again */                                               \
+    X(EXPIRE, "expire")     /* a queue forgets what settled before a moment */
+
+#define RECORD_ENUM(name, text) REC_##name,
+enum record_type { REC_NONE, RECORD_LIST(RECORD_ENUM) REC_COUNT };
+#undef RECORD_ENUM
+
+const char *record_name(u8 type);
+
+/* States as users see them (CONTRACT.md). */
+#define STATE_LIST(X)                                                                                                  \
+    X(PENDING, "pending")                                                                                              \
+    X(LEASED, "leased")                                                                                                \
+    X(HELD, "held")                                                                                                    \
+    X(DEAD, "dead")                                                                                                    \
+    X(DONE, "done")                                                                                                    \
+    X(REJECTED, "rejected")                                                                                            \
+    X(CANCELLED, "cancelled")
+#define STATE_ENUM(name, text) STATE_##name,
+enum state { STATE_LIST(STATE_ENUM) STATE_COUNT };
+#undef STATE_ENUM
+const char *state_text(enum state s);
+static inline bool state_is_settled(enum state s) { return s >= STATE_DONE; }
+
+/* How a lease ended. */
+#define ENDED_LIST(X)                                                                                                  \
+    X(OPEN, "")                                                                                                        \
+    X(ACKED, "acked")                                                                                                  \
+    X(NACKED, "nacked")                                                                                                \
+    X(EXPIRED, "expired")                                                                                              \
+    X(RELEASED, "released")                                                                                            \
+    X(UNDONE, "undone") /* its reply never left: the client was gone */                                                \
+    X(CANCELLED, "cancelled")
+#define ENDED_ENUM(name, text) ENDED_##name,
+enum ended { ENDED_LIST(ENDED_ENUM) ENDED_COUNT };
+#undef ENDED_ENUM
+const char *ended_text(enum ended e);
+
+/* Failure classes of a nack. */
+#define CLASS_LIST(X)                                                                                                  \
+    X(NONE, "")                                                                                                        \
+    X(TRANSIENT, "transient")                                                                                          \
+    X(POISON, "poison")                                                                                                \
+    X(REJECTED, "rejected")                                                                                            \
+    X(UNKNOWN, "unknown")                                                                                              \
+    X(ABSENT, "absent")
+#define CLASS_ENUM(name, text) CLASS_##name,
+enum failure_class { CLASS_LIST(CLASS_ENUM) CLASS_COUNT };
+#undef CLASS_ENUM
+const char *class_text(enum failure_class c);
+bool class_parse(slice text, enum failure_class *out);
+
+/* Kinds of arrivals of a key. */
+#define ARRIVAL_LIST(X)                                                                                                \
+    X(NEW, "new")                                                                                                      \
+    X(REPLAY, "replay")                                                                                                \
+    X(LATE, "late") /* more than half the window after settlement: a window half as long would have missed it */      \
+    X(CONFLICT, "conflict")
+#define ARRIVAL_ENUM(name, text) ARRIVAL_##name,
+enum arrival_kind { ARRIVAL_LIST(ARRIVAL_ENUM) ARRIVAL_COUNT };
+#undef ARRIVAL_ENUM
+const char *arrival_text(enum arrival_kind k);
+
+/* Which message: enough to find it and to prove that it is the one. */
+struct ref {
+    u64 hash; /* keyed hash of (queue, key) */
+    u64 seq;  /* admission number, never reused */
+    u16 queue;
+};
+
+struct rec_clock {
+    u64 next_seq, fence; /* fence: the last one handed out */
+    i64 wall_ms, run_ms, delay_ms;
+    bool boot;
+};
+
+/* Counters that survive restarts, per queue. */
+#define COUNTER_LIST(X)                                                                                                \
+    X(accepted)                                                                                                        \
+    X(duplicates)                                                                                                      \
+    X(conflicts)                                                                                                       \
+    X(delivered)                                                                                                       \
+    X(redelivered)                                                                                                     \
+    X(acked)                                                                                                           \
+    X(nacked)                                                                                                          \
+    X(rejected)                                                                                                        \
+    X(cancelled)                                                                                                       \
+    X(dead_lettered)                                                                                                   \
+    X(leases_expired)                                                                                                  \
+    X(released)                                                                                                        \
+    X(keys_expired)
+struct counters {
+#define COUNTER_FIELD(name) u64 name;
+    COUNTER_LIST(COUNTER_FIELD)
+#undef COUNTER_FIELD
+};
+
+struct rec_queue {
+    u16 queue;
+    bool paused;
+    i64 created_ms;
+    struct rules rules;
+    struct counters counters;
+    slice name;
+};
+
+struct rec_message {
+    struct ref ref;
+    u64 fingerprint;
+    i64 first_seen_ms;         /* wall clock */
+    i64 due_ms, ttl_ms;        /* delay clock; 0: at once, none */
+    u64 replaces;              /* position of the settle record of the same key, past its window; 0: none */
+    slice key, group, content_type, attrs, traceparent, tracestate, request_id, payload;
+    bool carried;              /* the rest is zero in a fresh one */
+    u8 state;                  /* PENDING, LEASED, HELD, DEAD */
+    u8 ended;                  /* how the last lease ended */
+    bool started;
+    u32 generation, lease_ms;
+    u16 attempts, failures, unknowns, crashes; /* failures: transient ones */
+    u64 fence;                 /* of its last lease, 0: never leased */
+    slice history;
+};
+
+struct rec_lease {
+    struct ref ref;
+    u64 fence;
+    i64 at_ms; /* wall clock */
+    u32 lease_ms;
+    u16 attempts; /* after it */
+    bool started, again; /* again: not its first delivery */
+    slice consumer;
+};
+
+struct rec_start {
+    struct ref ref;
+    u64 fence;
+    u16 attempts;
+};
+
+struct rec_extend {
+    struct ref ref;
+    u64 fence;
+    u32 lease_ms;
+};
+
+struct rec_return {
+    struct ref ref;
+    u64 fence;
+    i64 at_ms;
+    i64 due_ms; /* delay clock; 0: at once */
+    u8 ended, failure_class, state;
+    u16 attempts, failures, unknowns, crashes; /* after it */
+    slice reason;
+};
+
+struct rec_step {
+    struct ref ref;
+    slice name, content_type, result;
+};
+
+struct rec_effect {
+    struct ref ref;
+    slice effect_id;
+};
+
+struct rec_settle {
+    struct ref ref;
+    u64 fingerprint, fence; /* fence of the last lease; it settled if by_token */
+    i64 first_seen_ms, settled_ms, settled_run_ms;
+    u8 state;
+    u8 ended;      /* how the last lease ended: ACKED, NACKED (rejected), or as it was before a cancel */
+    bool by_token;
+    bool carried;  /* the same key's settle record moved or was amended; from_pos says which it replaces */
+    u64 from_pos;
+    u32 generation;
+    u16 attempts, failures, unknowns, crashes;
+    slice key, request_id, reason, content_type, result, history;
+};
+
+struct arrival {
+    i64 at_ms;
+    u8 kind;
+    slice request_id;
+};
+#define ARRIVALS_KEPT 8u
+struct rec_arrivals {
+    struct ref ref;
+    u64 total;       /* duplicates and conflicts so far, beside the first arrival */
+    u64 duplicates;  /* the part that counts as duplicates */
+    u32 count;
+    struct arrival last[ARRIVALS_KEPT]; /* oldest first */
+    u32 fresh, fresh_conflicts;         /* how many of them this record adds to the queue's counters */
+};
+
+struct rec_expire {
+    u16 queue;
+    i64 upto_run_ms; /* keys settled before this are forgotten */
+    u64 keys;
+};
+
+struct record {
+    enum record_type type;
+    union {
+        struct rec_clock clock;
+        struct rec_queue queue;
+        struct rec_message message;
+        struct rec_lease lease;
+        struct rec_start start;
+        struct rec_extend extend;
+        struct rec_return ret;
+        struct rec_step step;
+        struct rec_effect effect;
+        struct rec_settle settle;
+        struct rec_arrivals arrivals;
+        struct rec_expire expire;
+    };
+};
+
+/* An upper bound of the encoded size. */
+size_t record_size_max(const struct record *r);
+/* Encodes into p (record_size_max bytes are there); returns the size. */
+size_t record_encode(const struct record *r, char *p);
+/* Slices in *out point into body. ST_VERSION: written by a newer build; ST_DAMAGED: lengths or values impossible. */
+hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct errbuf *err);
+
+/* ---- history: the attempts, steps and effect ids of a message, in one encoded run of bytes that is kept in memory and
+ * copied verbatim into MESSAGE (carried) and SETTLE records. Oldest first. */
+#define HISTORY_ATTEMPTS_KEPT 8u
+#define HISTORY_EFFECTS_KEPT  16u
+#define HISTORY_BYTES_MAX     (1u << 20)
+
+enum history_kind { HISTORY_ATTEMPT = 1, HISTORY_STEP = 2, HISTORY_EFFECT = 3 };
+
+struct history_item {
+    u8 kind;
+    /* attempt */
+    u64 fence;
+    i64 at_ms, ended_ms;
+    u16 attempt;
+    u8 ended, failure_class;
+    slice consumer, reason;
+    /* step: name, content_type, result; effect: name */
+    slice name, content_type, result;
+};
+
+struct history {
+    char *p;
+    u32 len, cap;
+};
+
+void history_add(struct history *h, const struct history_item *item); /* drops the oldest attempt beyond the limit */
+/* Close the open attempt of this fence. */
+void history_end(struct history *h, u64 fence, i64 ended_ms, u8 ended, u8 failure_class, slice reason);
+void history_set_attempt(struct history *h, u64 fence, u16 attempt);
+void history_remove_attempt(struct history *h, u64 fence);
+void history_free(struct history *h);
+/* Walk: start with *at = 0; false at the end (or on nonsense, which record_decode has excluded). */
+bool history_next(slice history, u32 *at, struct history_item *out);
+bool history_valid(slice history);
+bool history_find_step(slice history, slice name, struct history_item *out);
+bool history_has_effect(slice history, slice effect_id, u32 *count);
+size_t history_item_size(const struct history_item *item);
+
+#endif

@@ -1,0 +1,58 @@
+/* The disk as the file adapter sees it: one flat directory of files. Two of them exist: the real one (disk_posix.c)
+ * and a simulated one (disk_sim.c) that tears, loses and fails by a seed. Faults reach the adapter only through here.
+ *
+ * Every operation returns 0 (or a byte count) or a negative errno. What a power cut keeps is what POSIX promises and
+ * no more: a file's bytes after `sync`, a name (created, renamed, unlinked) after `sync_dir`. */
+#ifndef HAPAX_JOURNAL_DISK_H
+#define HAPAX_JOURNAL_DISK_H
+
+#include "base/base.h"
+
+struct disk;
+struct disk_file; /* an open file; each disk has its own kind */
+
+#define DISK_CREATE 1u /* make the file if it is missing, for this user alone */
+#define DISK_WRITE  2u
+
+typedef void (*disk_each)(void *ctx, const char *name, u64 bytes);
+
+struct disk_ops {
+    int (*open)(struct disk *d, const char *name, unsigned flags, struct disk_file **out);
+    void (*close)(struct disk *d, struct disk_file *f);
+    i64 (*pread)(struct disk *d, struct disk_file *f, void *p, size_t n, u64 offset);        /* short only at the end */
+    i64 (*pwrite)(struct disk *d, struct disk_file *f, const void *p, size_t n, u64 offset); /* may be short */
+    int (*sync)(struct disk *d, struct disk_file *f);
+    int (*allocate)(struct disk *d, struct disk_file *f, u64 bytes); /* the file is that long, and room is taken */
+    int (*rename)(struct disk *d, const char *from, const char *to); /* replaces `to` in one step */
+    int (*unlink)(struct disk *d, const char *name);
+    int (*list)(struct disk *d, disk_each each, void *ctx);
+    int (*sync_dir)(struct disk *d);
+    u64 (*free_bytes)(struct disk *d);
+    int (*lock)(struct disk *d, bool on);              /* -EWOULDBLOCK: another process has it */
+    void (*random)(struct disk *d, void *p, size_t n); /* salts and secrets: the kernel's, or by the seed */
+    void (*destroy)(struct disk *d);
+};
+
+struct disk {
+    const struct disk_ops *ops;
+    const char *where; /* the directory, for messages */
+};
+
+static inline void disk_close(struct disk *d) {
+    d->ops->destroy(d);
+}
+
+/* Opens a directory; `create`: made (0700) if missing, else ST_NOT_FOUND. The caller owns *out: disk_close(), after the
+ * journal on it is closed. */
+hx_st disk_posix_open(const char *path, bool create, struct disk **out, struct errbuf *err);
+
+/* The whole range or an error: a short write goes on where it stopped, and one that makes no progress is -EIO. */
+int disk_write_all(struct disk *d, struct disk_file *f, const void *p, size_t n, u64 offset);
+
+/* Turns a negative errno into a status and the sentence "cannot <what> <where>/<name>: <reason>". */
+hx_st disk_error(struct errbuf *err, const struct disk *d, int error, const char *what, const char *name);
+
+/* True for errors that mean "not now, there is no room", as opposed to "this disk is broken". */
+bool disk_is_full(int error);
+
+#endif

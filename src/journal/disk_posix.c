@@ -1,0 +1,215 @@
+#include "journal/disk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define READ_AHEAD_MIN (256u << 10) /* reads this large are part of a walk: the next stretch is wanted soon */
+#define ZERO_CHUNK     (1u << 20)
+
+struct disk_file {
+    int fd;
+};
+
+struct posix_disk {
+    struct disk port;
+    int dir;
+    int lock; /* -1: not held */
+    char *path;
+};
+
+static struct posix_disk *of(struct disk *d) {
+    return (struct posix_disk *)d;
+}
+
+static int posix_open_file(struct disk *d, const char *name, unsigned flags, struct disk_file **out) {
+    int mode = (flags & DISK_WRITE ? O_RDWR : O_RDONLY) | (flags & DISK_CREATE ? O_CREAT : 0) | O_CLOEXEC | O_NOFOLLOW;
+    int fd = openat(of(d)->dir, name, mode, 0600);
+    if (fd < 0) return -errno;
+    struct disk_file *f = mem_alloc(sizeof *f);
+    f->fd = fd;
+    *out = f;
+    return 0;
+}
+
+static void posix_close_file(struct disk *d, struct disk_file *f) {
+    (void)d;
+    close(f->fd);
+    mem_free(f);
+}
+
+static i64 posix_pread(struct disk *d, struct disk_file *f, void *p, size_t n, u64 offset) {
+    (void)d;
+    size_t done = 0;
+    if (n >= READ_AHEAD_MIN) posix_fadvise(f->fd, (off_t)(offset + n), (off_t)n, POSIX_FADV_WILLNEED);
+    while (done < n) {
+        ssize_t got = pread(f->fd, (char *)p + done, n - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return -errno;
+        if (got == 0) break;
+        done += (size_t)got;
+    }
+    return (i64)done;
+}
+
+static i64 posix_pwrite(struct disk *d, struct disk_file *f, const void *p, size_t n, u64 offset) {
+    (void)d;
+    ssize_t done;
+    do done = pwrite(f->fd, p, n, (off_t)offset);
+    while (done < 0 && errno == EINTR);
+    return done < 0 ? -errno : done;
+}
+
+static int posix_sync(struct disk *d, struct disk_file *f) {
+    (void)d;
+    return fdatasync(f->fd) == 0 ? 0 : -errno;
+}
+
+/* For file systems without fallocate: writing takes the room just as well. Only ever used on files nobody needs yet. */
+static int fill_with_zeros(struct disk *d, struct disk_file *f, u64 bytes) {
+    char *zeros = mem_zalloc(ZERO_CHUNK);
+    int rc = 0;
+    for (u64 at = 0; rc == 0 && at < bytes; at += ZERO_CHUNK)
+        rc = disk_write_all(d, f, zeros, bytes - at < ZERO_CHUNK ? (size_t)(bytes - at) : ZERO_CHUNK, at);
+    mem_free(zeros);
+    return rc;
+}
+
+static int posix_allocate(struct disk *d, struct disk_file *f, u64 bytes) {
+    int rc;
+    do rc = fallocate(f->fd, 0, 0, (off_t)bytes);
+    while (rc < 0 && errno == EINTR);
+    if (rc == 0) return 0;
+    return errno == EOPNOTSUPP ? fill_with_zeros(d, f, bytes) : -errno;
+}
+
+static int posix_rename(struct disk *d, const char *from, const char *to) {
+    return renameat(of(d)->dir, from, of(d)->dir, to) == 0 ? 0 : -errno;
+}
+
+static int posix_unlink(struct disk *d, const char *name) {
+    return unlinkat(of(d)->dir, name, 0) == 0 ? 0 : -errno;
+}
+
+static int posix_list(struct disk *d, disk_each each, void *ctx) {
+    int fd = openat(of(d)->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    DIR *dir = fdopendir(fd);
+    if (!dir) {
+        int error = errno;
+        close(fd);
+        return -error;
+    }
+    struct dirent *entry;
+    errno = 0;
+    while ((entry = readdir(dir)) != NULL) {
+        struct stat st;
+        if (fstatat(of(d)->dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+            each(ctx, entry->d_name, (u64)st.st_size);
+        errno = 0;
+    }
+    int error = errno;
+    closedir(dir);
+    return -error;
+}
+
+static int posix_sync_dir(struct disk *d) {
+    return fsync(of(d)->dir) == 0 ? 0 : -errno;
+}
+
+static u64 posix_free_bytes(struct disk *d) {
+    struct statvfs vfs;
+    if (fstatvfs(of(d)->dir, &vfs) != 0) return 0;
+    return (u64)vfs.f_bavail * (u64)vfs.f_frsize;
+}
+
+static int posix_lock(struct disk *d, bool on) {
+    struct posix_disk *p = of(d);
+    if (!on) {
+        if (p->lock >= 0) close(p->lock);
+        p->lock = -1;
+        return 0;
+    }
+    int fd = openat(p->dir, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return -errno;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        int error = errno;
+        close(fd);
+        return -error;
+    }
+    p->lock = fd;
+    return 0;
+}
+
+static void posix_random(struct disk *d, void *p, size_t n) {
+    (void)d;
+    random_bytes(p, n);
+}
+
+static void posix_destroy(struct disk *d) {
+    struct posix_disk *p = of(d);
+    posix_lock(d, false);
+    if (p->dir >= 0) close(p->dir);
+    mem_free(p->path);
+    mem_free(p);
+}
+
+static const struct disk_ops posix_ops = {
+    .open = posix_open_file,
+    .close = posix_close_file,
+    .pread = posix_pread,
+    .pwrite = posix_pwrite,
+    .sync = posix_sync,
+    .allocate = posix_allocate,
+    .rename = posix_rename,
+    .unlink = posix_unlink,
+    .list = posix_list,
+    .sync_dir = posix_sync_dir,
+    .free_bytes = posix_free_bytes,
+    .lock = posix_lock,
+    .random = posix_random,
+    .destroy = posix_destroy,
+};
+
+/* A directory made just now must itself survive a power cut, or everything in it is lost with its name. */
+static int sync_parent(int dir) {
+    int parent = openat(dir, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (parent < 0) return errno == EACCES ? 0 : -errno;
+    int rc = fsync(parent) == 0 ? 0 : -errno;
+    close(parent);
+    return rc;
+}
+
+static hx_st path_error(struct errbuf *err, const char *what, const char *path, int error) {
+    hx_st st = error == EACCES || error == EPERM || error == EROFS ? ST_DENIED
+               : error == ENOSPC || error == EDQUOT                ? ST_NO_SPACE
+               : error == ENOENT                                   ? ST_NOT_FOUND
+                                                                   : ST_IO;
+    return err_set(err, st, "cannot %s the data directory %s: %s", what, path, strerror(error));
+}
+
+hx_st disk_posix_open(const char *path, bool create, struct disk **out, struct errbuf *err) {
+    bool made = create && mkdir(path, 0700) == 0;
+    if (create && !made && errno != EEXIST) return path_error(err, "create", path, errno);
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0) return path_error(err, "open", path, errno);
+    int rc = made ? sync_parent(dir) : 0;
+    if (rc != 0) {
+        close(dir);
+        return path_error(err, "create", path, -rc);
+    }
+    struct posix_disk *p = mem_zalloc(sizeof *p);
+    size_t n = strlen(path) + 1;
+    p->path = mem_alloc(n);
+    memcpy(p->path, path, n);
+    p->port = (struct disk){.ops = &posix_ops, .where = p->path};
+    p->dir = dir;
+    p->lock = -1;
+    *out = &p->port;
+    return ST_OK;
+}

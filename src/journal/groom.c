@@ -1,0 +1,263 @@
+/* The groomer: everything that makes the commit path cheap, done before it is needed and off that path. It prepares the
+ * next segment, recycles dropped ones, keeps as many spares as are wanted, and writes the mark.
+ *
+ * Running out of room happens here and nowhere else, while preallocating, before anything was promised; then room()
+ * does not grow and it is tried again later. Every other failure is final (P7). */
+#include "journal/file_priv.h"
+
+#include <errno.h>
+#include <time.h>
+
+#define MARK_EVERY_MS      1000
+#define MARK_EVERY_BATCHES 16 /* manual mode has no clock */
+#define FULL_RETRY_MS      300
+#define ZERO_STEP          (1u << 20)
+#define ZERO_IDLE_MS       200 /* fresh spares are written over only while nobody commits */
+
+static u64 ahead(const struct journal_file *j) {
+    u64 newest = j->segments.at[j->segments.count - 1]->number;
+    u64 active = j->active ? j->active->number : newest;
+    return newest - active + j->spare_count;
+}
+
+static bool write_mark(struct journal_file *j, struct mark m) {
+    m.durable = atomic_load(&j->durable);
+    int rc = mark_write(j, &m);
+    j->mark_ms = clock_mono_ms();
+    if (rc) file_fail(j, "write and sync", "mark", 0, rc);
+    return rc == 0;
+}
+
+/* ---- dropping */
+
+static void remove_spare(struct journal_file *j, size_t index) {
+    j->spares[index] = j->spares[--j->spare_count];
+}
+
+/* One dropped file becomes a spare, or goes if there are plenty. Its name is synced by the caller. */
+static bool recycle(struct journal_file *j, struct segment *s, bool keep) {
+    char name[NAME_BYTES];
+    u32 id = j->spare_next;
+    spare_name(name, id);
+    int rc = keep ? j->disk->ops->rename(j->disk, s->name, name) : j->disk->ops->unlink(j->disk, s->name);
+    if (rc) file_fail(j, keep ? "rename" : "remove", s->name, 0, rc);
+    if (rc == 0 && keep) {
+        pthread_mutex_lock(&j->lock);
+        spare_add(j, id, j->segment_bytes);
+        pthread_mutex_unlock(&j->lock);
+    }
+    segment_free(j, s);
+    return rc == 0;
+}
+
+/* Takes the oldest segment off the list if it is dropped, what replaces it is durable, and nobody is reading it. */
+static struct segment *take_dropped(struct journal_file *j, bool *keep) {
+    struct segment *s = NULL;
+    pthread_mutex_lock(&j->lock);
+    struct segment_list *list = &j->segments;
+    if (list->at[0]->number < j->drop_to && atomic_load(&j->durable) >= j->drop_after && list->at[0]->number < j->pin) {
+        s = list->at[0];
+        memmove(list->at, list->at + 1, --list->count * sizeof(struct segment *));
+        *keep = ahead(j) < append_segments_wanted(j) + SEGMENTS_RESERVED + SEGMENTS_SURPLUS;
+    }
+    pthread_mutex_unlock(&j->lock);
+    return s;
+}
+
+/* The mark forgets the segment before the file is touched: a crash in between leaves a file nobody asks for. */
+static bool groom_drop(struct journal_file *j) {
+    bool keep = false;
+    struct segment *s = take_dropped(j, &keep);
+    if (!s) return false;
+    struct mark m = j->mark;
+    m.first = s->number + 1;
+    if (!write_mark(j, m)) {
+        segment_free(j, s);
+        return true;
+    }
+    if (recycle(j, s, keep)) {
+        int rc = j->disk->ops->sync_dir(j->disk);
+        if (rc) file_fail(j, "sync the directory", ".", 0, rc);
+    }
+    j->full = false;
+    j->full_until_ms = 0;
+    return true;
+}
+
+/* ---- preparing */
+
+static bool groom_add_spare(struct journal_file *j) {
+    u32 id = j->spare_next++;
+    int rc = spare_make(j, id);
+    if (rc == 0) {
+        pthread_mutex_lock(&j->lock);
+        spare_add(j, id, 0);
+        pthread_mutex_unlock(&j->lock);
+        return true;
+    }
+    char name[NAME_BYTES];
+    spare_name(name, id);
+    if (!disk_is_full(rc)) file_fail(j, "preallocate", name, 0, rc);
+    j->full = true;
+    j->full_until_ms = clock_mono_ms() + FULL_RETRY_MS;
+    return false;
+}
+
+static bool full_for_now(const struct journal_file *j) {
+    return j->manual ? j->full : clock_mono_ms() < j->full_until_ms;
+}
+
+static size_t best_spare(const struct journal_file *j) {
+    size_t best = 0;
+    for (size_t i = 1; i < j->spare_count; i++)
+        if (j->spares[i].zeroed > j->spares[best].zeroed) best = i;
+    return best;
+}
+
+bool groom_prepare(struct journal_file *j) {
+    if (file_failed(j) || (j->spare_count == 0 && !groom_add_spare(j))) return false;
+    size_t index = best_spare(j);
+    u64 number = j->segments.at[j->segments.count - 1]->number + 1;
+    char name[NAME_BYTES];
+    const char *what;
+    struct segment *s;
+    spare_name(name, j->spares[index].id);
+    int rc = segment_make(j, name, number, &s, &what);
+    if (rc) {
+        file_fail(j, what, name, 0, rc);
+        return false;
+    }
+    struct mark m = j->mark;
+    m.prepared = number;
+    bool marked = write_mark(j, m);
+    pthread_mutex_lock(&j->lock);
+    remove_spare(j, index);
+    segment_add(&j->segments, s);
+    pthread_cond_broadcast(&j->loop_wake);
+    pthread_mutex_unlock(&j->lock);
+    return marked;
+}
+
+static bool groom_next(struct journal_file *j) {
+    pthread_mutex_lock(&j->lock);
+    bool needed = j->segments.at[j->segments.count - 1] == j->active, waits = j->loop_waits;
+    pthread_mutex_unlock(&j->lock);
+    if (!needed || (j->spare_count == 0 && full_for_now(j) && !waits)) return false;
+    if (groom_prepare(j)) return true;
+    pthread_mutex_lock(&j->lock);
+    j->starved = true;
+    pthread_cond_broadcast(&j->loop_wake);
+    pthread_mutex_unlock(&j->lock);
+    return false;
+}
+
+static bool groom_spares(struct journal_file *j) {
+    pthread_mutex_lock(&j->lock);
+    u64 have = ahead(j), target = append_segments_wanted(j) + SEGMENTS_RESERVED;
+    pthread_mutex_unlock(&j->lock);
+    if (have < target) return !full_for_now(j) && groom_add_spare(j);
+    if (have <= target + SEGMENTS_SURPLUS || j->spare_count == 0) return false;
+    char name[NAME_BYTES];
+    pthread_mutex_lock(&j->lock);
+    spare_name(name, j->spares[j->spare_count - 1].id);
+    j->spare_count--;
+    pthread_mutex_unlock(&j->lock);
+    int rc = j->disk->ops->unlink(j->disk, name);
+    if (rc) file_fail(j, "remove", name, 0, rc);
+    return true;
+}
+
+/* ---- the mark, and idle time */
+
+static bool groom_mark(struct journal_file *j) {
+    pthread_mutex_lock(&j->lock);
+    bool sealed = j->seal_mark;
+    u64 batches = j->batches;
+    j->seal_mark = false;
+    pthread_mutex_unlock(&j->lock);
+    bool moved = atomic_load(&j->durable) != j->mark.durable;
+    bool due =
+        j->manual ? batches - j->mark_batches >= MARK_EVERY_BATCHES : clock_mono_ms() - j->mark_ms >= MARK_EVERY_MS;
+    if (!moved || (!due && !sealed)) return false;
+    j->mark_batches = batches;
+    write_mark(j, j->mark);
+    return true;
+}
+
+/* A fresh spare is written over in small steps while nobody commits, so that its later syncs are overwrites. */
+static bool groom_zero(struct journal_file *j) {
+    if (j->manual || !j->started || clock_mono_ms() - atomic_load(&j->last_commit_ms) < ZERO_IDLE_MS) return false;
+    for (size_t i = 0; i < j->spare_count; i++) {
+        struct spare *s = &j->spares[i];
+        if (s->zeroed >= j->segment_bytes) continue;
+        u64 to = s->zeroed + ZERO_STEP < j->segment_bytes ? s->zeroed + ZERO_STEP : j->segment_bytes;
+        int rc = spare_zero(j, s->id, s->zeroed, to);
+        char name[NAME_BYTES];
+        spare_name(name, s->id);
+        if (rc) file_fail(j, "write", name, s->zeroed, rc);
+        s->zeroed = to;
+        return true;
+    }
+    return false;
+}
+
+bool groom_step(struct journal_file *j) {
+    if (file_failed(j)) return false;
+    return groom_next(j) || groom_drop(j) || groom_spares(j) || groom_mark(j) || groom_zero(j);
+}
+
+static bool zeroing_left(const struct journal_file *j) {
+    for (size_t i = 0; i < j->spare_count; i++)
+        if (j->spares[i].zeroed < j->segment_bytes) return true;
+    return false;
+}
+
+/* How long until something may be due without anybody calling; negative: forever. Under the lock. */
+static i64 idle_ms(const struct journal_file *j) {
+    if (atomic_load(&j->durable) != j->mark.durable) return MARK_EVERY_MS - (clock_mono_ms() - j->mark_ms) + 1;
+    if (ahead(j) < append_segments_wanted(j) + SEGMENTS_RESERVED) return FULL_RETRY_MS;
+    return zeroing_left(j) ? ZERO_IDLE_MS : -1;
+}
+
+static void wait_for_work(struct journal_file *j) {
+    i64 ms = idle_ms(j);
+    if (ms < 0) {
+        j->groom_asleep = true;
+        pthread_cond_wait(&j->groom_wake, &j->lock);
+        j->groom_asleep = false;
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += ms % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_cond_timedwait(&j->groom_wake, &j->lock, &until);
+}
+
+/* True if there is something to do that somebody may have signalled while nobody was listening. Under the lock. */
+static bool called(const struct journal_file *j) {
+    const struct segment_list *list = &j->segments;
+    bool drop =
+        list->at[0]->number < j->drop_to && atomic_load(&j->durable) >= j->drop_after && list->at[0]->number < j->pin;
+    bool next = list->at[list->count - 1] == j->active && (j->loop_waits ? !j->starved : j->spare_count > 0);
+    u64 have = ahead(j), target = append_segments_wanted(j) + SEGMENTS_RESERVED;
+    bool grow = have < target && !full_for_now(j), shrink = have > target + SEGMENTS_SURPLUS && j->spare_count > 0;
+    return drop || next || grow || shrink || j->seal_mark;
+}
+
+void *groom_thread(void *journal) {
+    struct journal_file *j = journal;
+    pthread_mutex_lock(&j->lock);
+    while (!j->stopping && !file_failed(j)) {
+        pthread_mutex_unlock(&j->lock);
+        bool did = groom_step(j);
+        pthread_mutex_lock(&j->lock);
+        if (!did && !j->stopping && !called(j) && !file_failed(j)) wait_for_work(j);
+    }
+    pthread_mutex_unlock(&j->lock);
+    return NULL;
+}

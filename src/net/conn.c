@@ -1,0 +1,762 @@
+/* One connection: bytes in, requests out, replies in, and when to close.
+ *
+ * Input. Requests are parsed where they lie: in the server's shared read buffer, or in the connection's own `in` when
+ * part of them came with an earlier read. Whatever is left unfinished is kept in `in`. A request whose body is still
+ * arriving keeps its head there, unparsed, and parses it once more when the body is complete: the head's slices point
+ * into memory that may have moved, and remembering 100 fields for each connection would cost more than it saves.
+ *
+ * One request at a time is being answered (`awaiting`). Answered inside on_request, the loop goes on with the next one;
+ * answered later, the loop stops, and http_respond puts the connection on the server's `resume` list, because calling
+ * on_request from inside http_respond would re-enter a handler in the middle of its work.
+ *
+ * Closing goes one way: `closing` (nothing is parsed any more, what is queued still leaves) -> `lingering` (our side is
+ * shut down, input is thrown away until the peer closes too, so that no reset destroys the last reply on its way) ->
+ * `dead` (the handle is closing, every promise about receipts and waiting requests has been kept). */
+#include "net/server_priv.h"
+
+#define LINGER_MS        2000
+#define LINGER_BYTES     (8u << 20)
+#define SPARE_MAX        64u          /* emptied output buffers kept for the next connection */
+#define SPARE_BYTES      (256u << 10) /* larger ones are given back */
+#define SCRATCH_BYTES    (1u << 20)
+#define HEAD_RETRY_BYTES 4096u
+
+static size_t pending(const struct http_conn *c) {
+    return c->in.len - c->in_at;
+}
+
+static size_t unsent(const struct http_conn *c) {
+    return (c->out ? http_out_unsent(c->out) : 0) + c->piece;
+}
+
+static bool may_parse(const struct http_conn *c) {
+    return c->phase == HTTP_PHASE_HEAD && !c->awaiting && !c->closing && !c->dead && unsent(c) < HTTP_UNSENT_PAUSE;
+}
+
+/* ---- the server's share */
+
+static u32 or_default(u32 value, u32 fallback) {
+    return value ? value : fallback;
+}
+
+void http_core_init(struct http_server *s, const struct http_limits *limits, const struct http_handler *handler) {
+    s->handler = *handler;
+    if (limits) s->limits = *limits;
+    s->limits.connections_max = or_default(s->limits.connections_max, 10000);
+    if (s->limits.buffered_max == 0) s->limits.buffered_max = (u64)256 << 20;
+    s->limits.head_ms = or_default(s->limits.head_ms, 10000);
+    s->limits.idle_ms = or_default(s->limits.idle_ms, 60000);
+    s->limits.write_ms = or_default(s->limits.write_ms, 60000);
+    s->limits.body_bytes_per_s = or_default(s->limits.body_bytes_per_s, 500);
+    s->limits.body_grace_ms = or_default(s->limits.body_grace_ms, 5000);
+    http_link_init(&s->conns);
+    http_link_init(&s->parked);
+    http_link_init(&s->dirty);
+    http_link_init(&s->resume);
+    http_link_init(&s->throttled);
+}
+
+void http_core_free(struct http_server *s) {
+    while (s->spare) {
+        struct http_out *o = s->spare;
+        s->spare = o->next_spare;
+        http_out_free(o);
+    }
+    buf_free(&s->chunk_body);
+    buf_free(&s->error_body);
+}
+
+static struct http_out *take_out(struct http_server *s) {
+    struct http_out *o = s->spare;
+    if (!o) return http_out_new();
+    s->spare = o->next_spare;
+    s->spare_count--;
+    return o;
+}
+
+static void give_back_out(struct http_server *s, struct http_out *o) {
+    if (s->spare_count >= SPARE_MAX || o->bytes.cap > SPARE_BYTES) {
+        http_out_free(o);
+        return;
+    }
+    http_out_reset(o);
+    o->next_spare = s->spare;
+    s->spare = o;
+    s->spare_count++;
+}
+
+/* ---- a connection's life */
+
+void http_conn_init(struct http_conn *c, struct http_server *s) {
+    *c = (struct http_conn){.server = s, .since_ms = s->now_ms, .progress_ms = s->now_ms};
+    http_link_init(&c->all);
+    http_link_init(&c->parked);
+    http_link_init(&c->dirty);
+    http_link_init(&c->resume);
+    http_link_init(&c->throttled);
+    http_link_add(&s->conns, &c->all);
+    s->stats.connections++;
+}
+
+void http_conn_free(struct http_conn *c) {
+    CHECK(c->dead);
+    c->server->stats.connections--;
+    buf_free(&c->in);
+    buf_free(&c->body);
+    if (c->out) http_out_free(c->out);
+}
+
+static void clear_input(struct http_conn *c) {
+    c->server->buffered -= c->in.len + c->body.len;
+    buf_free(&c->in);
+    buf_free(&c->body);
+    c->in_at = 0;
+}
+
+static void tell_fates(struct http_conn *c, size_t upto, bool written) {
+    struct http_server *s = c->server;
+    u64 receipt;
+    while (c->out && (receipt = http_out_receipt(c->out, upto)) != 0) {
+        s->handler.on_fate(s->handler.ctx, receipt, written);
+        if (!written) s->turn = true;
+    }
+}
+
+static void tell_gone(struct http_conn *c) {
+    struct http_server *s = c->server;
+    c->awaiting = false;
+    s->turn = true;
+    s->handler.on_gone(s->handler.ctx, c);
+}
+
+/* Memory stays until the handle is closed: a handler further up the stack may still be looking at it. */
+void http_conn_drop(struct http_conn *c) {
+    if (c->dead) return;
+    struct http_server *s = c->server;
+    size_t taken = c->piece - (c->piece ? http_socket_pending(c) : 0);
+    c->dead = true;
+    http_link_remove(&c->all);
+    http_link_remove(&c->parked);
+    http_link_remove(&c->dirty);
+    http_link_remove(&c->resume);
+    http_link_remove(&c->throttled);
+    http_socket_close(c);
+    s->buffered -= c->in.len + c->body.len + (c->out ? http_out_unsent(c->out) : 0);
+    if (c->out) {
+        tell_fates(c, c->out->sent - c->piece + taken, true);
+        tell_fates(c, SIZE_MAX, false);
+    }
+    if (c->awaiting && !c->in_handler) tell_gone(c);
+}
+
+/* Everything has been said: shut down our side and wait a little for the peer to do the same. */
+static void finish(struct http_conn *c) {
+    if (c->eof) {
+        http_conn_drop(c);
+        return;
+    }
+    if (c->lingering) return;
+    c->lingering = true;
+    c->since_ms = c->server->now_ms;
+    http_socket_shutdown(c);
+}
+
+/* At the end of input: whole requests that still wait for their turn are answered, an unfinished one is forgotten. */
+static bool nothing_to_parse(const struct http_conn *c) {
+    if (c->phase != HTTP_PHASE_HEAD) return true;
+    return may_parse(c) && http_link_alone(&c->resume);
+}
+
+/* After anything that happened: is it time to close, and is there a reason to read or not to? */
+static void settle(struct http_conn *c) {
+    if (c->dead) return;
+    if (c->eof && nothing_to_parse(c)) c->closing = true;
+    if (c->closing && !c->in_handler) {
+        clear_input(c);
+        if (!c->awaiting && unsent(c) == 0) {
+            finish(c);
+            if (c->dead) return;
+        }
+    }
+    bool want = !c->eof;
+    if (c->closing)
+        want = want && c->discarded < LINGER_BYTES;
+    else if (c->awaiting)
+        want = want && pending(c) < HTTP_WAITING_BYTES;
+    else
+        want = want && (unsent(c) < HTTP_UNSENT_PAUSE || c->phase != HTTP_PHASE_HEAD);
+    http_socket_reading(c, want);
+}
+
+/* ---- replies */
+
+#define STATUS_LINES(X)                                                                                                \
+    X(200, "OK")                                                                                                       \
+    X(201, "Created")                                                                                                  \
+    X(202, "Accepted")                                                                                                 \
+    X(204, "No Content")                                                                                               \
+    X(304, "Not Modified")                                                                                             \
+    X(400, "Bad Request")                                                                                              \
+    X(401, "Unauthorized")                                                                                             \
+    X(403, "Forbidden")                                                                                                \
+    X(404, "Not Found")                                                                                                \
+    X(405, "Method Not Allowed")                                                                                       \
+    X(406, "Not Acceptable")                                                                                           \
+    X(408, "Request Timeout")                                                                                          \
+    X(409, "Conflict")                                                                                                 \
+    X(410, "Gone")                                                                                                     \
+    X(411, "Length Required")                                                                                          \
+    X(412, "Precondition Failed")                                                                                      \
+    X(413, "Content Too Large")                                                                                        \
+    X(414, "URI Too Long")                                                                                             \
+    X(415, "Unsupported Media Type")                                                                                   \
+    X(417, "Expectation Failed")                                                                                       \
+    X(422, "Unprocessable Content")                                                                                    \
+    X(428, "Precondition Required")                                                                                    \
+    X(429, "Too Many Requests")                                                                                        \
+    X(431, "Request Header Fields Too Large")                                                                          \
+    X(500, "Internal Server Error")                                                                                    \
+    X(501, "Not Implemented")                                                                                          \
+    X(503, "Service Unavailable")                                                                                      \
+    X(505, "HTTP Version Not Supported")                                                                               \
+    X(507, "Insufficient Storage")
+
+#define STATUS_SLICE(number, text) [number - 200] = SL("HTTP/1.1 " #number " " text "\r\n"),
+static const slice status_lines[400] = {STATUS_LINES(STATUS_SLICE)};
+#undef STATUS_SLICE
+
+static void put_status(struct buf *b, u16 status) {
+    CHECK(status >= 200 && status < 600);
+    slice line = status_lines[status - 200];
+    if (line.n)
+        buf_slice_add(b, line);
+    else
+        buf_printf(b, "HTTP/1.1 %u Other\r\n", (unsigned)status);
+}
+
+/* A stored content type comes from a user: it must not be able to write header lines of its own. */
+static void put_content_type(struct buf *b, slice type) {
+    if (type.n == 0) return;
+    if (has_control(type)) type = SL("application/octet-stream");
+    buf_lit(b, "Content-Type: ");
+    buf_slice_add(b, type);
+    buf_lit(b, "\r\n");
+}
+
+static void put_reply(struct buf *b, const struct http_reply *reply, slice connection, bool head_only) {
+    bool bodiless = reply->status == 204 || reply->status == 304;
+    buf_grow(b, 192 + reply->content_type.n + reply->fields.n + reply->body.n);
+    put_status(b, reply->status);
+    put_content_type(b, reply->content_type);
+    buf_slice_add(b, reply->fields);
+    buf_slice_add(b, connection);
+    if (!bodiless) {
+        buf_lit(b, "Content-Length: ");
+        buf_dec(b, reply->body.n);
+        buf_lit(b, "\r\n");
+    }
+    buf_lit(b, "\r\n");
+    if (!bodiless && !head_only) buf_slice_add(b, reply->body);
+}
+
+/* Begin appending to the connection's output; end with queue_end. */
+static struct buf *queue_begin(struct http_conn *c) {
+    if (!c->out) {
+        c->out = take_out(c->server);
+        c->progress_ms = c->server->now_ms;
+    }
+    return &c->out->bytes;
+}
+
+static void queue_end(struct http_conn *c, size_t before, u64 after, u64 receipt) {
+    struct http_server *s = c->server;
+    struct http_out *o = c->out;
+    bool nothing_ready = o->ready == o->sent && c->piece == 0;
+    s->buffered += o->bytes.len - before;
+    http_out_mark(o, after <= s->released ? 0 : after, receipt);
+    http_out_release(o, s->released);
+    if (http_out_parked(o)) http_link_add(&s->parked, &c->parked);
+    if (o->ready > o->sent) http_link_add(&s->dirty, &c->dirty);
+    if (nothing_ready) c->progress_ms = s->now_ms;
+    s->turn = true;
+}
+
+static void queue_reply(struct http_conn *c, const struct http_reply *reply) {
+    static const slice none = {0}, close = SL("Connection: close\r\n"), keep = SL("Connection: keep-alive\r\n");
+    struct http_server *s = c->server;
+    bool last = reply->close || !c->keep_alive || s->draining;
+    struct buf *b = queue_begin(c);
+    size_t before = b->len;
+    put_reply(b, reply, last ? close : c->http11 ? none : keep, c->head_only);
+    queue_end(c, before, reply->after, reply->receipt);
+    s->stats.replies++;
+    if (last) c->closing = true;
+}
+
+void http_respond(struct http_conn *c, const struct http_reply *reply) {
+    if (c->dead) {
+        c->awaiting = false;
+        return;
+    }
+    CHECK(c->awaiting);
+    c->awaiting = false;
+    queue_reply(c, reply);
+    c->since_ms = c->server->now_ms;
+    if (!c->in_handler) http_link_add(&c->server->resume, &c->resume);
+}
+
+void http_conn_set_user(struct http_conn *c, void *user) {
+    c->user = user;
+}
+
+void *http_conn_user(struct http_conn *c) {
+    return c->user;
+}
+
+static const char *error_code(u16 status) {
+    switch (status) {
+    case 408:
+        return "timeout";
+    case 413:
+        return "too_large";
+    case 414:
+        return "target_too_long";
+    case 417:
+        return "expectation_failed";
+    case 431:
+        return "head_too_large";
+    case 501:
+        return "not_implemented";
+    case 503:
+        return "overloaded";
+    case 505:
+        return "version_not_supported";
+    default:
+        return "bad_request";
+    }
+}
+
+static struct http_reply error_reply(struct http_server *s, u16 status, const char *detail) {
+    buf_reset(&s->error_body);
+    s->handler.render_error(s->handler.ctx, status, error_code(status), detail, &s->error_body);
+    return (struct http_reply){.status = status,
+                               .content_type = SL("application/problem+json"),
+                               .fields = status == 503 ? SL("Retry-After: 1\r\n") : (slice){0},
+                               .body = buf_slice(&s->error_body),
+                               .close = true};
+}
+
+void http_error_text(struct http_server *s, u16 status, const char *detail, struct buf *out) {
+    struct http_reply reply = error_reply(s, status, detail);
+    put_reply(out, &reply, SL("Connection: close\r\n"), false);
+}
+
+/* Answer an error of framing, size or time, after which this connection's bytes mean nothing any more. */
+static void fail(struct http_conn *c, u16 status, const char *detail) {
+    struct http_reply reply = error_reply(c->server, status, detail);
+    queue_reply(c, &reply);
+}
+
+/* ---- requests */
+
+static bool overloaded(struct http_conn *c) {
+    struct http_server *s = c->server;
+    if (s->buffered <= s->limits.buffered_max) return false;
+    s->stats.refused++;
+    c->head_only = false;
+    fail(c, 503, "the server holds as many unfinished requests as it may");
+    return true;
+}
+
+/* Keep what could not be handled yet. */
+static void keep_input(struct http_conn *c, slice rest) {
+    if (rest.n == 0 || c->closing || c->dead) return;
+    if (c->in_at > 0) {
+        memmove(c->in.p, c->in.p + c->in_at, pending(c));
+        c->server->buffered -= c->in_at;
+        c->in.len -= c->in_at;
+        c->in_at = 0;
+    }
+    buf_slice_add(&c->in, rest);
+    c->server->buffered += rest.n;
+    if (!c->awaiting) overloaded(c);
+}
+
+/* Hand the request in s->head over. */
+static void deliver(struct http_conn *c, slice body) {
+    struct http_server *s = c->server;
+    struct http_request *req = &s->head.req;
+    req->body = body;
+    req->body_length = body.n;
+    s->stats.requests++;
+    c->user = NULL;
+    c->phase = HTTP_PHASE_HEAD;
+    c->awaiting = c->in_handler = true;
+    s->handler.on_request(s->handler.ctx, c, req);
+    c->in_handler = false;
+    c->since_ms = s->now_ms;
+    if (c->awaiting && (c->eof || c->dead)) {
+        tell_gone(c);
+        c->closing = true;
+    }
+}
+
+static void note_head(struct http_conn *c, const struct http_head *head) {
+    c->head_only = head->req.method == HTTP_HEAD;
+    c->keep_alive = head->keep_alive;
+    c->http11 = head->http11;
+    c->head_bytes = head->head_bytes;
+    c->length = head->length;
+}
+
+/* May this body come? What can never be buffered is refused like what the handler does not want. */
+static bool body_accepted(struct http_conn *c, const struct http_head *head) {
+    struct http_server *s = c->server;
+    c->limit = s->handler.body_limit(s->handler.ctx, &head->req);
+    if (c->limit > s->limits.buffered_max) c->limit = s->limits.buffered_max;
+    if (c->dead || head->length <= c->limit) return !c->dead;
+    fail(c, 413, "the body is larger than is accepted here");
+    return false;
+}
+
+/* The body is not all here. Queued behind the replies before it, "100 Continue" cannot overtake one of them. */
+static void await_body(struct http_conn *c, enum http_phase phase, bool invite) {
+    c->phase = phase;
+    c->since_ms = c->server->now_ms;
+    if (!invite) return;
+    struct buf *b = queue_begin(c);
+    size_t before = b->len;
+    buf_lit(b, "HTTP/1.1 100 Continue\r\n\r\n");
+    queue_end(c, before, 0, 0);
+}
+
+static slice after(slice s, size_t n) {
+    return slice_of(s.p + n, s.n - n);
+}
+
+static void trim_scratch(struct buf *b) {
+    if (b->cap > SCRATCH_BYTES) buf_free(b);
+}
+
+/* A chunked request: its body is decoded into the shared scratch buffer and moves into the connection only when the
+ * rest of it has to be waited for. Returns what follows, or what must be kept. */
+static slice begin_chunked(struct http_conn *c, slice in) {
+    struct http_server *s = c->server;
+    struct http_parse_error error;
+    slice rest = after(in, c->head_bytes);
+    size_t used = 0;
+    bool invite = s->head.expect_continue && rest.n == 0;
+    http_chunked_init(&c->chunked);
+    buf_reset(&s->chunk_body);
+    switch (http_chunked_feed(&c->chunked, rest, &used, c->limit, &s->chunk_body, &error)) {
+    case HTTP_PARSE_OK:
+        deliver(c, buf_slice(&s->chunk_body));
+        trim_scratch(&s->chunk_body);
+        return after(rest, used);
+    case HTTP_PARSE_BAD:
+        fail(c, error.status, error.detail);
+        return (slice){0};
+    case HTTP_PARSE_MORE:
+        break;
+    }
+    c->body = s->chunk_body;
+    s->chunk_body = (struct buf){0};
+    s->buffered += c->body.len;
+    c->body_received = rest.n;
+    await_body(c, HTTP_PHASE_CHUNKS, invite);
+    return slice_of(in.p, c->head_bytes);
+}
+
+/* The head in s->head stands at the start of `in`. Returns what follows the request, or what must be kept of it. */
+static slice begin_request(struct http_conn *c, slice in) {
+    struct http_head *head = &c->server->head;
+    note_head(c, head);
+    if ((head->chunked || head->length) && !body_accepted(c, head)) return (slice){0};
+    if (head->chunked) return begin_chunked(c, in);
+    slice rest = after(in, head->head_bytes);
+    if (rest.n < head->length) {
+        c->body_received = rest.n;
+        await_body(c, HTTP_PHASE_BODY, head->expect_continue && rest.n == 0);
+        return in;
+    }
+    size_t length = (size_t)head->length;
+    deliver(c, slice_of(rest.p, length));
+    return after(rest, length);
+}
+
+/* Take requests from the front of `in` for as long as they are whole and nothing stands in the way. Returns what must
+ * be kept. */
+static slice consume(struct http_conn *c, slice in) {
+    struct http_server *s = c->server;
+    while (in.n && may_parse(c) && !overloaded(c)) {
+        struct http_parse_error error;
+        enum http_parse got = http_parse_head(in, &s->head, &error);
+        if (got == HTTP_PARSE_MORE) break;
+        if (got == HTTP_PARSE_OK) {
+            in = begin_request(c, in);
+            continue;
+        }
+        c->head_only = c->keep_alive = false;
+        fail(c, error.status, error.detail);
+    }
+    return in;
+}
+
+/* The same from the connection's own buffer. */
+static void consume_own(struct http_conn *c) {
+    slice keep = consume(c, slice_of(c->in.p + c->in_at, pending(c)));
+    if (c->closing || c->dead) return;
+    if (keep.n == 0) {
+        c->server->buffered -= c->in.len;
+        buf_free(&c->in);
+        c->in_at = 0;
+        return;
+    }
+    c->in_at = (size_t)(keep.p - c->in.p);
+    c->server->buffered -= c->in.len - (c->in_at + keep.n);
+    c->in.len = c->in_at + keep.n;
+}
+
+/* The body of the request in `in` is complete: parse its head again, now where it will stay, and hand it over. */
+static void deliver_own(struct http_conn *c, slice body) {
+    struct http_parse_error error;
+    slice head = slice_of(c->in.p + c->in_at, c->head_bytes);
+    CHECK(http_parse_head(head, &c->server->head, &error) == HTTP_PARSE_OK);
+    deliver(c, body);
+    if (!c->dead) clear_input(c);
+}
+
+/* Doubling, but never beyond what the request needs: a large body costs its own size, not twice. */
+static void grow_input(struct http_conn *c, size_t more, size_t total) {
+    size_t need = c->in.len + more;
+    if (need <= c->in.cap) return;
+    size_t cap = need > c->in.cap * 2 ? need : c->in.cap * 2;
+    if (cap > total) cap = total;
+    c->in.p = mem_realloc(c->in.p, cap);
+    c->in.cap = cap;
+}
+
+/* How long a body may take by what has come of it: every 500 bytes buy another second. */
+static i64 body_allowance_ms(const struct http_conn *c) {
+    const struct http_limits *l = &c->server->limits;
+    return (i64)(l->body_grace_ms + c->body_received * 1000 / l->body_bytes_per_s);
+}
+
+/* Speed now buys patience later, but no more of it than an idle connection gets. */
+static void body_progress(struct http_conn *c, size_t n) {
+    c->body_received += n;
+    i64 latest = c->server->now_ms + c->server->limits.idle_ms;
+    i64 allowed = body_allowance_ms(c);
+    if (c->since_ms + allowed > latest) c->since_ms = latest - allowed;
+}
+
+static slice more_body(struct http_conn *c, slice in) {
+    size_t total = c->in_at + c->head_bytes + (size_t)c->length;
+    size_t need = total - c->in.len;
+    size_t n = in.n < need ? in.n : need;
+    grow_input(c, n, total);
+    buf_add(&c->in, in.p, n);
+    c->server->buffered += n;
+    body_progress(c, n);
+    if (n == need)
+        deliver_own(c, slice_of(c->in.p + c->in_at + c->head_bytes, (size_t)c->length));
+    else
+        overloaded(c);
+    return after(in, n);
+}
+
+static slice more_chunks(struct http_conn *c, slice in) {
+    struct http_parse_error error;
+    size_t used = 0, before = c->body.len;
+    enum http_parse got = http_chunked_feed(&c->chunked, in, &used, c->limit, &c->body, &error);
+    c->server->buffered += c->body.len - before;
+    body_progress(c, used);
+    if (got == HTTP_PARSE_OK)
+        deliver_own(c, buf_slice(&c->body));
+    else if (got == HTTP_PARSE_BAD)
+        fail(c, error.status, error.detail);
+    else
+        overloaded(c);
+    return after(in, used);
+}
+
+/* An unfinished head is parsed again only when a line end or a good deal more has come: somebody who sends a byte at a
+ * time must not make us read the same kilobytes each time. */
+static bool head_worth_another_look(const struct http_conn *c, slice in) {
+    return (pending(c) + in.n) / HEAD_RETRY_BYTES != pending(c) / HEAD_RETRY_BYTES || memchr(in.p, '\n', in.n);
+}
+
+static void input_head(struct http_conn *c, char *p, size_t n) {
+    size_t had = pending(c);
+    if (had == 0) c->since_ms = c->server->now_ms;
+    bool look = may_parse(c) && http_link_alone(&c->resume) && (had == 0 || head_worth_another_look(c, slice_of(p, n)));
+    if (!look || had > HTTP_HEADROOM) {
+        keep_input(c, slice_of(p, n));
+        if (look && !c->closing) consume_own(c);
+        return;
+    }
+    if (had) {
+        memcpy(p - had, c->in.p + c->in_at, had);
+        p -= had;
+        n += had;
+        clear_input(c);
+    }
+    keep_input(c, consume(c, slice_of(p, n)));
+}
+
+void http_conn_input(struct http_conn *c, char *p, size_t n) {
+    struct http_server *s = c->server;
+    s->stats.bytes_in += n;
+    s->turn = true;
+    slice rest = slice_of(p, n);
+    if (c->closing) {
+        c->discarded += n;
+        if (c->lingering && c->discarded >= LINGER_BYTES)
+            http_conn_drop(c);
+        else
+            settle(c);
+        return;
+    }
+    if (c->phase == HTTP_PHASE_BODY)
+        rest = more_body(c, rest);
+    else if (c->phase == HTTP_PHASE_CHUNKS)
+        rest = more_chunks(c, rest);
+    if (rest.n && !c->closing && !c->dead) input_head(c, p + (n - rest.n), rest.n);
+    settle(c);
+}
+
+void http_conn_eof(struct http_conn *c) {
+    c->eof = true;
+    if (c->awaiting && !c->in_handler) {
+        tell_gone(c);
+        c->closing = true;
+    }
+    settle(c);
+}
+
+void http_conn_resume(struct http_conn *c) {
+    if (pending(c) && may_parse(c)) {
+        c->since_ms = c->server->now_ms;
+        consume_own(c);
+    }
+    settle(c);
+}
+
+size_t http_conn_read_room(const struct http_conn *c) {
+    if (!c->awaiting || pending(c) >= HTTP_WAITING_BYTES) return HTTP_READ_BYTES;
+    return HTTP_WAITING_BYTES - pending(c);
+}
+
+void http_conn_drain(struct http_conn *c) {
+    bool midway = c->awaiting || c->phase != HTTP_PHASE_HEAD || pending(c);
+    if (!midway && unsent(c) == 0 && !c->lingering) {
+        http_conn_drop(c);
+        return;
+    }
+    if (!midway) c->closing = true;
+    settle(c);
+}
+
+/* ---- writing */
+
+/* Some bytes are out: tell whose they were, and put the buffer away when it is empty. */
+static void wrote(struct http_conn *c) {
+    struct http_server *s = c->server;
+    struct http_out *o = c->out;
+    tell_fates(c, o->sent - c->piece, true);
+    if (c->dead || c->piece) return;
+    if (http_out_unsent(o) == 0) {
+        c->out = NULL;
+        give_back_out(s, o);
+        c->since_ms = s->now_ms;
+    } else {
+        http_out_compact(o);
+    }
+}
+
+static void take_from_out(struct http_conn *c, size_t n) {
+    struct http_server *s = c->server;
+    c->out->sent += n;
+    s->buffered -= n;
+    s->stats.bytes_out += n;
+    c->progress_ms = s->now_ms;
+}
+
+void http_conn_flush(struct http_conn *c) {
+    struct http_server *s = c->server;
+    struct http_out *o = c->out;
+    if (c->dead || s->silent || c->piece || !o || o->ready == o->sent) return;
+    bool was_full = unsent(c) >= HTTP_UNSENT_PAUSE;
+    i64 n = http_socket_write(c, o->bytes.p + o->sent, o->ready - o->sent);
+    if (n < 0) {
+        http_conn_drop(c);
+        return;
+    }
+    if (n > 0) take_from_out(c, (size_t)n);
+    size_t left = o->ready - o->sent;
+    if (left) {
+        size_t piece = left < HTTP_PIECE_BYTES ? left : HTTP_PIECE_BYTES;
+        if (!http_socket_send(c, o->bytes.p + o->sent, piece)) {
+            http_conn_drop(c);
+            return;
+        }
+        c->piece = piece;
+        o->sent += piece;
+        s->buffered -= piece;
+    }
+    wrote(c);
+    if (was_full && unsent(c) < HTTP_UNSENT_PAUSE) http_link_add(&s->resume, &c->resume);
+    if (c->closing) settle(c);
+}
+
+void http_conn_piece_done(struct http_conn *c, bool ok) {
+    struct http_server *s = c->server;
+    if (c->dead) return;
+    if (!ok) {
+        http_conn_drop(c);
+        return;
+    }
+    s->stats.bytes_out += c->piece;
+    c->piece = 0;
+    c->progress_ms = s->now_ms;
+    wrote(c);
+    if (c->dead) return;
+    if (c->out && c->out->ready > c->out->sent) http_link_add(&s->dirty, &c->dirty);
+    http_link_add(&s->resume, &c->resume);
+}
+
+/* ---- the clock */
+
+static void time_out(struct http_conn *c, const char *detail) {
+    c->server->stats.timeouts++;
+    c->head_only = c->keep_alive = false;
+    fail(c, 408, detail);
+    settle(c);
+}
+
+static void drop_stalled(struct http_conn *c) {
+    c->server->stats.timeouts++;
+    http_conn_drop(c);
+}
+
+void http_conn_tick(struct http_conn *c) {
+    const struct http_limits *l = &c->server->limits;
+    i64 now = c->server->now_ms, spent = now - c->since_ms;
+    bool owed = c->piece || (c->out && c->out->ready > c->out->sent);
+    if (!http_link_alone(&c->throttled)) return; /* its bytes wait for us */
+    if (owed && now - c->progress_ms > l->write_ms) {
+        drop_stalled(c);
+    } else if (c->lingering) {
+        if (spent > LINGER_MS) http_conn_drop(c);
+    } else if (c->awaiting) {
+        if (!c->reading && !c->eof && http_socket_peer_closed(c)) http_conn_eof(c);
+    } else if (c->closing || unsent(c) >= HTTP_UNSENT_PAUSE) {
+        return; /* it is the client's turn to read, or the journal's to sync */
+    } else if (c->phase != HTTP_PHASE_HEAD) {
+        if (spent > body_allowance_ms(c)) time_out(c, "the body came too slowly");
+    } else if (pending(c)) {
+        if (spent > l->head_ms) time_out(c, "the request head did not come in time");
+    } else if (!c->out && spent > l->idle_ms) {
+        drop_stalled(c);
+    }
+}

@@ -1,0 +1,109 @@
+/* net: does it move bytes? The HTTP/1.1 server (strict RFC 9112) on libuv.
+ *
+ * A request is handed over once its whole body has arrived. The handler answers it at once or later, with
+ * http_respond(); replies leave in request order, and none before the journal position it names is durable
+ * (http_release). Requests pipelined behind one that is answered at once go on being handed over, so that one turn of
+ * the loop fills one batch; behind one that is answered later (a long poll) they wait, buffered within bounds.
+ * Everything a turn releases for a connection leaves in one write. */
+#ifndef HAPAX_NET_HTTP_H
+#define HAPAX_NET_HTTP_H
+
+#include "base/base.h"
+
+#define HTTP_LINE_MAX    8192u  /* request line: 414 */
+#define HTTP_HEAD_MAX    16384u /* header section: 431 */
+#define HTTP_FIELDS_MAX  100u   /* header fields: 431 */
+
+enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_PUT, HTTP_DELETE, HTTP_OPTIONS, HTTP_PATCH, HTTP_OTHER };
+
+struct http_field {
+    slice name, value; /* value trimmed */
+};
+
+/* Borrowed: everything in it is valid only during the handler's call. */
+struct http_request {
+    enum http_method method;
+    slice path;  /* raw, as sent, without the query; always starts with '/' */
+    slice query; /* raw, without '?' */
+    struct http_field *fields;
+    size_t field_count;
+    slice body;
+    u64 body_length;  /* declared length when known at head time (body_limit call), else body.n */
+    bool chunked;
+};
+
+/* The value of a field by case-insensitive name. Returns how many such fields there are; *value is the first. */
+size_t http_field_get(const struct http_request *req, slice name, slice *value);
+/* A query parameter, percent-decoded into `scratch` when needed. false if absent; *bad is set when it is given twice
+ * or badly encoded. */
+bool http_query_get(const struct http_request *req, slice name, struct buf *scratch, slice *value, bool *bad);
+
+struct http_reply {
+    u16 status;
+    slice content_type; /* empty: none */
+    slice fields;       /* further header lines, each ended by CRLF; empty: none */
+    slice body;
+    u64 after;   /* leaves once the released position is >= this; 0: at once */
+    u64 receipt; /* not 0: on_fate(receipt, written) is called once it is known whether any byte of it was written */
+    bool close;  /* close the connection after it */
+};
+
+struct http_conn; /* one connection with a request being answered */
+
+struct http_handler {
+    void *ctx;
+    /* The whole request is here. Call http_respond(conn, ...) now or later, exactly once. */
+    void (*on_request)(void *ctx, struct http_conn *conn, const struct http_request *req);
+    /* The head is here: how many body bytes are acceptable (more: 413 before reading them). Only path, method and
+     * fields are set. */
+    u64 (*body_limit)(void *ctx, const struct http_request *head);
+    /* A request not yet answered (http_respond not called) lost its client: it must not be answered any more; `conn`
+     * is invalid after this call. */
+    void (*on_gone)(void *ctx, struct http_conn *conn);
+    void (*on_fate)(void *ctx, u64 receipt, bool written);
+    /* Once at the end of every turn in which something was read or released: flush the journal here. */
+    void (*on_turn_end)(void *ctx);
+    /* Render the body of an error the server itself answers (400, 408, 413, 414, 417, 431, 501, 503, 505). */
+    void (*render_error)(void *ctx, u16 status, const char *code, const char *detail, struct buf *body);
+};
+
+/* A pointer the handler may hang on a connection with an unanswered request (its waiting poll, say). */
+void http_conn_set_user(struct http_conn *conn, void *user);
+void *http_conn_user(struct http_conn *conn);
+
+void http_respond(struct http_conn *conn, const struct http_reply *reply);
+
+/* 0 means the default. */
+struct http_limits {
+    u32 connections_max;     /* default 10000; above: accept and close, or stop accepting at EMFILE */
+    u64 buffered_max;        /* bytes of unfinished requests over all connections; above: 503. Default 256 MiB */
+    u32 head_ms, idle_ms;    /* defaults 10000, 60000 */
+    u32 write_ms;            /* a client that takes nothing of its replies for so long is dropped. Default 60000 */
+    u32 body_bytes_per_s;    /* default 500, measured after the grace */
+    u32 body_grace_ms;       /* default 5000 */
+};
+
+struct http_server;
+struct uv_loop_s;
+
+/* Starts listening. host must be a numeric address ("127.0.0.1", "::1"); port 0 picks one. */
+hx_st http_server_open(struct uv_loop_s *loop, const char *host, u16 port, const struct http_limits *limits,
+                       const struct http_handler *handler, struct http_server **out, struct errbuf *err);
+u16 http_server_port(const struct http_server *s);
+/* Everything at or below `position` is durable: let the replies waiting for it go (written at the end of this turn). */
+void http_release(struct http_server *s, u64 position);
+/* Stop or resume reading sockets: backpressure while the journal catches up. */
+void http_server_pause_reading(struct http_server *s, bool paused);
+/* Stop accepting; connections close as they fall idle; on_closed is called when none is left or after grace_ms. */
+void http_server_drain(struct http_server *s, u32 grace_ms, void (*on_closed)(void *ctx), void *ctx);
+/* No reply leaves from here on (P7). */
+void http_server_silence(struct http_server *s);
+/* Close handles; memory is freed when the loop has run once more. */
+void http_server_close(struct http_server *s);
+
+struct http_server_stats {
+    u64 connections, accepted, requests, replies, bytes_in, bytes_out, refused, timeouts;
+};
+void http_server_stats_get(const struct http_server *s, struct http_server_stats *out);
+
+#endif

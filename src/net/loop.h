@@ -1,0 +1,32 @@
+/* The event loop as the rest of Hapax sees it: run, timers, signals, and a wake-up from another thread. */
+#ifndef HAPAX_NET_LOOP_H
+#define HAPAX_NET_LOOP_H
+
+#include "base/base.h"
+
+struct loop;
+struct uv_loop_s;
+
+typedef void (*loop_fn)(void *ctx);
+
+struct loop *loop_new(void);
+struct uv_loop_s *loop_uv(struct loop *l);
+void loop_run(struct loop *l); /* until loop_stop */
+void loop_stop(struct loop *l);
+void loop_free(struct loop *l); /* closes every handle it made and lets the loop run out */
+
+/* One timer: (re)arming replaces what was set before. */
+void loop_timer(struct loop *l, u64 in_ms, loop_fn fn, void *ctx);
+/* Up to 4 signals. */
+void loop_signal(struct loop *l, int signum, loop_fn fn, void *ctx);
+/* loop_wake may be called from any thread; fn then runs on the loop, once for any number of calls. */
+void loop_on_wake(struct loop *l, loop_fn fn, void *ctx);
+void loop_wake(struct loop *l);
+
+/* Turns: how long each kept the loop from looking at its sockets again, in microseconds. */
+struct loop_stats {
+    u64 turns, turn_us_max;
+};
+void loop_stats_get(const struct loop *l, struct loop_stats *out);
+
+#endif

@@ -1,0 +1,40 @@
+/* Strict HTTP/1.1 message parsing, free of I/O so that it can be fuzzed and tested byte by byte. */
+#ifndef HAPAX_NET_PARSE_H
+#define HAPAX_NET_PARSE_H
+
+#include "net/http.h"
+
+/* What the head says about framing and connection handling. */
+struct http_head {
+    struct http_request req; /* slices point into the input */
+    struct http_field fields[HTTP_FIELDS_MAX];
+    size_t head_bytes; /* up to and including the empty line */
+    bool has_length, chunked, keep_alive, expect_continue, http11;
+    u64 length;
+};
+
+enum http_parse { HTTP_PARSE_OK, HTTP_PARSE_MORE, HTTP_PARSE_BAD };
+
+struct http_parse_error {
+    u16 status;         /* 400, 414, 417, 431, 501, 505 */
+    const char *detail; /* static text */
+};
+
+/* Parse a request head at the start of `in`. Any framing doubt is BAD; the caller answers and closes. */
+enum http_parse http_parse_head(slice in, struct http_head *out, struct http_parse_error *error);
+
+/* Incremental chunked decoding. */
+struct http_chunked {
+    int state;
+    u64 left, total;
+    u32 line_bytes;
+    char name[18]; /* start of the trailer field's name being read: enough to tell every forbidden one */
+    u8 name_bytes;
+};
+void http_chunked_init(struct http_chunked *c);
+/* Consumes from `in`, appends data to `out` (refuses beyond limit: 413). *used says how many bytes were consumed.
+ * OK: the last chunk and its trailer section have been read. */
+enum http_parse http_chunked_feed(struct http_chunked *c, slice in, size_t *used, u64 limit, struct buf *out,
+                                  struct http_parse_error *error);
+
+#endif

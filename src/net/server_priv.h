@@ -1,0 +1,182 @@
+/* The family side of the HTTP server. Three files, split by what they know:
+ *
+ *   out.c     a connection's replies: bytes in order, and up to where they may leave
+ *   conn.c    a connection's protocol: bytes in, requests out, replies in, when to close
+ *   server.c  the sockets: libuv, the turn, the clock tick. Nothing else sees libuv
+ *
+ * conn.c reaches the socket through the http_socket_* functions, server.c reports what happened to it through the
+ * http_conn_* ones. */
+#ifndef HAPAX_NET_SERVER_PRIV_H
+#define HAPAX_NET_SERVER_PRIV_H
+
+#include "net/parse.h"
+
+#define HTTP_READ_BYTES    (256u << 10) /* the one read buffer all connections share */
+#define HTTP_HEADROOM      (32u << 10) /* room in front of it for an unfinished head (HTTP_LINE_MAX + HTTP_HEAD_MAX fit) */
+#define HTTP_WAITING_BYTES (64u << 10) /* input taken in behind a request that is answered later */
+#define HTTP_UNSENT_PAUSE  (1u << 20)  /* unsent replies at which a connection's requests are left unread */
+#define HTTP_PIECE_BYTES   (16u << 10) /* what waits inside libuv for a full socket to drain */
+
+/* Intrusive lists. A link outside any list points to itself. */
+struct http_link {
+    struct http_link *prev, *next;
+};
+
+static inline void http_link_init(struct http_link *l) {
+    l->prev = l->next = l;
+}
+static inline bool http_link_alone(const struct http_link *l) {
+    return l->next == l;
+}
+static inline void http_link_remove(struct http_link *l) {
+    l->prev->next = l->next;
+    l->next->prev = l->prev;
+    http_link_init(l);
+}
+/* At the end of `list`, unless it is in some list already. */
+static inline void http_link_add(struct http_link *list, struct http_link *l) {
+    if (!http_link_alone(l)) return;
+    l->prev = list->prev;
+    l->next = list;
+    list->prev->next = l;
+    list->prev = l;
+}
+/* Everything in `from` moves to the empty list `to`. */
+static inline void http_link_move(struct http_link *from, struct http_link *to) {
+    http_link_init(to);
+    if (http_link_alone(from)) return;
+    *to = *from;
+    to->next->prev = to->prev->next = to;
+    http_link_init(from);
+}
+#define HTTP_LINK_OF(link, type, member) ((type *)(void *)((char *)(link)-offsetof(type, member)))
+
+/* ---- out.c: replies on their way
+ *
+ * Bytes [0, sent) are with the kernel, [sent, ready) may leave, [ready, bytes.len) wait for the journal. A mark covers
+ * the bytes from the previous mark's end to its own: they wait for position `after`, and `receipt` (0: none, or told)
+ * belongs to the first of them. Replies that wait for nothing more than their predecessor, and whose fate nobody asked
+ * for, share its mark: a batch of sends is one mark. */
+
+struct http_mark {
+    size_t end;
+    u64 after, receipt;
+};
+
+struct http_out {
+    struct http_out *next_spare;
+    struct buf bytes;
+    size_t sent, ready;
+    struct http_mark *marks; /* [first, count) are in use; [first, held) may leave */
+    size_t first, held, count, cap;
+    size_t first_start; /* where the bytes of marks[first] begin */
+};
+
+struct http_out *http_out_new(void);
+void http_out_free(struct http_out *o);
+/* Everything written and told: ready to serve another connection. */
+void http_out_reset(struct http_out *o);
+/* The bytes appended since the last mark are one reply. */
+void http_out_mark(struct http_out *o, u64 after, u64 receipt);
+/* Positions up to `released` are durable. */
+void http_out_release(struct http_out *o, u64 released);
+/* The next receipt whose reply begins before byte `upto`, or 0. Each is returned once. Marks passed on the way are
+ * done with: call it until it returns 0 after every write. */
+u64 http_out_receipt(struct http_out *o, size_t upto);
+/* A connection that is never quite drained must not drag along what it sent an hour ago. Only when everything sent has
+ * been told. */
+void http_out_compact(struct http_out *o);
+static inline bool http_out_parked(const struct http_out *o) {
+    return o->held < o->count;
+}
+static inline size_t http_out_unsent(const struct http_out *o) {
+    return o->bytes.len - o->sent;
+}
+
+/* ---- conn.c */
+
+enum http_phase { HTTP_PHASE_HEAD, HTTP_PHASE_BODY, HTTP_PHASE_CHUNKS };
+
+struct http_conn {
+    struct http_server *server;
+    void *user;
+    struct http_link all, parked, dirty, resume, throttled;
+
+    /* Input. `in` from `in_at` on holds what has arrived of the request under way (of a chunked one: its head), or,
+     * while parsing must wait, everything that has arrived. Freed when empty: an idle connection owns no buffer. */
+    enum http_phase phase;
+    struct buf in, body;
+    size_t in_at, head_bytes;
+    u64 length, limit;
+    struct http_chunked chunked;
+
+    /* The request being answered. */
+    bool awaiting, in_handler, head_only, keep_alive, http11;
+
+    struct http_out *out; /* NULL when nothing is unsent */
+    size_t piece;         /* bytes with http_socket_send; counted as sent in `out` */
+
+    bool reading, eof, closing, lingering, dead;
+    u64 discarded, body_received;
+    i64 since_ms;    /* when what is under way began: idling, the head, the body, lingering */
+    i64 progress_ms; /* when the client last took a byte of what is ready for it */
+};
+
+struct http_server {
+    struct http_handler handler;
+    struct http_limits limits;
+    struct http_server_stats stats;
+    struct http_link conns;     /* all */
+    struct http_link parked;    /* with replies waiting for the journal */
+    struct http_link dirty;     /* with bytes that may leave */
+    struct http_link resume;    /* to be looked at again at the end of the turn */
+    struct http_link throttled; /* not read because reading is paused */
+    u64 released;
+    u64 buffered; /* bytes of unfinished requests and unsent replies */
+    i64 now_ms;
+    bool turn; /* something happened that on_turn_end must hear of */
+    bool paused, silent, draining;
+    struct http_head head; /* the head being looked at: too large for the stack of every call */
+    struct buf chunk_body, error_body;
+    struct http_out *spare;
+    u32 spare_count;
+};
+
+void http_core_init(struct http_server *s, const struct http_limits *limits, const struct http_handler *handler);
+void http_core_free(struct http_server *s);
+
+void http_conn_init(struct http_conn *c, struct http_server *s);
+void http_conn_free(struct http_conn *c);
+/* `p` is preceded by HTTP_HEADROOM writable bytes. */
+void http_conn_input(struct http_conn *c, char *p, size_t n);
+void http_conn_eof(struct http_conn *c);
+/* Give up the connection at once: reset by the peer, stalled, or the server closes. */
+void http_conn_drop(struct http_conn *c);
+void http_conn_resume(struct http_conn *c);
+void http_conn_flush(struct http_conn *c);
+/* The piece given to http_socket_send has left (or not: the connection is broken). */
+void http_conn_piece_done(struct http_conn *c, bool ok);
+/* Look at the clock. */
+void http_conn_tick(struct http_conn *c);
+/* The server is going down: close now if idle, else after the replies under way. */
+void http_conn_drain(struct http_conn *c);
+/* How many bytes the next read may bring. */
+size_t http_conn_read_room(const struct http_conn *c);
+/* A whole reply outside any connection's state, for one that is not taken in. */
+void http_error_text(struct http_server *s, u16 status, const char *detail, struct buf *out);
+
+/* ---- server.c */
+
+void http_socket_reading(struct http_conn *c, bool on);
+/* Bytes taken by the kernel (0: full), or -1 when the connection is broken. */
+i64 http_socket_write(struct http_conn *c, const char *p, size_t n);
+/* Send a copy as soon as the socket has room; http_conn_piece_done follows. One at a time. false: broken. */
+bool http_socket_send(struct http_conn *c, const char *p, size_t n);
+/* Of the piece being sent: bytes the kernel has not taken yet. */
+size_t http_socket_pending(const struct http_conn *c);
+void http_socket_shutdown(struct http_conn *c);
+/* Has the peer closed its side? For connections that are not being read. */
+bool http_socket_peer_closed(struct http_conn *c);
+void http_socket_close(struct http_conn *c);
+
+#endif

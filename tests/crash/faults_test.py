@@ -1,0 +1,745 @@
+#!/usr/bin/env python3
+"""What the broker promises when the world around it fails: frozen processes, torn and damaged files, a failing or full
+disk, power cuts, clocks that jump, a thousand clients at once. Prints TAP; arguments choose tests by a part of their
+name. FAULTS=long sweeps every index instead of a few."""
+import glob
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from broker import (FS_SHUTDOWN, HAPAX, UNDO, Client, Lost, NotReady, Skip, Tap, await_event, check, complain,  # noqa: E402
+                    mounted, mounted_ext4, new_broker)
+from storm import Storm  # noqa: E402
+
+LONG = os.environ.get("FAULTS") == "long"
+tap = Tap(sys.argv[1:])
+promise = tap.promise
+
+
+def data_in(directory):
+    return os.path.join(directory, "data")
+
+
+# ---- what a client remembers of a broker, to ask for it after a fault
+
+
+class Ledger:
+    """Everything that was answered 2xx. `verify` asks a broker whether it still knows all of it."""
+
+    def __init__(self, queue="ledger"):
+        self.queue, self.sent, self.done, self.unknown, self.counter = queue, {}, {}, [], 0
+
+    def send(self, client, payload=b"x"):
+        """One new message. Returns the status; raises Lost when there is no answer."""
+        self.counter += 1
+        key = f"k{self.counter}"
+        try:
+            status, answer = client.send(self.queue, key, payload + key.encode())
+        except Lost:
+            self.unknown.append((key, payload + key.encode()))
+            raise
+        if status == 202:
+            self.sent[key] = (answer["id"], payload + key.encode())
+        else:
+            check(answer.get("applied") in ("no", "unknown"), f"{status} without `applied`: {answer}")
+        return status, answer
+
+    def settle_one(self, client):
+        """Receives and acks one. False when there was none."""
+        messages = client.receive(self.queue)
+        for m in messages:
+            result = "done " + m["key"]
+            status, answer = client.settle("ack", m["token"], result=result)
+            check(status == 200, f"ack answered {status}: {answer}")
+            self.done[m["key"]] = result
+        return bool(messages)
+
+    def work(self, client, count):
+        for _ in range(count):
+            status, answer = self.send(client)
+            check(status in (202, 507), f"send answered {status}: {answer}")
+            if self.counter % 3 == 0:
+                self.settle_one(client)
+
+    def verify(self, client):
+        for key, (id, payload) in self.sent.items():
+            status, answer = client.send(self.queue, key, payload)
+            check(answer.get("duplicate") is True, f"{key} was acknowledged and is forgotten: {status} {answer}")
+            check(answer["id"] == id, f"{key} had id {id}, has {answer['id']}")
+            if key in self.done:
+                told = (answer["state"], answer.get("result", {}).get("body"))
+                check(told == ("done", self.done[key]), f"{key} was settled, and now: {answer}")
+
+    def resolve(self, client):
+        """Sends of unknown outcome, sent again: each is admitted now or was before."""
+        for key, payload in self.unknown:
+            status, answer = client.send(self.queue, key, payload)
+            check(status in (200, 202), f"repeated {key}: {status} {answer}")
+            self.sent[key] = (answer["id"], payload)
+        self.unknown.clear()
+
+    def drain(self, client):
+        """Settles everything; afterwards nothing is left and all is done."""
+        self.resolve(client)
+        while len(self.done) < len(self.sent):
+            check(self.settle_one_waiting(client), f"{len(self.sent) - len(self.done)} messages never came")
+        self.verify(client)
+
+    def settle_one_waiting(self, client):
+        for m in client.receive(self.queue, wait="40s"):
+            result = "done " + m["key"]
+            status, answer = client.settle("ack", m["token"], result=result)
+            check(status == 200, f"ack answered {status}: {answer}")
+            self.done[m["key"]] = result
+            return True
+        return False
+
+
+# ---- frozen processes
+
+ZOMBIE = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from broker import Client
+c = Client(int(sys.argv[1]))
+m = c.receive("q", lease="1s")[0]
+print("holds", flush=True)
+sys.stdin.readline()
+status, answer = c.settle("ack", m["token"], result="from the zombie")
+print(status, answer.get("code"), flush=True)
+"""
+
+
+@promise
+def a_consumer_frozen_past_its_lease_is_fenced_when_it_wakes(directory):
+    broker = new_broker(data_in(directory)).start()
+    c = broker.client()
+    c.send("q", "k")
+    here = os.path.dirname(os.path.abspath(__file__))
+    zombie = subprocess.Popen([sys.executable, "-B", "-c", ZOMBIE, str(broker.port), here], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True)
+    UNDO.append(zombie.kill)
+    check(zombie.stdout.readline() == "holds\n", "the consumer got no message")
+    zombie.send_signal(signal.SIGSTOP)
+    second = c.receive("q", wait="30s")
+    check(len(second) == 1 and second[0]["crashes"] == 1, f"not redelivered as a crash: {second}")
+    zombie.send_signal(signal.SIGCONT)
+    said, _ = zombie.communicate("go\n", timeout=60)
+    check(said == "409 fenced\n", f"the zombie's ack was answered: {said}")
+    status, _ = c.settle("ack", second[0]["token"], result="from the living")
+    check(status == 200, f"the living consumer's ack was answered {status}")
+    _, answer = c.send("q", "k")
+    check(answer["result"]["body"] == "from the living", f"the result is not the living consumer's: {answer}")
+
+
+@promise
+def a_frozen_broker_expires_no_lease_nobody_could_settle(directory):
+    broker = new_broker(data_in(directory)).start()
+    c, other = broker.client(), broker.client()
+    c.send("q", "k")
+    m = c.receive("q", lease="4s")[0]
+    broker.signal(signal.SIGSTOP)
+    time.sleep(6)
+    broker.signal(signal.SIGCONT)
+    check(other.receive("q") == [], "the lease ran out while the broker was frozen")
+    status, answer = c.settle("ack", m["token"])
+    check(status == 200 and answer["state"] == "done", f"ack after the freeze: {status} {answer}")
+
+
+@promise
+def a_restart_gives_live_leases_their_full_length_again(directory):
+    broker = new_broker(data_in(directory)).start()
+    c = broker.client()
+    c.send("q", "k")
+    m = c.receive("q", lease="3s")[0]
+    time.sleep(2)
+    broker.kill()
+    broker.start()
+    back = time.monotonic()
+    again = broker.client().receive("q", wait="30s")
+    waited = time.monotonic() - back
+    check(len(again) == 1, "never redelivered")
+    check(waited >= 2.5, f"redelivered {waited:.1f} s after the restart: the lease was 3 s long")
+    check(int(again[0]["fence"]) > int(m["fence"]), "the fence did not grow over the restart")
+
+
+@promise
+def a_restored_backup_hands_out_fences_above_those_of_its_lost_future(directory):
+    broker = new_broker(data_in(directory)).start()
+    c, fences = broker.client(), []
+    for n in range(5):
+        c.send("q", f"k{n}")
+    check(broker.stop() == 0, "SIGTERM did not end it cleanly")
+    shutil.copytree(broker.data, broker.data + ".backup")
+    c = broker.start().client()
+    fences += [int(m["fence"]) for m in c.receive("q", max=5)]
+    broker.kill()
+    shutil.rmtree(broker.data)
+    os.rename(broker.data + ".backup", broker.data)
+    again = [int(m["fence"]) for m in broker.start().client().receive("q", max=5)]
+    check(len(fences) == 5 and len(again) == 5, f"deliveries: {fences} {again}")
+    check(min(again) > max(fences), f"fences before {fences}, after the restore {again}")
+
+
+# ---- torn and damaged files
+
+
+def segments(data):
+    found = sorted(glob.glob(os.path.join(data, "journal-*.seg")))
+    check(found, f"no journal segments in {data}")
+    return found
+
+
+def find_bytes(data, needle):
+    """(file, offset) of the needle's last occurrence in the journal."""
+    for path in reversed(segments(data)):
+        with open(path, "rb") as f:
+            at = f.read().rfind(needle)
+        if at >= 0:
+            return path, at
+    return None, -1
+
+
+def overwrite(path, offset, data):
+    with open(path, "r+b") as f:
+        f.seek(offset)
+        old = f.read(len(data))
+        f.seek(offset)
+        f.write(data)
+    return old
+
+
+def end_of_data(path):
+    with open(path, "rb") as f:
+        return len(f.read().rstrip(b"\0"))
+
+
+def refuses(broker, path, what):
+    """The broker must not start; it must say where, and `hapax verify` must explain."""
+    try:
+        broker.start()
+    except NotReady as e:
+        text = str(e)
+        check(re.search(r"exited with [1-9]", text), f"{what}: exit code: {text}")
+        check(os.path.basename(path) in text, f"{what}: the file is not named: {text}")
+        check(re.search(r"offset \d+", text), f"{what}: the offset is not named: {text}")
+    else:
+        raise AssertionError(f"{what}: it started")
+    done = subprocess.run([HAPAX, "verify", broker.data], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=60)
+    check(done.returncode == 1, f"{what}: hapax verify exits with {done.returncode}: {done.stdout}")
+    check(os.path.basename(path) in done.stdout and re.search(r"\d", done.stdout),
+          f"{what}: hapax verify does not explain: {done.stdout}")
+
+
+@promise
+def garbage_behind_the_tail_is_cut_and_nothing_acknowledged_is_lost(directory):
+    broker, ledger = new_broker(data_in(directory)).start(), Ledger()
+    for round in range(5):
+        ledger.work(broker.client(), 10)
+        broker.kill()
+        path, at = find_bytes(broker.data, b"x" + f"k{ledger.counter}".encode())
+        check(at >= 0, "the last payload is not in the journal")
+        end = end_of_data(path)
+        overwrite(path, (end + 64 + 7) // 8 * 8, os.urandom(100 + 1000 * round))
+        broker.start()
+        ledger.verify(broker.client())
+    ledger.drain(broker.client())
+
+
+def strace(*expressions):
+    if not shutil.which("strace"):
+        raise Skip("strace is not installed")
+    args = ["strace", "-f", "-qq", "-o", "/dev/null"]
+    for e in expressions:
+        args += ["-e", e]
+    return args
+
+
+@promise
+def a_batch_torn_before_its_sync_is_cut_and_nothing_acknowledged_is_lost(directory):
+    broker, ledger = new_broker(data_in(directory)).start(), Ledger()
+    broker.kill()
+    torn = 0
+    for n in range(2, 40):
+        broker.wrapper = strace("trace=fdatasync", f"inject=fdatasync:signal=SIGKILL:when={n}")
+        try:
+            c = broker.start().client()
+            for _ in range(200):
+                ledger.send(c, os.urandom(8).hex().encode() * 20)
+        except (Lost, NotReady):
+            pass
+        broker.kill()
+        broker.wrapper = []
+        torn += tear_last_unknown(broker.data, ledger)
+        ledger.verify(broker.start().client())
+        ledger.resolve(broker.client())
+        broker.kill()
+        if torn >= 4 and not LONG:
+            break
+    check(torn >= 2, f"only {torn} batches could be torn")
+    ledger.drain(broker.start().client())
+
+
+def tear_last_unknown(data, ledger):
+    """If the one unanswered send reached the file, zero the second half of its payload. True if it did."""
+    if not ledger.unknown:
+        return False
+    payload = ledger.unknown[-1][1]
+    path, at = find_bytes(data, payload)
+    if at < 0:
+        return False
+    overwrite(path, at + len(payload) // 2, bytes(len(payload) // 2))
+    return True
+
+
+@promise
+def a_flipped_bit_below_the_tail_is_refused_with_file_and_offset(directory):
+    broker, ledger = new_broker(data_in(directory)).start(), Ledger()
+    marker = b"the-one-to-damage-" + os.urandom(16).hex().encode()
+    c = broker.client()
+    ledger.work(c, 5)
+    ledger.send(c, marker)
+    ledger.work(c, 20)
+    broker.kill()
+    path, at = find_bytes(broker.data, marker)
+    check(at >= 0, "the payload is not in the journal")
+    for where in (at, at + 5, at - 12):
+        old = overwrite(path, where, b"\0")
+        overwrite(path, where, bytes([old[0] ^ 0x10]))
+        refuses(broker, path, f"bit flipped at {where}")
+        overwrite(path, where, old)
+    ledger.verify(broker.start().client())
+
+
+@promise
+def a_journal_that_lost_its_durable_end_is_refused(directory):
+    broker, ledger = new_broker(data_in(directory)).start(), Ledger()
+    payload = os.urandom(16).hex().encode()
+    c = broker.client()
+    ledger.work(c, 10)
+    ledger.send(c, payload)
+    check(broker.stop() == 0, "SIGTERM did not end it cleanly")
+    path, at = find_bytes(broker.data, payload)
+    end = end_of_data(path)
+    old = overwrite(path, at, bytes(end - at))
+    refuses(broker, path, "the last durable batch is gone")
+    overwrite(path, at, old)
+    ledger.verify(broker.start().client())
+
+
+@promise
+def a_missing_segment_is_refused(directory):
+    broker, ledger = new_broker(data_in(directory)).start(), Ledger()
+    ledger.work(broker.client(), 10)
+    check(broker.stop() == 0, "SIGTERM did not end it cleanly")
+    path, _ = find_bytes(broker.data, b"xk10")
+    os.rename(path, path + ".away")
+    refuses(broker, path, "a segment is missing")
+    os.rename(path + ".away", path)
+    ledger.verify(broker.start().client())
+
+
+@promise
+def a_second_daemon_on_the_same_directory_is_turned_away(directory):
+    broker, ledger = new_broker(data_in(directory)).start(), Ledger()
+    ledger.work(broker.client(), 5)
+    second = new_broker(broker.data)
+    second.log = broker.log + ".second"
+    try:
+        second.start()
+    except NotReady as e:
+        check(re.search(r"exited with [1-9]", str(e)), f"exit code: {e}")
+        check(re.search(r"in use|another process|lock", str(e)), f"it does not say why: {e}")
+    else:
+        raise AssertionError("two daemons serve one directory")
+    ledger.work(broker.client(), 5)
+    ledger.drain(broker.client())
+
+
+# ---- a failing disk
+
+
+def under_fault(broker, ledger, expression, bound=20):
+    """Works until the fault shows. Returns what became of it: "refused" (did not start), "exited", "full", "unhurt"."""
+    call = expression.split(":")[0].split("=")[1]
+    broker.wrapper = strace(f"trace={call}", expression)
+    try:
+        c = broker.start().client(timeout=bound)
+    except NotReady as e:
+        broker.wrapper = []
+        check(re.search(r"exited with [1-9]", str(e)), f"{expression}: it neither started nor failed: {e}")
+        return "refused"
+    outcome = "unhurt"
+    try:
+        for _ in range(12):
+            status, answer = ledger.send(c)
+            check(status in (202, 507), f"{expression}: send answered {status}: {answer}")
+            if status == 507:
+                check(answer["applied"] == "no", f"{expression}: 507 must not be applied: {answer}")
+                outcome = "full"
+            ledger.settle_one(c)
+    except Lost:
+        code = broker.wait_exit(bound)
+        check(code is not None, f"{expression}: it cut the connection and runs on")
+        check(code != 0, f"{expression}: it exited with 0 after a failure")
+        outcome = "exited"
+    broker.kill()
+    broker.wrapper = []
+    return outcome
+
+
+def sweep(directory, expressions, enough):
+    broker, ledger = new_broker(data_in(directory)).start(), Ledger()
+    ledger.work(broker.client(), 5)
+    broker.kill()
+    outcomes = {}
+    for expression in expressions:
+        outcome = under_fault(broker, ledger, expression)
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        c = broker.start().client()
+        ledger.verify(c)
+        ledger.resolve(c)
+        ledger.work(c, 3)
+        broker.kill()
+    complain(", ".join(f"{n} {what}" for what, n in sorted(outcomes.items())))
+    hurt = sum(n for what, n in outcomes.items() if what != "unhurt")
+    check(hurt >= enough, f"only {hurt} of {len(expressions)} faults were felt")
+    c = broker.start().client()
+    ledger.drain(c)
+
+
+def indexes(short, long):
+    return range(1, long + 1) if LONG else short
+
+
+@promise
+def nothing_is_answered_after_a_failed_sync(directory):
+    sweep(directory, [f"inject=fdatasync:error=EIO:when={n}" for n in indexes((1, 2, 3, 4, 5, 6, 8, 11, 15, 20), 60)],
+          enough=6)
+
+
+@promise
+def nothing_is_answered_after_a_failed_write(directory):
+    sweep(directory, [f"inject=pwrite64:error=EIO:when={n}" for n in indexes((1, 2, 3, 4, 6, 9, 14, 20), 60)], enough=5)
+
+
+@promise
+def a_write_that_finds_the_disk_full_loses_nothing(directory):
+    sweep(directory, [f"inject=pwrite64:error=ENOSPC:when={n}" for n in indexes((2, 5, 10), 40)], enough=1)
+
+
+@promise
+def failed_opens_renames_and_reservations_lose_nothing(directory):
+    faults = [f"inject={call}:error={error}:when={n}"
+              for call, error, short, long in (("renameat", "EIO", (1, 2), 20), ("fallocate", "ENOSPC", (1, 2), 10),
+                                               ("fallocate", "EIO", (1,), 10), ("fsync", "EIO", (1, 2, 3), 20),
+                                               ("unlinkat", "EIO", (1,), 10), ("openat", "EMFILE", (6, 9, 12), 60),
+                                               ("pread64", "EIO", (1, 3, 6), 40))
+              for n in indexes(short, long)]
+    sweep(directory, faults, enough=4)
+
+
+# ---- a full disk
+
+
+def broker_on(disk, directory):
+    return new_broker(os.path.join(disk, "data"), log=os.path.join(directory, "log"))
+
+
+def send_until_full(ledger, client, payload):
+    for _ in range(100000):
+        status, answer = ledger.send(client, payload)
+        if status == 507:
+            check(answer["code"] == "storage_full" and answer["applied"] == "no", f"507 must say so: {answer}")
+            return
+        check(status == 202, f"send answered {status}: {answer}")
+    raise AssertionError("the disk never got full")
+
+
+def flows_again(ledger, client, payload):
+    def sent():
+        return ledger.send(client, payload)[0] == 202
+    await_event(sent, "sends flow again without a restart")
+
+
+@promise
+def a_full_disk_refuses_new_work_settles_the_old_and_recovers(directory):
+    disk = mounted(directory, "tmpfs", "-o", "size=64m", "tmpfs")
+    broker, ledger = broker_on(disk, directory).start(), Ledger()
+    c, payload = broker.client(), os.urandom(8000).hex().encode()
+    send_until_full(ledger, c, payload)
+    accepted = len(ledger.sent)
+    complain(f"{accepted} messages of 16 kB accepted on 64 MiB")
+    check(accepted >= 100, f"only {accepted} messages fit")
+    for _ in range(accepted):
+        check(ledger.settle_one(c), "an accepted message was not delivered")
+    flows_again(ledger, c, payload)
+    for _ in range(accepted // 2):
+        ledger.send(c, payload)
+    ledger.drain(c)
+    broker.kill()
+    ledger.verify(broker.start().client())
+
+
+@promise
+def room_made_by_others_is_used_without_a_restart(directory):
+    disk = mounted(directory, "tmpfs", "-o", "size=96m", "tmpfs")
+    filler = os.path.join(disk, "filler")
+    broker, ledger = broker_on(disk, directory).start(), Ledger()
+    fill = os.open(filler, os.O_CREAT | os.O_WRONLY)
+    os.posix_fallocate(fill, 0, 32 << 20)
+    os.close(fill)
+    c, payload = broker.client(), os.urandom(8000).hex().encode()
+    send_until_full(ledger, c, payload)
+    os.unlink(filler)
+    flows_again(ledger, c, payload)
+    ledger.verify(c)
+    broker.kill()
+    ledger.drain(broker.start().client())
+
+
+@promise
+def churn_does_not_grow_the_disk(directory):
+    disk = mounted(directory, "tmpfs", "-o", "size=256m", "tmpfs")
+    broker = broker_on(disk, directory).start()
+    c, payload, count, per_batch = broker.client(), os.urandom(8000).hex(), 24000, 100
+    for batch in range(count // per_batch):
+        lines = "".join(json.dumps({"key": f"c{batch}-{i}", "payload": payload}) + "\n" for i in range(per_batch))
+        status, _, body = c.call("POST", "/v1/queues/churn/batch", lines.encode(), {"Content-Type": "application/x-ndjson"})
+        check(status == 200 and body.count(b'"accepted"') == per_batch, f"batch {batch}: {status} {body[:300]!r}")
+        messages = c.receive("churn", max=per_batch, wait="30s")
+        status, answers = c.json("POST", "/v1/ack", [{"token": m["token"]} for m in messages])
+        check(status == 200 and all(a.get("state") == "done" for a in answers), f"acks of batch {batch}: {answers[:2]}")
+    used = sum(os.stat(os.path.join(broker.data, f)).st_blocks * 512 for f in os.listdir(broker.data))
+    segment = max(os.path.getsize(f) for f in segments(broker.data))
+    live = count * 200  # what is known of a settled key: its name, times and an empty result
+    complain(f"{count * len(payload) >> 20} MiB went through, {used >> 20} MiB are used, segments of {segment >> 20} MiB")
+    check(used <= 3 * live + 6 * segment, f"{used} bytes used")
+    broker.kill()
+    _, answer = broker.start().client().send("churn", "c0-0", payload.encode())
+    check(answer.get("state") == "done", f"the first key is forgotten: {answer}")
+
+
+# ---- power cuts
+
+
+@promise
+def everything_answered_survives_a_power_cut(directory):
+    disk, image, cuts = mounted_ext4(directory, 512), os.path.join(directory, "image"), 100 if LONG else 5
+    storm = Storm(directory, seed=int.from_bytes(os.urandom(4), "big"), data=os.path.join(disk, "data"), pending_max=1000)
+    complain(f"seed {storm.seed}")
+    storm.begin()
+    for _ in range(cuts):
+        time.sleep(0.5)
+        subprocess.run([FS_SHUTDOWN, disk], check=True)
+        code = storm.broker.wait_exit(30)
+        check(code not in (None, 0), f"the broker went on without a disk (exit code {code})")
+        subprocess.run(["umount", disk], check=True)
+        subprocess.run(["mount", "-t", "ext4", "-o", "loop", image, disk], check=True)
+        check(storm.restart(), f"it does not start after a power cut: {storm.problems}")
+    storm.end(least_admitted=50 * cuts)
+    complain(storm.summary())
+    storm.assert_clear()
+
+
+# ---- clocks
+
+FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+
+
+def faked(directory):
+    """A broker whose wall clock obeys a file; its monotonic clock is the real one."""
+    if not os.path.exists(FAKETIME):
+        raise Skip("libfaketime is not installed")
+    control = os.path.join(directory, "faketime")
+
+    def step(offset):
+        with open(control + ".new", "w") as f:
+            f.write(offset + "\n")
+        os.rename(control + ".new", control)
+    step("+0")
+    env = {"LD_PRELOAD": FAKETIME, "FAKETIME_TIMESTAMP_FILE": control, "FAKETIME_NO_CACHE": "1",
+           "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1", "FAKETIME_XRESET": "1"}
+    return new_broker(data_in(directory), env=env), step
+
+
+@promise
+def a_clock_that_jumps_ends_no_lease_and_shortens_no_window(directory):
+    broker, step = faked(directory)
+    c = broker.start().client()
+    fences = []
+    _, first = c.send("q", "settled")
+    m = c.receive("q")[0]
+    fences.append(int(m["fence"]))
+    c.settle("ack", m["token"], result="r")
+    for offset in ("+1d", "-1d", "+30d", "-400d"):
+        key = "leased" + offset
+        c.send("q", key)
+        m = c.receive("q", lease="30s")[0]
+        fences.append(int(m["fence"]))
+        step(offset)
+        check(c.receive("q", wait="1s") == [], f"clock {offset}: the lease ended early")
+        status, answer = c.settle("ack", m["token"])
+        check(status == 200, f"clock {offset}: ack answered {status} {answer}")
+        _, answer = c.send("q", "settled")
+        check(answer["id"] == first["id"] and answer["state"] == "done", f"clock {offset}: window cut short: {answer}")
+    check(fences == sorted(set(fences)), f"fences do not grow: {fences}")
+
+
+@promise
+def a_restart_under_another_clock_forgets_nothing_and_fences_grow(directory):
+    broker, step = faked(directory)
+    fences, ids = [], {}
+    for offset in ("+0", "+2d", "-2d", "-1000d", "+0"):
+        step(offset)
+        c = broker.start().client()
+        for key, id in ids.items():
+            _, answer = c.send("q", key)
+            check(answer.get("duplicate") is True and answer["id"] == id, f"clock {offset}: {key} forgotten: {answer}")
+        ids["k" + offset] = c.send("q", "k" + offset)[1]["id"]
+        for m in c.receive("q", max=10):
+            fences.append(int(m["fence"]))
+            c.settle("ack", m["token"])
+        broker.kill()
+    check(len(fences) >= 4 and fences == sorted(set(fences)), f"fences do not grow: {fences}")
+
+
+@promise
+def a_delay_is_not_stretched_by_a_clock_set_back(directory):
+    broker, step = faked(directory)
+    c = broker.start().client()
+    c.send("q", "k", delay="2s")
+    step("-1d")
+    check(len(c.receive("q", wait="40s")) == 1, "a delay of 2 s was not over after 40 s")
+
+
+# ---- a thousand at once
+
+RACERS = 1000
+
+
+def request_bytes(key, payload):
+    return (f"POST /v1/queues/race/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nIdempotency-Key: {key}\r\n"
+            f"Content-Type: text/plain\r\nContent-Length: {len(payload)}\r\n\r\n").encode() + payload
+
+
+def read_answer(s):
+    """(status, body) or None if the connection was lost."""
+    data = b""
+    try:
+        while b"\r\n\r\n" not in data:
+            chunk = s.recv(65536)
+            if not chunk:
+                return None
+            data += chunk
+        head, body = data.split(b"\r\n\r\n", 1)
+        length = int(re.search(rb"(?i)content-length: *(\d+)", head).group(1))
+        while len(body) < length:
+            chunk = s.recv(65536)
+            if not chunk:
+                return None
+            body += chunk
+        return int(head.split()[1]), body
+    except OSError:
+        return None
+
+
+def race(broker, key, payload, disturb=None):
+    """Everybody connects, then everybody sends, then everybody reads."""
+    racers = []
+    for _ in range(RACERS):
+        s = socket.create_connection(("127.0.0.1", broker.port), timeout=60)
+        racers.append(s)
+    message = request_bytes(key, payload)
+    for number, s in enumerate(racers):
+        try:
+            s.sendall(message)
+        except OSError:
+            pass
+        if disturb and number == RACERS // 2:
+            disturb()
+    answers = [read_answer(s) for s in racers]
+    for s in racers:
+        s.close()
+    return [(status, json.loads(body), body) for status, body in (a for a in answers if a)]
+
+
+def raw_member(body, name):
+    """The bytes of one object member, as they came."""
+    at = body.index(b'"' + name + b'":{')
+    return body[at:body.index(b"}", at) + 1]
+
+
+@promise
+def of_a_thousand_racing_clients_one_is_accepted_and_all_hear_the_same(directory):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
+    broker = new_broker(data_in(directory)).start()
+    c = broker.client()
+    for round in range(3):
+        key = f"race{round}"
+        answers = race(broker, key, b"payload")
+        check(len(answers) == RACERS, f"only {len(answers)} of {RACERS} were answered")
+        check(all(status == 202 for status, _, _ in answers), f"not all 202: {[a[:2] for a in answers if a[0] != 202][:3]}")
+        accepted = [a for _, a, _ in answers if a["outcome"] == "accepted"]
+        check(len(accepted) == 1, f"{len(accepted)} were accepted")
+        check(len({a["id"] for _, a, _ in answers}) == 1, "more than one id")
+        got = c.receive("race", max=10)
+        check([m["key"] for m in got] == [key], f"delivered: {got}")
+        c.settle("ack", got[0]["token"], result="\u00e9 the only result \"quoted\"")
+        replays = race(broker, key, b"payload")
+        check(len(replays) == RACERS and all(s == 200 for s, _, _ in replays), "not every replay was answered 200")
+        check(len({raw_member(body, b"result") for _, _, body in replays}) == 1, "replays differ")
+
+
+@promise
+def a_race_with_a_kill_in_the_middle_admits_one(directory):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
+    broker = new_broker(data_in(directory)).start()
+    answers = []
+    for pause in (0, 0.001, 0.005, 0.02):
+        def disturb():
+            time.sleep(pause)
+            broker.kill()
+        answers += race(broker, "k", b"payload", disturb)
+        broker.start()
+    answers += race(broker, "k", b"payload")
+    accepted = [a for _, a, _ in answers if a["outcome"] == "accepted"]
+    check(len(accepted) <= 1, f"{len(accepted)} were accepted")
+    check(len({a["id"] for _, a, _ in answers}) == 1, "more than one id")
+    check(len(broker.client().receive("race", max=10)) == 1, "not delivered exactly once")
+
+
+@promise
+def a_stopped_broker_frees_its_port_and_directory_for_the_next(directory):
+    broker, ledger = new_broker(data_in(directory)).start(), Ledger()
+    for _ in range(5):
+        ledger.work(broker.client(), 5)
+        polling = threading.Thread(target=lambda: quiet(lambda: Client(broker.port).receive("empty", wait="50s")))
+        polling.start()
+        check(broker.stop() == 0, "SIGTERM: the exit code is not 0")
+        polling.join(60)
+        check(not polling.is_alive(), "SIGTERM did not end a long poll")
+        broker.start()
+    ledger.drain(broker.client())
+
+
+def quiet(f):
+    try:
+        f()
+    except (Lost, AssertionError):
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(tap.run())

@@ -1,0 +1,189 @@
+"""Bad input and bad circumstances: each a clear SQLSTATE, and nothing applied."""
+
+import pg
+from functions import claim, fresh_database, reserve, status
+from harness import equal, test
+
+# What docs/GATE.md tells an administrator to grant.
+GRANTS = """
+GRANT USAGE ON SCHEMA hapax TO {0};
+GRANT SELECT ON ALL TABLES IN SCHEMA hapax TO {0};
+GRANT INSERT ON hapax.entry, hapax.steps, hapax.extra_effect, hapax.tally TO {0};
+GRANT UPDATE ON hapax.entry TO {0};
+"""
+
+
+@test
+def names_must_have_1_to_255_characters(env):
+    s = env.session()
+    calls = ["hapax.claim({scope}, {key})", "hapax.reserve({scope}, {key})", "hapax.commit_outcome({scope}, {key})",
+             "hapax.release({scope}, {key})", "hapax.step({scope}, {key}, 'n')"]
+    bad = ["NULL", "''", "repeat('k', 256)", "repeat('k', 300)", "repeat('ä', 256)"]
+    for call in calls:
+        for name in bad:
+            equal(s.code("SELECT " + call.format(scope="'t'", key=name)), "HX003", call + name)
+            equal(s.code("SELECT " + call.format(scope=name, key="'k'")), "HX003", call + name)
+    reserve(s, "named")
+    for name in bad + ["repeat('n', 129)"]:
+        equal(s.code("SELECT hapax.step('t', 'named', %s)" % name), "HX003", name)
+
+
+@test
+def the_longest_names_fit_the_index_in_any_script(env):
+    s = env.session()
+    for letter in ("k", "ä", "😀"):
+        longest = letter * 255
+        equal([status(claim(s, longest, scope=longest)) for _ in range(2)], ["new", "duplicate"])
+        equal(status(reserve(s, longest, scope="steps")), "new")
+        equal(s.one("SELECT status FROM hapax.step('steps', '%s', '%s')" % (longest, letter * 128)), "new")
+        s.rows("SELECT hapax.commit_outcome('steps', '{0}', effect_id => e) FROM unnest(ARRAY['{0}', '{0}{0}{0}']) e".format(longest))
+    equal(s.one("SELECT keys_with_several_effects FROM hapax.signals WHERE scope = 'steps'"), "3")
+
+
+@test
+def impossible_arguments_are_refused(env):
+    s = env.session()
+    for call in ("reserve('t', 'k', lease => NULL)", "reserve('t', 'k', lease => '0')", "reserve('t', 'k', lease => '-1 hour')",
+                 "commit_outcome('t', 'k', state => 'maybe')", "commit_outcome('t', 'k', state => NULL)", "sweep(0)", "sweep(NULL)",
+                 "stranded(NULL)"):
+        equal(s.code("SELECT hapax." + call), "HX003", call)
+    equal(s.code("INSERT INTO hapax.scope VALUES ('t', '-1 day')"), "23514")
+
+
+@test
+def every_own_error_says_whether_anything_was_applied(env):
+    s = env.session()
+    reserve(s, "messages", fence=5)
+    for call in ("commit_outcome('t', 'messages', fence => 4)", "commit_outcome('t', 'no such')", "claim('t', NULL)", "expect(2)",
+                 "require_version(77)", "reserve('t', 'k', lease => NULL)", "sweep(0)", "stranded(NULL)"):
+        try:
+            s.rows("SELECT hapax." + call)
+            raise AssertionError(call + " was accepted")
+        except pg.SqlError as e:
+            assert e.code.startswith("HX") and e.message.endswith("nothing was applied"), (call, e.code, e.message)
+
+
+@test
+def outside_a_transaction_block_each_call_is_its_own_transaction(env):
+    s, other = env.session(), env.session()
+    equal(status(claim(s, "autocommit")), "new")
+    equal(status(claim(other, "autocommit")), "duplicate")
+    equal(status(reserve(s, "autocommit2", owner="a")), "new")
+    equal(other.one("SELECT hapax.commit_outcome('t', 'autocommit2', 'r')"), "committed")
+
+
+@test
+def an_aborted_transaction_claims_nothing(env):
+    s, other = env.session(), env.session()
+    s.rows("BEGIN")
+    equal(status(claim(s, "aborted")), "new")
+    equal(s.code("SELECT 1 / 0"), "22012")
+    equal(s.code("SELECT hapax.claim('t', 'aborted')"), "25P02")
+    s.rows("COMMIT")
+    equal(status(claim(other, "aborted")), "new")
+
+
+@test
+def a_lost_connection_gives_the_key_back(env):
+    s, other = env.session(), env.session()
+    s.rows("BEGIN")
+    equal(status(claim(s, "cut")), "new")
+    other.send("SELECT status FROM hapax.claim('t', 'cut')")
+    assert env.blocked(other)
+    s.drop()
+    equal(other.finish(), [("new",)])
+
+
+@test
+def a_wait_obeys_lock_timeout_and_leaves_nothing(env):
+    holder, waiter = env.session(), env.session()
+    holder.rows("BEGIN; SELECT hapax.claim('t', 'slow')")
+    reserve(waiter, "slow2", fence=1)
+    holder.rows("SELECT hapax.commit_outcome('t', 'slow2', fence => 1)")
+    waiter.rows("SET lock_timeout = '50ms'")
+    for call in ("claim('t', 'slow')", "reserve('t', 'slow')", "reserve('t', 'slow2', fence => 2)", "commit_outcome('t', 'slow2')",
+                 "step('t', 'slow2', 'a')", "release('t', 'slow2')"):
+        equal(waiter.code("SELECT hapax." + call), "55P03", call)
+    holder.rows("ROLLBACK")
+    equal(status(claim(waiter, "slow")), "new")
+
+
+@test
+def crossing_claims_are_a_deadlock_one_of_the_two_survives(env):
+    a, b = env.session(), env.session()
+    a.rows("BEGIN; SELECT hapax.claim('t', 'x')")
+    b.rows("BEGIN; SELECT hapax.claim('t', 'y')")
+    a.send("SELECT status FROM hapax.claim('t', 'y')")
+    assert env.blocked(a)
+    b.send("SELECT status FROM hapax.claim('t', 'x')")
+    outcomes = []
+    for s in (a, b):
+        try:
+            outcomes.append(s.finish()[0][0])
+            s.rows("COMMIT")
+        except pg.SqlError as e:
+            outcomes.append(e.code)
+            s.rows("ROLLBACK")
+    equal(sorted(outcomes), ["40P01", "new"])
+
+
+@test
+def rights_are_needed_and_the_documented_grants_suffice(env):
+    fresh_database(env, "rights")
+    env.monitor.rows("DROP ROLE IF EXISTS gate_owner")
+    env.monitor.rows("DROP ROLE IF EXISTS app")
+    env.monitor.rows("CREATE ROLE gate_owner LOGIN")
+    env.monitor.rows("CREATE ROLE app LOGIN")
+    env.monitor.rows("GRANT CREATE ON DATABASE rights TO gate_owner")
+    env.install(env.gate, database="rights", user="gate_owner")
+    owner, app = env.session(database="rights", user="gate_owner"), env.session(database="rights", user="app")
+    equal(app.code("SELECT hapax.claim('t', 'k')"), "42501")
+    owner.rows("GRANT USAGE ON SCHEMA hapax TO app")
+    equal(app.code("SELECT hapax.claim('t', 'k')"), "42501")
+    owner.rows(GRANTS.format("app"))
+    app.rows("BEGIN")
+    equal(status(claim(app, "k")), "new")
+    equal(app.one("SELECT hapax.commit_outcome('t', 'k', 'r', effect_id => 'e1')"), "committed")
+    app.rows("COMMIT")
+    equal(app.one("SELECT hapax.commit_outcome('t', 'k', 'r', effect_id => 'e2')"), "duplicate")
+    equal(status(reserve(app, "r", fence=1)), "new")
+    equal(app.one("SELECT status FROM hapax.step('t', 'r', 's')"), "new")
+    equal(app.one("SELECT hapax.release('t', 'r')"), "released")
+    app.rows("SELECT * FROM hapax.stranded('0'); SELECT * FROM hapax.signals; SELECT * FROM hapax.keys")
+    equal(app.code("DELETE FROM hapax.entry"), "42501", "the application cannot forget keys")
+    equal(app.code("INSERT INTO hapax.scope VALUES ('t', '0')"), "42501", "nor shorten windows")
+    owner.rows("INSERT INTO hapax.scope VALUES ('t', '0')")
+    equal(app.code("SELECT hapax.sweep()"), "42501")
+    equal(owner.one("SELECT hapax.sweep()"), "2", "its owner sweeps")
+
+
+@test
+def a_read_only_transaction_is_told_so(env):
+    s = env.session()
+    s.rows("BEGIN READ ONLY")
+    equal(s.code("SELECT hapax.claim('t', 'readonly')"), "25006")
+    s.rows("ROLLBACK")
+
+
+@test
+def arguments_of_any_collation_and_string_type_find_the_same_key(env):
+    s = env.session()
+    s.rows('CREATE TEMP TABLE odd (a varchar(40) COLLATE "POSIX", b char(3), c text COLLATE "ucs_basic")')
+    s.rows("INSERT INTO odd VALUES ('Straße', 'abc', 'Straße')")
+    equal(status(claim(s, "Straße", scope="abc")), "new")
+    equal(s.rows("SELECT (hapax.claim(b, a)).status, (hapax.claim(b, c)).status FROM odd"), [("duplicate", "duplicate")])
+    equal(status(claim(s, "strasse", scope="abc")), "new")
+    equal(s.rows("SELECT (hapax.reserve('abc', a, owner => c)).status FROM odd"), [("duplicate",)])
+    equal(s.rows("SELECT hapax.commit_outcome(b, a, effect_id => c) FROM odd"), [("duplicate",)])
+    equal(s.rows("SELECT (hapax.reserve('abc', 'o' || a, owner => c)).status FROM odd"), [("new",)])
+    equal(s.rows("SELECT (hapax.reserve('abc', 'o' || a, owner => a)).status FROM odd"), [("new",)])
+
+
+@test
+def a_callers_search_path_does_not_matter(env):
+    s = env.session()
+    s.rows("SET search_path = ''")
+    equal([status(claim(s, "path")), status(claim(s, "path"))], ["new", "duplicate"])
+    equal(status(reserve(s, "path2", fence=1)), "new")
+    s.rows("SELECT hapax.step('t', 'path2', 'a'); SELECT hapax.commit_outcome('t', 'path2'); SELECT hapax.sweep();"
+           "SELECT hapax.stranded('0'); SELECT * FROM hapax.signals; SELECT * FROM hapax.keys")

@@ -1,0 +1,566 @@
+/* The model's frame: sets of states, time, moves, and the cut a crash makes. */
+#include "model_priv.h"
+
+#include <stdio.h>
+
+static const char *const at_names[] = {"pending", "leased", "dead", "done", "rejected", "cancelled", "forgotten"};
+static const char *const end_names[] = {"never", "open", "acked", "nacked", "expired", "released", "undone", "cancelled"};
+
+const char *at_name(enum at at) { return at_names[at]; }
+
+struct model *model_new(struct arena *arena, u32 queues, u32 keys) {
+    struct model *m = arena_alloc(arena, sizeof *m);
+    m->arena = arena;
+    m->queue_count = queues;
+    m->key_count = keys;
+    m->keys = arena_alloc(arena, queues * keys * sizeof(struct message *));
+    m->queues = arena_alloc(arena, queues * sizeof(struct queue));
+    return m;
+}
+
+/* ---- time */
+
+void model_time(struct model *m, i64 mono_ms, i64 wall_ms) {
+    i64 passed = mono_ms - m->mono;
+    m->run += passed < 1000 ? passed : 1000;
+    m->delay += passed;
+    m->mono = mono_ms;
+    m->wall = wall_ms;
+    if (m->delay - m->wall > m->delay_ahead) m->delay_ahead = m->delay - m->wall;
+}
+
+void model_tight(struct model *m, bool tight) {
+    m->tight = tight;
+    if (tight) m->loose_run = m->run;
+}
+
+/* The clocks are written down every 10 s at least. */
+void model_all_durable(struct model *m) {
+    if (m->run - m->mark.run < 12000) return;
+    m->safe = m->mark;
+    m->mark.run = m->run;
+    m->mark.delay = m->delay;
+}
+
+/* ---- sets */
+
+void set_add(struct set *s, const struct phase *p) {
+    for (u32 i = 0; i < s->count; i++)
+        if (memcmp(&s->at[i], p, sizeof *p) == 0) return;
+    if (s->count == SET_MAX) sim_fail("the model: more than %u states of one message", SET_MAX);
+    s->at[s->count++] = *p;
+}
+
+bool phase_settled(const struct phase *p) {
+    return p->at >= AT_DONE;
+}
+
+static bool noticed(const struct model *m, i64 late_ms) {
+    return late_ms >= NOTICE_MS && !m->tight && m->run - m->loose_run > NOTICE_MS;
+}
+
+/* A lease ran out: started work counts as a crash, a reservation as nothing. */
+static struct phase expired(const struct phase *p) {
+    struct phase q = *p;
+    q.at = AT_PENDING;
+    q.end = END_EXPIRED;
+    q.due = q.due_max = 0;
+    if (p->started && ++q.crashes >= 3) q.at = AT_DEAD;
+    return q;
+}
+
+static struct phase out_of_ttl(const struct model *m, const struct phase *p) {
+    struct phase q = *p;
+    q.at = AT_CANCELLED;
+    q.reason = SL("ttl");
+    q.settled_min = m->run > 24 * 3600 * 1000 ? m->run - 24 * 3600 * 1000 : 0; /* some time ago: not told */
+    q.settled_max = m->run;
+    q.settled_slip = m->run_slip;
+    return q;
+}
+
+/* Each state, and what time may have made of it. A state that time must have ended by now is left out. */
+static void close_one(const struct model *m, const struct message *msg, const struct phase *p, struct set *out) {
+    bool stays = true;
+    struct phase next;
+    if (p->at == AT_LEASED && m->run - p->lease_from >= p->lease_ms) {
+        next = expired(p);
+        stays = !noticed(m, m->run - p->lease_from - p->lease_ms);
+        close_one(m, msg, &next, out);
+    }
+    if (p->at == AT_PENDING && p->attempts == 0 && msg->ttl_at && m->delay >= msg->ttl_at) {
+        next = out_of_ttl(m, p);
+        stays = !noticed(m, m->delay - (m->delay_slip - msg->ttl_slip) - msg->ttl_at);
+        set_add(out, &next);
+    }
+    if (phase_settled(p) && p->at != AT_FORGOTTEN && m->run - p->settled_min >= WINDOW_MS) {
+        next = (struct phase){.at = AT_FORGOTTEN};
+        set_add(out, &next);
+        stays = m->run - (m->run_slip - p->settled_slip) - p->settled_max < WINDOW_MS + REAP_MS;
+    }
+    if (stays) set_add(out, p);
+}
+
+void close_set(const struct model *m, const struct message *msg, const struct set *in, struct set *out) {
+    out->count = 0;
+    for (u32 i = 0; i < in->count; i++) close_one(m, msg, &in->at[i], out);
+}
+
+bool filter_set(const struct model *m, const struct message *msg, const struct set *in, explain_fn explain, void *ctx,
+                struct set *out) {
+    struct set closed;
+    close_set(m, msg, in, &closed);
+    out->count = 0;
+    for (u32 i = 0; i < closed.count; i++) {
+        struct phase next = closed.at[i];
+        if (explain(m, msg, &next, ctx)) set_add(out, &next);
+    }
+    return out->count > 0;
+}
+
+static bool subset(const struct set *a, const struct set *b) {
+    for (u32 i = 0; i < a->count; i++) {
+        u32 k = 0;
+        while (k < b->count && memcmp(&a->at[i], &b->at[k], sizeof a->at[i]) != 0) k++;
+        if (k == b->count) return false;
+    }
+    return true;
+}
+
+static struct set *set_copy(struct model *m, const struct set *s) {
+    size_t bytes = offsetof(struct set, at) + s->count * sizeof s->at[0];
+    struct set *copy = arena_alloc(m->arena, bytes);
+    memcpy(copy, s, bytes);
+    return copy;
+}
+
+static void version_push(struct model *m, struct message *msg, struct set *set, u64 index) {
+    if (msg->version_count == msg->version_cap) {
+        u32 cap = msg->version_cap ? msg->version_cap * 2 : 8;
+        struct version *more = arena_alloc(m->arena, cap * sizeof *more);
+        if (msg->version_count) memcpy(more, msg->versions, msg->version_count * sizeof *more);
+        msg->versions = more;
+        msg->version_cap = cap;
+    }
+    msg->versions[msg->version_count++] = (struct version){.index = index, .set = set};
+    msg->set = set;
+}
+
+/* ---- those that are not surely settled */
+
+static void live_add(struct model *m, struct message *msg) {
+    if (m->live_count == m->live_cap) {
+        u32 cap = m->live_cap ? m->live_cap * 2 : 64;
+        struct message **more = arena_alloc(m->arena, cap * sizeof *more);
+        if (m->live_count) memcpy(more, m->live, m->live_count * sizeof *more);
+        m->live = more;
+        m->live_cap = cap;
+    }
+    m->live[m->live_count++] = msg;
+    msg->live_at = m->live_count;
+}
+
+static void live_update(struct model *m, struct message *msg) {
+    bool live = false;
+    for (u32 i = 0; i < msg->set->count; i++) live |= !phase_settled(&msg->set->at[i]);
+    if (live && !msg->live_at) live_add(m, msg);
+    if (live || !msg->live_at) return;
+    struct message *last = m->live[--m->live_count];
+    m->live[msg->live_at - 1] = last;
+    last->live_at = msg->live_at;
+    msg->live_at = 0;
+}
+
+void set_describe(const struct set *s, struct buf *out) {
+    for (u32 i = 0; i < s->count; i++) {
+        const struct phase *p = &s->at[i];
+        buf_printf(out, "%s%s(%s%s, fence %llu, attempts %u, failures %u+%u, crashes %u)", i ? " | " : "", at_names[p->at],
+                   end_names[p->end], p->started ? ", started" : "", (unsigned long long)p->fence, p->attempts,
+                   p->failures, p->unknowns, p->crashes);
+    }
+}
+
+u64 message_move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what) {
+    struct set next;
+    if (!filter_set(m, msg, msg->set, explain, ctx, &next)) {
+        struct buf text = {0};
+        struct set closed;
+        close_set(m, msg, msg->set, &closed);
+        set_describe(&closed, &text);
+        sim_fail("%s: q%u/k%u (%s) can only be %.*s", what, msg->queue, msg->key, msg->id, (int)text.len, text.p);
+    }
+    if (subset(&next, msg->set)) {
+        if (next.count < msg->set->count) msg->versions[msg->version_count - 1].set = msg->set = set_copy(m, &next);
+    } else {
+        version_push(m, msg, set_copy(m, &next), ++m->moves);
+    }
+    live_update(m, msg);
+    return msg->versions[msg->version_count - 1].index;
+}
+
+/* ---- messages and queues */
+
+struct message *message_new(struct model *m, u32 queue, const struct send_item *item) {
+    struct message *msg = arena_alloc(m->arena, sizeof *msg), **slot = key_slot(m, queue, item->key);
+    *msg = (struct message){
+        .prev = *slot,
+        .order = ++m->orders,
+        .queue = queue,
+        .key = item->key,
+        .variant = item->variant,
+        .group = item->group,
+        .has_attr = item->attr,
+        .born_wall = m->wall,
+        .ttl_at = item->ttl_ms ? m->delay + item->ttl_ms : 0,
+        .ttl_slip = m->delay_slip,
+    };
+    *slot = msg;
+    struct set first = {.count = 1};
+    first.at[0] = (struct phase){.at = AT_PENDING, .due_slip = m->delay_slip};
+    if (item->delay_ms) first.at[0].due = first.at[0].due_max = m->delay + item->delay_ms;
+    version_push(m, msg, set_copy(m, &first), ++m->moves);
+    live_update(m, msg);
+    return msg;
+}
+
+slice message_id(const struct message *msg) { return msg->id_known ? slice_str(msg->id) : SL(""); }
+
+/* Ids are never used twice. */
+static void check_id_unused(const struct model *m, const struct message *msg, slice id) {
+    for (u32 i = 0; i < m->queue_count * m->key_count; i++)
+        for (const struct message *other = m->keys[i]; other; other = other->prev)
+            if (other != msg && other->id_known && slice_eq(slice_str(other->id), id))
+                sim_fail("id %.*s of q%u/k%u was used before, for q%u/k%u", (int)id.n, id.p, msg->queue, msg->key,
+                         other->queue, other->key);
+}
+
+void message_learn_id(struct model *m, struct message *msg, slice id) {
+    if (msg->id_known) {
+        if (slice_eq(slice_str(msg->id), id)) return;
+        sim_fail("P2: q%u/k%u has id %s, and is now called %.*s", msg->queue, msg->key, msg->id, (int)id.n, id.p);
+    }
+    if (id.n == 0 || id.n >= sizeof msg->id) sim_fail("an id of %zu bytes", id.n);
+    check_id_unused(m, msg, id);
+    memcpy(msg->id, id.p, id.n);
+    msg->id_known = true;
+}
+
+static void queue_push(struct model *m, struct queue *q) {
+    if (q->version_count == q->version_cap) {
+        u32 cap = q->version_cap ? q->version_cap * 2 : 8;
+        struct queue_version *more = arena_alloc(m->arena, cap * sizeof *more);
+        if (q->version_count) memcpy(more, q->versions, q->version_count * sizeof *more);
+        q->versions = more;
+        q->version_cap = cap;
+    }
+    q->versions[q->version_count++] = (struct queue_version){.index = ++m->moves, .exists = q->exists, .paused = q->paused};
+}
+
+void queue_touch(struct model *m, u32 queue) {
+    struct queue *q = &m->queues[queue];
+    if (q->exists) return;
+    q->exists = true;
+    queue_push(m, q);
+}
+
+void queue_set(struct model *m, u32 queue, bool paused) {
+    struct queue *q = &m->queues[queue];
+    queue_touch(m, queue);
+    if (q->paused == paused) return;
+    q->paused = paused;
+    queue_push(m, q);
+}
+
+bool surely_settled(const struct model *m, const struct message *msg) {
+    struct set closed;
+    close_set(m, msg, msg->set, &closed);
+    for (u32 i = 0; i < closed.count; i++)
+        if (!phase_settled(&closed.at[i])) return false;
+    return true;
+}
+
+static bool surely_due(const struct model *m, const struct phase *p) {
+    return p->due == 0 || m->delay - (m->delay_slip - p->due_slip) >= p->due_max;
+}
+
+static bool surely_first(const struct model *m, const struct message *msg) {
+    if (msg->group == 0) return true;
+    for (u32 i = 0; i < m->live_count; i++) {
+        const struct message *other = m->live[i];
+        if (other->group == msg->group && other->queue == msg->queue && other->order < msg->order) return false;
+    }
+    return true;
+}
+
+bool surely_ready(const struct model *m, const struct message *msg) {
+    struct set closed;
+    if (m->queues[msg->queue].paused) return false;
+    close_set(m, msg, msg->set, &closed);
+    for (u32 i = 0; i < closed.count; i++)
+        if (closed.at[i].at != AT_PENDING || !surely_due(m, &closed.at[i])) return false;
+    return surely_first(m, msg);
+}
+
+bool any_surely_ready(const struct model *m, u32 queue) {
+    if (m->tight || m->run - m->loose_run <= NOTICE_MS) return false;
+    for (u32 i = 0; i < m->live_count; i++)
+        if (m->live[i]->queue == queue && surely_ready(m, m->live[i])) return true;
+    return false;
+}
+
+/* ---- a life ends, and the next begins */
+
+void model_life_ends(struct model *m, bool clean) {
+    m->clean = clean;
+    m->parked_count = 0;
+    if (clean) m->floor = m->moves;
+    m->cuts = arena_alloc(m->arena, (m->moves - m->floor + 1) * sizeof *m->cuts);
+    memset(m->cuts, 1, m->moves - m->floor + 1);
+    m->stretches = NULL;
+}
+
+static void clocks_restart(struct model *m, i64 wall_ms) {
+    i64 before = m->delay, after;
+    if (m->clean) {
+        after = before + (wall_ms > m->wall ? wall_ms - m->wall : 0);
+    } else {
+        after = m->delay_ahead + wall_ms > before ? m->delay_ahead + wall_ms : before;
+        m->run_slip += m->run - m->safe.run;
+        m->delay_slip += after - m->safe.delay;
+    }
+    m->delay = after;
+    m->mark.run = m->safe.run = m->run;
+    m->mark.delay = m->safe.delay = after;
+    m->wall = wall_ms;
+    m->delay_ahead = after - wall_ms;
+}
+
+/* The states at the crash, as time had made them by then; live leases get their full length again. */
+static void life_over(struct model *m, struct message *msg, struct set *out, const struct set *in) {
+    struct set closed;
+    close_set(m, msg, in, &closed);
+    out->count = 0;
+    for (u32 i = 0; i < closed.count; i++) {
+        struct phase p = closed.at[i];
+        if (p.at == AT_LEASED) p.lease_from = m->run;
+        set_add(out, &p);
+    }
+}
+
+void model_boot(struct model *m, i64 mono_ms, i64 wall_ms) {
+    for (u32 i = 0; i < m->queue_count * m->key_count; i++)
+        for (struct message *msg = m->keys[i]; msg; msg = msg->prev)
+            for (u32 v = 0; v < msg->version_count; v++) {
+                bool counts = v + 1 == msg->version_count || msg->versions[v + 1].index > m->floor;
+                struct set rearmed;
+                if (!counts) continue;
+                life_over(m, msg, &rearmed, msg->versions[v].set);
+                msg->versions[v].set = set_copy(m, &rearmed);
+            }
+    clocks_restart(m, wall_ms);
+    m->mono = mono_ms;
+    m->loose_run = m->run;
+}
+
+bool model_known(const struct model *m, u32 queue, u32 key) { return *key_slot(m, queue, key) != NULL; }
+
+/* ---- the census: which cuts explain what is there now? */
+
+static void forbid(struct model *m, u64 from, u64 to) {
+    for (u64 c = from; c < to; c++) m->cuts[c - m->floor] = false;
+}
+
+static bool any_cut(const struct model *m) {
+    for (u64 c = m->floor; c <= m->moves; c++)
+        if (m->cuts[c - m->floor]) return true;
+    return false;
+}
+
+static void stretch_add(struct model *m, u32 slot, u64 from, u64 to, struct message *msg, const struct set *set) {
+    struct stretch *s = arena_alloc(m->arena, sizeof *s);
+    *s = (struct stretch){.next = m->stretches, .from = from, .to = to, .slot = slot, .message = msg};
+    if (set) s->set = set_copy(m, set);
+    m->stretches = s;
+}
+
+struct found {
+    struct message *message;
+    const struct version *version;
+    u64 until; /* the next change of this key */
+};
+
+/* What the key is if the cut is there. */
+static struct found key_at(const struct model *m, struct message *newest, u64 cut) {
+    struct found f = {.until = m->moves + 1};
+    for (struct message *msg = newest; msg; msg = msg->prev) {
+        for (u32 v = msg->version_count; v-- > 0;) {
+            if (msg->versions[v].index > cut) {
+                f.until = msg->versions[v].index;
+                continue;
+            }
+            f.message = msg;
+            f.version = &msg->versions[v];
+            return f;
+        }
+    }
+    return f;
+}
+
+static bool explain_absent(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    (void)m, (void)msg, (void)ctx;
+    return next->at == AT_FORGOTTEN;
+}
+
+static bool cut_explains(struct model *m, const struct found *f, const struct http_reply *reply, struct shown *shown,
+                         struct set *out) {
+    out->count = 0;
+    if (!f->message) return reply->status == 404;
+    if (reply->status == 404) return filter_set(m, f->message, f->version->set, explain_absent, NULL, out);
+    slice id = view_text(&shown->view, "id");
+    if (f->message->id_known && !slice_eq(slice_str(f->message->id), id)) return false;
+    return filter_set(m, f->message, f->version->set, explain_shown, shown, out);
+}
+
+static void no_cut_left(const struct model *m, const char *what, u32 queue, u32 key, slice body) {
+    struct buf text = {0};
+    if (key != UINT32_MAX && *key_slot(m, queue, key)) {
+        struct found f = key_at(m, *key_slot(m, queue, key), m->floor);
+        if (f.message)
+            set_describe(f.version->set, &text);
+        else
+            buf_lit(&text, "unknown");
+    }
+    sim_fail("P1: after the %s %s q%u/k%d is %.*s; told of by delivered replies (move %llu of %llu) was %.*s",
+             m->clean ? "clean restart" : "crash", what, queue, (int)key, (int)(body.n < 700 ? body.n : 700), body.p,
+             (unsigned long long)m->floor, (unsigned long long)m->moves, (int)text.len, text.p);
+}
+
+void model_census_key(struct model *m, u32 queue, u32 key, const struct http_reply *reply, struct arena *scratch) {
+    u32 slot = queue * m->key_count + key;
+    struct shown shown = {.scratch = scratch, .full = true};
+    if (reply->status != 200 && reply->status != 404) sim_fail("census: status %u for a key", reply->status);
+    shown.view = view_of(scratch, reply->body);
+    shown.state = view_text(&shown.view, "state");
+    for (u64 cut = m->floor; cut <= m->moves;) {
+        struct found f = key_at(m, m->keys[slot], cut);
+        struct set set;
+        if (cut_explains(m, &f, reply, &shown, &set))
+            stretch_add(m, slot, cut, f.until, f.message, &set);
+        else
+            forbid(m, cut, f.until);
+        cut = f.until;
+    }
+    if (!any_cut(m)) no_cut_left(m, "key", queue, key, reply->body);
+}
+
+static struct queue_version queue_at(const struct model *m, u32 queue, u64 cut, u64 *until) {
+    const struct queue *q = &m->queues[queue];
+    *until = m->moves + 1;
+    for (u32 v = q->version_count; v-- > 0;) {
+        if (q->versions[v].index <= cut) return q->versions[v];
+        *until = q->versions[v].index;
+    }
+    return (struct queue_version){0};
+}
+
+void model_census_queue(struct model *m, u32 queue, const struct http_reply *reply, struct arena *scratch) {
+    struct view v = view_of(scratch, reply->body);
+    bool exists = reply->status == 200, paused = view_true(&v, "paused");
+    for (u64 cut = m->floor, until; cut <= m->moves; cut = until) {
+        struct queue_version was = queue_at(m, queue, cut, &until);
+        if (was.exists != exists || (exists && was.paused != paused)) forbid(m, cut, until);
+    }
+    if (!any_cut(m)) no_cut_left(m, "queue", queue, UINT32_MAX, reply->body);
+    m->queues[queue].exists = exists;
+    m->queues[queue].paused = exists && paused;
+}
+
+static bool possible(const struct model *m, const struct stretch *s) {
+    for (u64 c = s->from; c < s->to; c++)
+        if (m->cuts[c - m->floor]) return true;
+    return false;
+}
+
+/* What is left of a key: every state that some possible cut gives it. */
+static void adopt(struct model *m, const struct stretch *s) {
+    struct message **slot = &m->keys[s->slot], *msg = s->message;
+    if (!msg) {
+        *slot = NULL;
+        return;
+    }
+    *slot = msg;
+    if (msg->version_count == 1 && msg->versions[0].index > m->moves) {
+        struct set both = *msg->set; /* a second stretch of the same message */
+        for (u32 i = 0; i < s->set->count; i++) set_add(&both, &s->set->at[i]);
+        msg->versions[0].set = msg->set = set_copy(m, &both);
+        return;
+    }
+    msg->version_count = 0;
+    version_push(m, msg, s->set, m->moves + 1);
+}
+
+static void queue_reset(struct queue *q, u64 index) {
+    q->version_count = 0;
+    if (!q->exists) return;
+    q->versions[q->version_count++] = (struct queue_version){.index = index, .exists = true, .paused = q->paused};
+}
+
+static void recount(struct model *m) {
+    m->live_count = 0;
+    m->fence_top = m->fence_told;
+    for (u32 i = 0; i < m->queue_count * m->key_count; i++) {
+        for (struct message *msg = m->keys[i]; msg; msg = msg->prev) msg->live_at = 0;
+        struct message *msg = m->keys[i];
+        if (!msg) continue;
+        live_update(m, msg);
+        for (u32 p = 0; p < msg->set->count; p++)
+            if (msg->set->at[p].fence > m->fence_top) m->fence_top = msg->set->at[p].fence;
+        if (m->clean) continue;
+        msg->dups_min = msg->dup_run <= m->safe.run ? msg->dups : msg->dups_safe;
+    }
+}
+
+void model_census_end(struct model *m) {
+    u64 last = m->moves;
+    while (!m->cuts[last - m->floor]) last--;
+    tally.moves_lost += m->moves - last;
+    trace("census: cut at move %llu of %llu (%llu had to survive)", (unsigned long long)last, (unsigned long long)m->moves,
+          (unsigned long long)m->floor);
+    for (const struct stretch *s = m->stretches; s; s = s->next)
+        if (possible(m, s)) adopt(m, s);
+    for (u32 q = 0; q < m->queue_count; q++) queue_reset(&m->queues[q], m->moves + 1);
+    m->floor = ++m->moves;
+    recount(m);
+}
+
+/* ---- for clients and the last phase */
+
+struct message *model_pick(struct model *m, struct rng *rng, u32 queue) {
+    for (u32 tries = 0; tries < 8; tries++) {
+        struct message *msg = *key_slot(m, queue, (u32)rng_below(rng, m->key_count));
+        if (msg && msg->id_known) return msg;
+    }
+    return NULL;
+}
+
+u32 model_unsettled(const struct model *m) {
+    u32 n = 0;
+    for (u32 i = 0; i < m->live_count; i++) n += !surely_settled(m, m->live[i]);
+    return n;
+}
+
+struct message *model_some_dead(const struct model *m, u32 queue) {
+    for (u32 i = 0; i < m->live_count; i++) {
+        struct message *msg = m->live[i];
+        for (u32 p = 0; p < msg->set->count && msg->queue == queue && msg->id_known; p++)
+            if (msg->set->at[p].at == AT_DEAD) return msg;
+    }
+    return NULL;
+}
+
+void model_describe_unsettled(const struct model *m, struct buf *out) {
+    for (u32 i = 0; i < m->live_count && i < 5; i++) {
+        buf_printf(out, "%sq%u/k%u ", i ? "; " : "", m->live[i]->queue, m->live[i]->key);
+        set_describe(m->live[i]->set, out);
+    }
+}

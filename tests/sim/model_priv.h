@@ -1,0 +1,150 @@
+/* Inside the model. */
+#ifndef HAPAX_SIM_MODEL_PRIV_H
+#define HAPAX_SIM_MODEL_PRIV_H
+
+#include "model.h"
+
+#define WINDOW_MS        ((i64)24 * 3600 * 1000)
+#define LEASE_DEFAULT_MS 30000
+#define NOTICE_MS        1000 /* how late a lease or a time to live that ran out may be noticed */
+#define REAP_MS          (WINDOW_MS / 256 + 5000) /* how long after its window a key may still be shown */
+#define SET_MAX          24u
+#define PARKED_MAX       CALLS_MAX
+
+enum at { AT_PENDING, AT_LEASED, AT_DEAD, AT_DONE, AT_REJECTED, AT_CANCELLED, AT_FORGOTTEN };
+enum end { END_NEVER, END_OPEN, END_ACKED, END_NACKED, END_EXPIRED, END_RELEASED, END_UNDONE, END_CANCELLED };
+
+struct note { /* a step or an effect id; the newest first */
+    const struct note *older;
+    slice name, content_type, result;
+};
+
+/* One state a message may be in. Compared byte by byte: always built from a zeroed one. */
+struct phase {
+    u64 fence; /* of the newest lease */
+    i64 lease_ms, lease_from;
+    i64 due, due_max, due_slip;
+    i64 settled_min, settled_max, settled_slip;
+    slice result, content_type, reason;
+    const struct note *steps, *effects;
+    u32 attempts, failures, unknowns, crashes;
+    u32 at, end;
+    u32 started, by_token; /* started: the newest lease was */
+};
+
+struct set {
+    u32 count;
+    struct phase at[SET_MAX];
+};
+
+struct version {
+    u64 index; /* the move that made it */
+    struct set *set;
+};
+
+struct message {
+    struct message *prev; /* the same key's former one, past its window */
+    u64 order;            /* of admission */
+    u32 queue, key, variant, group;
+    bool id_known, has_attr, json_type;
+    char id[40];
+    i64 born_wall, ttl_at, ttl_slip;
+    struct set *set; /* of the last version */
+    struct version *versions;
+    u32 version_count, version_cap;
+    u64 dups, dups_min, dups_safe;
+    i64 dup_run;
+    u32 live_at; /* place in the list of those not surely settled, + 1 */
+};
+
+struct queue_version {
+    u64 index;
+    bool exists, paused;
+};
+struct queue {
+    bool exists, paused;
+    struct queue_version *versions;
+    u32 version_count, version_cap;
+};
+
+/* A stretch of cuts, and what the census makes of a key if the cut is there. */
+struct stretch {
+    struct stretch *next;
+    u64 from, to; /* [from, to) */
+    u32 slot;
+    struct message *message; /* NULL: the key is not known */
+    struct set *set;
+};
+
+struct model {
+    struct arena *arena;
+    u32 queue_count, key_count;
+    struct message **keys; /* [queue * key_count + key] */
+    struct queue *queues;
+    struct message **live;
+    u32 live_count, live_cap;
+
+    i64 mono, wall, run, delay, run_slip, delay_slip;
+    i64 delay_ahead; /* the most delay was ahead of the wall clock in this life */
+    struct {
+        i64 run, delay;
+    } safe, mark; /* clocks that surely are written down; the next such */
+    bool tight;
+    i64 loose_run; /* since when there has been room */
+
+    u64 moves, floor, orders, era; /* era: index at the last census */
+    u64 fence_top, fence_told;
+
+    struct op *parked[PARKED_MAX];
+    u32 parked_count;
+
+    /* The census. */
+    bool clean, *cuts; /* [moves - floor + 1] */
+    struct stretch *stretches;
+};
+
+/* model.c */
+struct message *message_new(struct model *m, u32 queue, const struct send_item *item);
+void message_learn_id(struct model *m, struct message *msg, slice id);
+void set_add(struct set *s, const struct phase *p);
+void close_set(const struct model *m, const struct message *msg, const struct set *in, struct set *out);
+bool phase_settled(const struct phase *p);
+bool surely_settled(const struct model *m, const struct message *msg);
+bool surely_ready(const struct model *m, const struct message *msg);
+bool any_surely_ready(const struct model *m, u32 queue);
+void queue_set(struct model *m, u32 queue, bool paused);
+void queue_touch(struct model *m, u32 queue);
+const char *at_name(enum at at);
+void set_describe(const struct set *s, struct buf *out);
+void parked_remove(struct model *m, const struct op *op);
+
+/* Does this state explain what was seen? Then *next, a copy of it, is moved on. */
+typedef bool (*explain_fn)(const struct model *m, const struct message *msg, struct phase *next, void *ctx);
+/* Keeps what explains; false if nothing does. */
+bool filter_set(const struct model *m, const struct message *msg, const struct set *in, explain_fn explain, void *ctx,
+                struct set *out);
+/* The same for the message itself; fails the seed if nothing explains it. Returns the move's index. */
+u64 message_move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what);
+
+static inline struct message **key_slot(const struct model *m, u32 queue, u32 key) {
+    return &m->keys[queue * m->key_count + key];
+}
+
+/* model_view.c: what a reply shows of a message */
+struct shown {
+    struct arena *scratch;
+    struct view view;
+    slice state;
+    bool full; /* a key's whole view: counts, steps, attempts too */
+};
+bool explain_shown(const struct model *m, const struct message *msg, struct phase *next, void *shown);
+bool result_matches(struct arena *scratch, const struct view *v, const struct phase *p);
+bool steps_match(struct arena *scratch, const struct view *v, const struct note *steps);
+void check_shown_identity(struct model *m, struct message *msg, const struct view *v);
+void check_shown_duplicates(struct model *m, struct message *msg, const struct view *v);
+
+/* model_settle.c */
+void answered_settle(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch);
+void note_add(const struct model *m, const struct note **list, slice name, slice content_type, slice result);
+
+#endif

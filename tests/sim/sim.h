@@ -1,0 +1,274 @@
+/* The seeded simulator: the real broker, core and file journal in a world where one number decides everything.
+ *
+ *   main.c    seeds, ranges, processes, TAP
+ *   world.c   clocks, turns, the broker's lives: boot, crash, clean restart; the phases of a seed
+ *   disk.c    a disk that fails on purpose, in front of the journal room's simulated disk
+ *   net.c     calls between clients and broker: delayed, doubled, lost, cut off
+ *   clients.c what clients do, well or badly behaved
+ *   model*.c  what the broker may answer (model.h)
+ *   view.c    JSON replies taken apart
+ *
+ * Nothing here reads a clock or depends on an address: the same seed gives the same run. */
+#ifndef HAPAX_SIM_SIM_H
+#define HAPAX_SIM_SIM_H
+
+#include "base/base.h"
+#include "broker/broker.h"
+#include "journal/disk_sim.h"
+#include "journal/file.h"
+
+/* ---- what happened over a run, so that the simulator cannot silently stop testing something */
+#define TALLY_LIST(X)                                                                                                  \
+    X(turns) X(requests) X(replies_delivered) X(requests_lost) X(requests_doubled) X(replies_lost)                    \
+    X(polls_cut) X(replies_unwritten) X(leases_undone) X(kills) X(power_cuts) X(crashes_in_recovery)                  \
+    X(clean_restarts) X(failed_syncs) X(failed_writes) X(torn_tails) X(moves_lost) X(disk_full_phases)                \
+    X(sync_stalls) X(broker_stops) X(wall_steps_back) X(wall_steps_ahead) X(segments_dropped)                         \
+    X(accepted) X(duplicates) X(duplicates_settled) X(conflicts) X(readmitted) X(batches) X(waits_parked)             \
+    X(waits_settled) X(waits_timed_out) X(polls_parked) X(polls_woken) X(polls_empty) X(delivered) X(redelivered)     \
+    X(acked) X(ack_repeated) X(ack_late) X(fenced) X(settled_otherwise) X(token_garbled) X(token_unknown)             \
+    X(nack_transient) X(nack_unknown) X(nack_poison) X(nack_rejected) X(nack_absent) X(nack_repeated) X(dead)         \
+    X(dead_by_crashes) X(expired) X(reservations_expired) X(extended) X(revived) X(steps) X(steps_repeated)           \
+    X(started) X(released) X(cancelled) X(ttl_cancelled) X(paused) X(refused_full) X(acks_when_full)                  \
+    X(group_deliveries) X(lookups) X(lists) X(long_runs) X(shutdown_refusals)
+
+struct tally {
+#define TALLY_FIELD(name) u64 name;
+    TALLY_LIST(TALLY_FIELD)
+#undef TALLY_FIELD
+};
+extern struct tally tally;
+
+/* ---- memory that lives as long as a seed, or as one reply */
+struct arena {
+    struct arena_chunk *chunks;
+};
+void *arena_alloc(struct arena *a, size_t bytes); /* zeroed */
+slice arena_copy(struct arena *a, slice s);
+slice arena_printf(struct arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void arena_reset(struct arena *a);
+
+/* ---- the trace, kept only while one seed is replayed */
+void trace_open(bool to_stderr);
+void trace(const char *fmt, ...) PRINTF_LIKE(1, 2);
+extern bool tracing;
+/* Something is wrong: says what and where, and ends the process with status 1. */
+_Noreturn void sim_fail(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
+/* ---- requests as clients mean them */
+enum verb_kind { DO_ACK, DO_NACK, DO_EXTEND, DO_STEP, DO_START, DO_RELEASE };
+enum nack_class { NACK_TRANSIENT, NACK_UNKNOWN, NACK_POISON, NACK_REJECTED, NACK_ABSENT };
+const char *verb_name(enum verb_kind v);
+const char *nack_name(enum nack_class c);
+
+enum op_kind {
+    OP_SEND,
+    OP_BATCH,
+    OP_RECEIVE,
+    OP_SETTLE,
+    OP_KEY,
+    OP_RESULT,
+    OP_LIST,
+    OP_QUEUE,
+    OP_PAUSE,
+    OP_RESUME,
+    OP_CANCEL,
+};
+
+struct message; /* the model's */
+
+struct send_item {
+    u32 key;
+    u32 variant; /* of the payload: another one is a conflict */
+    u32 group;   /* 0: none */
+    i64 delay_ms, ttl_ms;
+    bool attr;
+};
+
+/* A lease as the model saw it handed out. Clients get to know it only when the reply is delivered. */
+struct lease {
+    struct message *message;
+    slice token;
+    u64 fence;
+    bool explicit_start;
+};
+
+struct settle_item {
+    const struct lease *lease;
+    bool garbled;
+    enum nack_class class;
+    i64 delay_ms, lease_ms;
+    slice result, effect_id, name;
+    bool result_json;
+};
+
+struct op {
+    enum op_kind kind;
+    u32 number; /* of its call, for the trace */
+    u32 queue;
+    i64 wait_ms;
+    /* send, batch; key and result use items[0].key */
+    struct send_item *sends;
+    u32 count;
+    /* receive */
+    u32 max;
+    i64 lease_ms;
+    bool explicit_start;
+    /* settle */
+    enum verb_kind verb;
+    bool array;
+    struct settle_item *settles;
+    /* list, cancel */
+    slice state, id;
+    struct message *target;
+
+    /* The model's notes. */
+    bool parked;
+    bool was_duplicate;        /* a parked send: how it would have been answered */
+    struct message *waits_for; /* a parked send or result */
+    i64 parked_mono;
+    u64 saw;                   /* index of the latest move the reply tells of */
+    struct lease **leases;
+    u32 lease_count;
+};
+
+/* Names and bytes of keys and payloads are functions of their numbers. */
+slice queue_text(u32 queue);
+slice key_text(struct arena *a, u32 key);
+slice payload_text(struct arena *a, u32 queue, u32 key, u32 variant);
+slice group_text(struct arena *a, u32 group);
+
+/* ---- a seed's character: which faults, how often, how busy */
+struct profile {
+    u64 seed;
+    u32 queues, keys, groups;
+    u32 turns;
+    u32 producers, consumers; /* calls each side keeps going */
+    u32 dt_ms;                /* typical length of a turn */
+    u32 segment_bytes;
+    u64 capacity;
+    /* chances in 10,000 per turn or per call */
+    u32 crash, clean_restart, stop, wall_step, fail_disk, full_disk, stall;
+    u32 lose_request, lose_reply, double_request, cut_poll, unwritten, crash_in_recovery;
+    u32 slow_disk; /* chance that a turn does no disk work */
+    u32 nack, stale, conflict, group, delay, ttl, explicit_start, batch, prefer_wait, big_result;
+    bool long_run;
+    bool drift;
+};
+
+/* ---- the world */
+enum call_state { CALL_FREE, CALL_TRAVELLING, CALL_IN_BROKER, CALL_ANSWERED, CALL_RETURNING };
+
+struct call {
+    enum call_state state;
+    struct op *op;
+    void *user; /* the broker's */
+    i64 at_ms;  /* when it arrives, or its reply does */
+    i64 cut_ms; /* the client hangs up then; 0: never */
+    bool lose_reply;
+    u64 after, receipt;
+    bool well_behaved; /* of the last phase: never lost */
+    u32 actor;
+};
+
+#define CALLS_MAX 256u
+#define HELD_MAX  48u
+
+struct world {
+    struct profile profile;
+    struct rng rng;
+    struct arena arena, scratch;
+    struct model *model;
+
+    i64 mono_ms, wall_ms, drift_acc;
+    struct disk *inner, *disk;
+    struct faults *faults;
+    struct journal *journal;
+    struct broker *broker;
+    u64 secret_seed, lives;
+    u64 sim_stall; /* turns without disk work left */
+    u32 full_left; /* turns with a full disk left */
+    bool faults_on, draining;
+    u64 first_seen_segment;
+
+    struct call calls[CALLS_MAX];
+    u32 calls_live;
+    u32 next_call;
+    struct call *asking; /* the call broker_request is working on */
+    struct {
+        struct call *call;
+        struct http_reply reply;
+        struct buf bytes; /* body, then fields */
+    } late[CALLS_MAX];
+    u32 late_count;
+
+    struct lease *held[HELD_MAX]; /* what consumers think they hold */
+    struct lease *stale[HELD_MAX];
+    u32 held_count, stale_count;
+    bool draining_phase;
+};
+
+static inline struct broker_time world_time(const struct world *w) {
+    return (struct broker_time){.mono_ms = w->mono_ms, .wall_ms = w->wall_ms};
+}
+static inline bool chance(struct world *w, u32 in_10000) { return rng_below(&w->rng, 10000) < in_10000; }
+static inline i64 between(struct world *w, i64 low, i64 high) {
+    return low + (i64)rng_below(&w->rng, (u64)(high - low + 1));
+}
+
+/* world.c */
+void sim_run(u64 seed);
+bool world_dead(struct world *w); /* the journal failed: the process has to go */
+
+/* disk.c */
+enum fault_kind { FAULT_NONE, FAULT_SYNC, FAULT_WRITE, FAULT_DIE };
+struct disk *faulty_disk_new(struct disk *inner, struct faults **out);
+/* After `ops` more changing operations the next fitting one fails; FAULT_DIE: that one and all later ones do nothing. */
+void fault_arm(struct faults *f, enum fault_kind kind, u32 ops);
+bool fault_fired(const struct faults *f);
+void fault_clear(struct faults *f);
+
+/* net.c */
+struct call *net_send(struct world *w, struct op *op, u32 actor, bool well_behaved);
+void net_arrivals(struct world *w);
+void net_cuts(struct world *w);
+void net_release(struct world *w);
+void net_respond(void *ctx, void *conn, const struct http_reply *reply);
+void net_forget_all(struct world *w); /* the process is gone, and every connection with it */
+/* A question out of band, answered at once and durably: the census after a restart. The reply lives in w->scratch. */
+void net_ask(struct world *w, struct op *op, struct http_reply *out);
+void net_settle_late(struct world *w);
+
+/* clients.c */
+void clients_act(struct world *w);
+void clients_delivered(struct world *w, const struct op *op, u32 actor);
+void clients_drain(struct world *w); /* one turn of well-behaved work */
+bool clients_idle(const struct world *w);
+
+/* request.c */
+struct request {
+    struct http_request http;
+    struct http_field fields[16];
+};
+void request_build(struct arena *a, const struct op *op, struct request *out);
+
+/* view.c: a JSON object or array taken apart; texts are unescaped and live in the arena */
+struct member {
+    slice name, text, raw; /* text: of a string, else the raw value */
+    bool is_string, is_null;
+};
+struct view {
+    struct member *at;
+    u32 count;
+    bool ok, is_array;
+};
+struct view view_of(struct arena *a, slice json);
+const struct member *view_get(const struct view *v, const char *name); /* NULL: not there */
+slice view_text(const struct view *v, const char *name);               /* empty if absent */
+bool view_i64(const struct view *v, const char *name, i64 *out);
+bool view_is(const struct view *v, const char *name, const char *text);
+bool view_true(const struct view *v, const char *name);
+bool view_time(const struct view *v, const char *name, i64 *out);
+/* {"content_type","body","encoding"}: the bytes. */
+bool view_bytes(struct arena *a, const struct view *v, const char *name, slice *out);
+
+#endif

@@ -1,0 +1,1148 @@
+/* The server on a real socket. Server and clients share one thread: pump() sleeps until either side has something to
+ * do, runs the loop once without blocking and reads what the clients got; a test waits for a condition, never for a
+ * time. */
+#include "net/http.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include <cmocka.h>
+
+#include "http_corpus.h"
+
+#define CLIENTS_MAX 1100
+#define PATIENCE_MS 20000
+
+struct client {
+    int fd;
+    bool eof, deaf; /* deaf: does not read */
+    struct buf got;
+};
+
+static uv_loop_t loop;
+static struct http_server *server;
+static struct client clients[CLIENTS_MAX];
+static size_t client_count;
+
+/* What the handler saw. */
+static struct buf seen; /* "METHOD-NUMBER PATH[body length];" for every request */
+static struct http_conn *waiting[64];
+static size_t waiting_count, gone_count, turns, fates_true, fates_false, closed_calls;
+static u64 fate_receipts;
+static int handler_depth, deepest;
+static u64 bytes_out_at_turn_end;
+static bool close_in_handler, respond_to_waiting;
+
+static void reply_to(struct http_conn *conn, u16 status, slice body, u64 after, u64 receipt) {
+    struct http_reply reply = {
+        .status = status, .content_type = SL("text/plain"), .body = body, .after = after, .receipt = receipt};
+    http_respond(conn, &reply);
+}
+
+static u64 number_in(slice query) {
+    u64 n = 0;
+    slice_u64(query, &n);
+    return n;
+}
+
+static void reply_big(struct http_conn *conn, u64 n) {
+    char *body = mem_alloc((size_t)n + 1);
+    memset(body, 'b', (size_t)n);
+    reply_to(conn, 200, slice_of(body, (size_t)n), 0, 0);
+    mem_free(body);
+}
+
+static void answer(struct http_conn *conn, const struct http_request *req) {
+    u64 n = number_in(req->query);
+    if (slice_eq(req->path, SL("/later"))) {
+        http_conn_set_user(conn, &waiting[waiting_count]);
+        waiting[waiting_count++] = conn;
+    } else if (slice_eq(req->path, SL("/park"))) {
+        reply_to(conn, 200, req->query, n, 0);
+    } else if (slice_eq(req->path, SL("/receipt"))) {
+        reply_to(conn, 200, req->query, n, n);
+    } else if (slice_eq(req->path, SL("/big"))) {
+        reply_big(conn, n);
+    } else if (slice_eq(req->path, SL("/status"))) {
+        reply_to(conn, (u16)n, SL("text"), 0, 0);
+    } else if (slice_eq(req->path, SL("/close"))) {
+        http_respond(conn, &(struct http_reply){.status = 200, .close = true, .body = SL("bye")});
+    } else if (slice_eq(req->path, SL("/inject"))) {
+        http_respond(conn, &(struct http_reply){.status = 200, .content_type = SL("a\r\nEvil: 1"), .body = SL("x")});
+    } else {
+        reply_to(conn, 200, req->body.n ? req->body : req->path, 0, 0);
+    }
+}
+
+static void on_request(void *ctx, struct http_conn *conn, const struct http_request *req) {
+    (void)ctx;
+    if (++handler_depth > deepest) deepest = handler_depth;
+    buf_printf(&seen, "%d %.*s[%zu];", (int)req->method, (int)req->path.n, req->path.p, req->body.n);
+    if (respond_to_waiting && waiting_count) {
+        respond_to_waiting = false;
+        reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
+    }
+    if (close_in_handler) http_server_close(server);
+    answer(conn, req);
+    handler_depth--;
+}
+
+static u64 body_limit(void *ctx, const struct http_request *head) {
+    (void)ctx;
+    (void)head;
+    return HTTP_CORPUS_LIMIT;
+}
+
+static void on_gone(void *ctx, struct http_conn *conn) {
+    (void)ctx;
+    gone_count++;
+    struct http_conn **slot = http_conn_user(conn);
+    if (!slot) return;
+    *slot = waiting[--waiting_count];
+    http_conn_set_user(*slot, slot);
+}
+
+static void on_fate(void *ctx, u64 receipt, bool written) {
+    (void)ctx;
+    assert_false(fate_receipts >> receipt & 1); /* once */
+    fate_receipts |= (u64)1 << receipt;
+    if (written)
+        fates_true++;
+    else
+        fates_false++;
+}
+
+static void on_turn_end(void *ctx) {
+    (void)ctx;
+    struct http_server_stats stats;
+    http_server_stats_get(server, &stats);
+    bytes_out_at_turn_end = stats.bytes_out;
+    turns++;
+}
+
+static void render_error(void *ctx, u16 status, const char *code, const char *detail, struct buf *body) {
+    (void)ctx;
+    buf_printf(body, "{\"status\":%u,\"code\":\"%s\",\"detail\":\"%s\"}", (unsigned)status, code, detail);
+}
+
+static const struct http_handler handler = {.on_request = on_request,
+                                            .body_limit = body_limit,
+                                            .on_gone = on_gone,
+                                            .on_fate = on_fate,
+                                            .on_turn_end = on_turn_end,
+                                            .render_error = render_error};
+
+/* ---- clients */
+
+static void start(const struct http_limits *limits) {
+    struct errbuf err;
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(http_server_open(&loop, "127.0.0.1", 0, limits, &handler, &server, &err), ST_OK);
+}
+
+static int dial_port(u16 port) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return fd;
+}
+
+static struct client *dial(void) {
+    assert_true(client_count < CLIENTS_MAX);
+    struct client *c = &clients[client_count++];
+    *c = (struct client){.fd = dial_port(http_server_port(server))};
+    return c;
+}
+
+static void hang_up(struct client *c, bool reset) {
+    struct linger hard = {.l_onoff = 1, .l_linger = 0};
+    if (reset) setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+    close(c->fd);
+    c->fd = -1;
+}
+
+static void listen_to(struct client *c) {
+    char space[65536];
+    while (c->fd >= 0 && !c->eof && !c->deaf) {
+        ssize_t n = recv(c->fd, space, sizeof space, 0);
+        if (n < 0 && errno == EAGAIN) return;
+        if (n <= 0)
+            c->eof = true;
+        else
+            buf_add(&c->got, space, (size_t)n);
+    }
+}
+
+static void pump(void) {
+    static struct pollfd fds[CLIENTS_MAX + 1];
+    size_t n = 0;
+    uv_update_time(&loop);
+    fds[n++] = (struct pollfd){.fd = uv_backend_fd(&loop), .events = POLLIN};
+    for (size_t i = 0; i < client_count; i++)
+        if (clients[i].fd >= 0 && !clients[i].eof && !clients[i].deaf)
+            fds[n++] = (struct pollfd){.fd = clients[i].fd, .events = POLLIN};
+    int timeout = uv_backend_timeout(&loop);
+    poll(fds, n, timeout < 0 || timeout > 10 ? 10 : timeout);
+    uv_run(&loop, UV_RUN_NOWAIT);
+    for (size_t i = 0; i < client_count; i++) listen_to(&clients[i]);
+}
+
+static i64 patience_over;
+static void be_patient(void) {
+    patience_over = clock_mono_ms() + PATIENCE_MS;
+}
+static bool still_patient(const char *what, int line) {
+    if (clock_mono_ms() > patience_over) fail_msg("line %d: in vain waited for %s", line, what);
+    return true;
+}
+
+#define WAIT_FOR(cond)                                                                                                 \
+    do {                                                                                                               \
+        be_patient();                                                                                                  \
+        while (!(cond) && still_patient(#cond, __LINE__)) pump();                                                      \
+    } while (0)
+
+/* Everything that is under way has arrived: another connection has asked and been answered since, twice. */
+static void quiesce(void) {
+    for (int i = 0; i < 2; i++) {
+        struct client *c = dial();
+        assert_int_equal(send(c->fd, "GET /ping HTTP/1.0\r\n\r\n", 22, 0), 22);
+        WAIT_FOR(c->eof);
+        close(c->fd);
+        buf_free(&c->got);
+        client_count--;
+    }
+}
+
+static void say(struct client *c, slice text) {
+    be_patient();
+    while (text.n && still_patient("room to send", __LINE__)) {
+        ssize_t n = send(c->fd, text.p, text.n, MSG_NOSIGNAL);
+        if (n < 0) {
+            if (errno != EAGAIN) return; /* the server hung up: the test will see */
+            pump();
+            continue;
+        }
+        text = slice_of(text.p + n, text.n - (size_t)n);
+    }
+}
+
+static void get(struct client *c, const char *target) {
+    struct buf b = {0};
+    buf_printf(&b, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", target);
+    say(c, buf_slice(&b));
+    buf_free(&b);
+}
+
+static bool has(struct client *c, const char *text) {
+    return c->got.len && memmem(c->got.p, c->got.len, text, strlen(text));
+}
+
+static size_t count_of(const struct buf *b, const char *text) {
+    size_t n = 0, len = strlen(text);
+    for (const char *p = b->p, *end = b->p + b->len; b->len && (p = memmem(p, (size_t)(end - p), text, len)); p += len)
+        n++;
+    return n;
+}
+
+static size_t replies(struct client *c) {
+    return count_of(&c->got, "HTTP/1.1 ");
+}
+
+static bool saw(const char *text) {
+    return seen.len && memmem(seen.p, seen.len, text, strlen(text));
+}
+
+static struct http_server_stats stats(void) {
+    struct http_server_stats s;
+    http_server_stats_get(server, &s);
+    return s;
+}
+
+static int set_up(void **state) {
+    (void)state;
+    client_count = waiting_count = gone_count = turns = fates_true = fates_false = closed_calls = 0;
+    fate_receipts = bytes_out_at_turn_end = 0;
+    handler_depth = deepest = 0;
+    close_in_handler = respond_to_waiting = false;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    if (server) http_server_close(server);
+    server = NULL;
+    for (size_t i = 0; i < client_count; i++) {
+        if (clients[i].fd >= 0) close(clients[i].fd);
+        buf_free(&clients[i].got);
+    }
+    client_count = 0;
+    uv_run(&loop, UV_RUN_DEFAULT);
+    int left = uv_loop_close(&loop);
+    buf_free(&seen);
+    return left;
+}
+
+/* ---- order and release */
+
+static void pipelined_requests_are_answered_in_order_on_one_connection(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    struct buf all = {0};
+    for (int i = 0; i < 500; i++) buf_printf(&all, "POST /e HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n=%04d", i);
+    say(c, buf_slice(&all));
+    WAIT_FOR(replies(c) == 500 && has(c, "=0499"));
+    const char *at = c->got.p;
+    for (int i = 0; i < 500; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "=%04d", i);
+        at = memmem(at, (size_t)(c->got.p + c->got.len - at), text, 5);
+        assert_non_null(at);
+    }
+    assert_int_equal(stats().requests, 500);
+    buf_free(&all);
+}
+
+static void requests_cut_anywhere_are_answered_the_same(void **state) {
+    (void)state;
+    start(NULL);
+    static const slice two =
+        SL("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nfirst"
+           "POST /b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nsec\r\n3\r\nond\r\n0\r\n\r\n"
+           "GET /third HTTP/1.1\r\nHost: a\r\n\r\n");
+    struct client *c = dial();
+    for (size_t cut = 0; cut <= two.n; cut++) {
+        size_t before = replies(c);
+        say(c, slice_of(two.p, cut));
+        WAIT_FOR(stats().bytes_in == cut * two.n + cut);
+        say(c, slice_of(two.p + cut, two.n - cut));
+        WAIT_FOR(replies(c) == before + 3 && c->got.len >= 6 && memcmp(c->got.p + c->got.len - 6, "/third", 6) == 0);
+        assert_int_equal(count_of(&c->got, "\r\n\r\nfirstHTTP"), cut + 1);
+        assert_int_equal(count_of(&c->got, "\r\n\r\nsecondHTTP"), cut + 1);
+    }
+    assert_int_equal(stats().requests, 3 * (two.n + 1));
+}
+
+static void a_reply_waits_for_its_position_and_holds_back_those_behind_it(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial(), *other = dial();
+    get(c, "/first");
+    get(c, "/park?10");
+    get(c, "/park?20");
+    get(c, "/last");
+    get(other, "/park?15");
+    WAIT_FOR(has(c, "/first") && saw("/last") && count_of(&seen, "/park") == 3);
+    quiesce();
+    assert_int_equal(replies(c), 1);
+    http_release(server, 9);
+    quiesce();
+    assert_int_equal(replies(c), 1);
+    http_release(server, 10);
+    WAIT_FOR(replies(c) == 2);
+    quiesce();
+    assert_int_equal(replies(c), 2);
+    assert_int_equal(replies(other), 0);
+    http_release(server, 20);
+    WAIT_FOR(replies(c) == 4 && replies(other) == 1 && has(c, "/last"));
+    get(c, "/park?20"); /* already durable */
+    WAIT_FOR(replies(c) == 5);
+}
+
+static void the_handler_ends_its_turn_before_any_of_its_replies_leaves(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    get(c, "/one");
+    WAIT_FOR(replies(c) == 1);
+    assert_true(turns >= 1);
+    assert_int_equal(bytes_out_at_turn_end, 0);
+}
+
+/* ---- answering later */
+
+static void requests_behind_one_answered_later_wait_for_it(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    get(c, "/before");
+    get(c, "/later");
+    get(c, "/after");
+    get(c, "/later");
+    get(c, "/end");
+    WAIT_FOR(waiting_count == 1 && has(c, "/before"));
+    quiesce();
+    assert_false(saw("/after"));
+    reply_to(waiting[--waiting_count], 200, SL("late-one"), 0, 0);
+    WAIT_FOR(has(c, "late-one") && has(c, "/after") && waiting_count == 1);
+    assert_false(saw("/end"));
+    reply_to(waiting[--waiting_count], 200, SL("late-two"), 0, 0);
+    WAIT_FOR(has(c, "/end"));
+    assert_int_equal(replies(c), 5);
+    assert_int_equal(gone_count, 0);
+}
+
+static void answering_one_connection_from_anothers_request_never_reenters_the_handler(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *a = dial(), *b = dial();
+    get(a, "/later");
+    get(a, "/next");
+    WAIT_FOR(waiting_count == 1);
+    respond_to_waiting = true;
+    get(b, "/trigger");
+    WAIT_FOR(has(a, "late") && has(a, "/next") && has(b, "/trigger"));
+    assert_int_equal(deepest, 1);
+}
+
+static void answer_timer(uv_timer_t *t) {
+    reply_to(waiting[--waiting_count], 200, SL("from a timer"), 0, 0);
+    uv_close((uv_handle_t *)t, NULL);
+}
+
+static void a_reply_made_in_a_timer_leaves_at_once(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    get(c, "/later");
+    WAIT_FOR(waiting_count == 1);
+    static uv_timer_t timer;
+    uv_timer_init(&loop, &timer);
+    uv_timer_start(&timer, answer_timer, 1, 0);
+    be_patient();
+    while (waiting_count && still_patient("the timer", __LINE__)) uv_run(&loop, UV_RUN_ONCE);
+    uv_run(&loop, UV_RUN_NOWAIT); /* the loop was left right after the timer: let it reach the poll, no further */
+    listen_to(c);
+    assert_true(has(c, "from a timer"));
+}
+
+/* Send until nothing more is taken, or `most` bytes. */
+static size_t stuff(struct client *c, size_t most) {
+    char *junk = mem_alloc(65536);
+    memset(junk, 'x', 65536);
+    size_t sent = 0;
+    for (int idle = 0; idle < 20 && sent < most;) {
+        ssize_t n = send(c->fd, junk, most - sent < 65536 ? most - sent : 65536, MSG_NOSIGNAL);
+        idle = n > 0 ? 0 : idle + 1;
+        if (n > 0) sent += (size_t)n;
+        pump();
+    }
+    mem_free(junk);
+    return sent;
+}
+
+static void input_behind_a_waiting_request_is_bounded_and_its_client_still_watched(void **state) {
+    (void)state;
+    start(&(struct http_limits){.head_ms = 40});
+    for (int reset = 0; reset < 2; reset++) {
+        struct client *c = dial();
+        u64 before = stats().bytes_in;
+        get(c, "/later");
+        WAIT_FOR(waiting_count == 1);
+        size_t sent =
+            stuff(c, reset ? 64 << 20 : 128 << 10); /* an end of input is seen only where it fits the window */
+        assert_true(reset ? sent < 64 << 20 : sent == 128 << 10);
+        quiesce();
+        assert_true(stats().bytes_in - before < (66 << 10)); /* the rest waits in the kernel */
+        assert_int_equal(gone_count, reset);
+        hang_up(c, reset);
+        WAIT_FOR(gone_count == (size_t)reset + 1 && stats().connections == 0);
+    }
+}
+
+/* ---- clients that leave */
+
+static void a_waiting_request_whose_client_leaves_is_gone(void **state) {
+    (void)state;
+    start(NULL);
+    for (int reset = 0; reset < 2; reset++) {
+        struct client *c = dial();
+        get(c, "/later");
+        get(c, "/never");
+        WAIT_FOR(waiting_count == 1);
+        hang_up(c, reset);
+        WAIT_FOR(gone_count == (size_t)reset + 1 && stats().connections == 0);
+        assert_int_equal(waiting_count, 0);
+    }
+    assert_false(saw("/never"));
+}
+
+static void whole_requests_before_the_end_of_input_are_answered_and_the_rest_is_forgotten(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    say(c, SL("GET /one HTTP/1.1\r\nHost: a\r\n\r\nPOST /two HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhell"));
+    shutdown(c->fd, SHUT_WR);
+    WAIT_FOR(c->eof);
+    assert_true(has(c, "/one"));
+    assert_int_equal(replies(c), 1);
+    assert_false(saw("/two"));
+
+    c = dial();
+    say(c, SL("POST /three HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n"));
+    shutdown(c->fd, SHUT_WR);
+    WAIT_FOR(c->eof);
+    assert_int_equal(c->got.len, 0);
+    assert_false(saw("/three"));
+    WAIT_FOR(stats().connections == 0);
+}
+
+static void parked_replies_still_leave_after_the_client_closed_its_side(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    get(c, "/park?5");
+    get(c, "/behind");
+    shutdown(c->fd, SHUT_WR);
+    WAIT_FOR(saw("/behind"));
+    quiesce();
+    assert_false(c->eof);
+    http_release(server, 5);
+    WAIT_FOR(c->eof);
+    assert_int_equal(replies(c), 2);
+}
+
+static void a_receipt_is_told_once_whether_its_reply_was_written(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    get(c, "/receipt?1");
+    get(c, "/receipt?2");
+    get(c, "/plain");
+    get(c, "/receipt?3");
+    WAIT_FOR(count_of(&seen, "/receipt") == 3);
+    assert_int_equal(fates_true + fates_false, 0);
+    http_release(server, 2);
+    WAIT_FOR(replies(c) == 3);
+    assert_int_equal(fates_true, 2);
+    assert_int_equal(fates_false, 0);
+    hang_up(c, true);
+    WAIT_FOR(stats().connections == 0);
+    assert_int_equal(fates_false, 1);
+    http_release(server, 100);
+    quiesce();
+    assert_int_equal(fates_true + fates_false, 3);
+}
+
+/* What is stuck behind a client that does not read has not been written. */
+static void a_receipt_behind_a_full_socket_is_not_written(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    c->deaf = true;
+    int room = 4096;
+    setsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    http_release(server, 10);
+    get(c, "/receipt?1");
+    get(c, "/big?900000"); /* not enough to stop the requests behind it, too much for the socket with the next */
+    get(c, "/big?20000000");
+    WAIT_FOR(count_of(&seen, "/big") == 2);
+    WAIT_FOR(fates_true == 1);
+    hang_up(c, true);
+    WAIT_FOR(stats().connections == 0);
+
+    c = dial();
+    c->deaf = true;
+    setsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    get(c, "/later");
+    WAIT_FOR(waiting_count == 1);
+    get(c, "/receipt?2");
+    struct buf big = {0};
+    buf_grow(&big, 20000000);
+    memset(big.p, 'x', 20000000);
+    reply_to(waiting[--waiting_count], 200, slice_of(big.p, 20000000), 0, 0);
+    quiesce();
+    assert_false(saw("/receipt[0];1 /receipt")); /* requests behind that much unread output are not even taken */
+    assert_int_equal(fates_true + fates_false, 1);
+    hang_up(c, true);
+    WAIT_FOR(stats().connections == 0);
+    buf_free(&big);
+}
+
+/* ---- forms of replies */
+
+static void head_is_answered_like_get_without_the_body(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    say(c, SL("HEAD /path HTTP/1.1\r\nHost: a\r\n\r\nGET /path HTTP/1.1\r\nHost: a\r\n\r\n"));
+    WAIT_FOR(has(c, "\r\n\r\n/path"));
+    size_t n = c->got.len - 5;
+    assert_int_equal(n % 2, 0);
+    assert_memory_equal(c->got.p, c->got.p + n / 2, n / 2);
+    assert_true(has(c, "Content-Length: 5\r\n"));
+}
+
+static void replies_without_content_carry_no_length(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    get(c, "/status?204");
+    get(c, "/status?304");
+    get(c, "/end");
+    WAIT_FOR(has(c, "/end"));
+    assert_int_equal(count_of(&c->got, "Content-Length"), 1);
+    assert_false(has(c, "\r\n\r\ntext"));
+}
+
+static void http_1_0_closes_unless_asked_to_stay(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    say(c, SL("GET /stay HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
+    WAIT_FOR(has(c, "/stay"));
+    assert_true(has(c, "Connection: keep-alive\r\n"));
+    say(c, SL("GET /go HTTP/1.0\r\n\r\nGET /never HTTP/1.0\r\n\r\n"));
+    WAIT_FOR(c->eof);
+    assert_true(has(c, "Connection: close\r\n"));
+    assert_false(saw("/never"));
+}
+
+static void nothing_is_answered_after_a_reply_that_closes(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial(), *d = dial();
+    get(c, "/close");
+    get(c, "/never");
+    say(d, SL("GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /never HTTP/1.1\r\nHost: a\r\n\r\n"));
+    WAIT_FOR(c->eof && d->eof);
+    assert_int_equal(replies(c) + replies(d), 2);
+    assert_true(has(c, "Connection: close\r\n") && has(d, "Connection: close\r\n"));
+    assert_false(saw("/never"));
+}
+
+static void a_content_type_cannot_write_header_lines(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    get(c, "/inject");
+    WAIT_FOR(replies(c) == 1);
+    assert_false(has(c, "Evil"));
+}
+
+/* ---- 100-continue */
+
+static void continue_is_said_only_when_the_body_is_wanted_and_missing(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    say(c, SL("POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"));
+    WAIT_FOR(has(c, "HTTP/1.1 100 Continue\r\n\r\n"));
+    say(c, SL("hello"));
+    WAIT_FOR(has(c, "\r\n\r\nhello"));
+
+    c = dial();
+    say(c, SL("POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\nhello"));
+    WAIT_FOR(has(c, "\r\n\r\nhello"));
+    say(c, SL("POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    WAIT_FOR(has(c, "100 Continue"));
+    say(c, SL("2\r\nyo\r\n0\r\n\r\n"));
+    WAIT_FOR(has(c, "\r\n\r\nyo"));
+    say(c, SL("POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 0\r\n\r\n"));
+    WAIT_FOR(replies(c) == 4);
+    assert_int_equal(count_of(&c->got, "100 Continue"), 1);
+
+    c = dial();
+    say(c, SL("POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1048577\r\n\r\n"));
+    WAIT_FOR(c->eof);
+    assert_true(has(c, "HTTP/1.1 413 "));
+    assert_int_equal(replies(c), 1);
+}
+
+static void continue_does_not_overtake_an_earlier_reply(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    get(c, "/park?7");
+    say(c, SL("POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"));
+    WAIT_FOR(saw("/park"));
+    quiesce();
+    assert_int_equal(c->got.len, 0);
+    http_release(server, 7);
+    WAIT_FOR(has(c, "HTTP/1.1 100 Continue\r\n\r\n"));
+    assert_memory_equal(c->got.p, "HTTP/1.1 200 OK", 15);
+    say(c, SL("hello"));
+    WAIT_FOR(has(c, "\r\n\r\nhello"));
+}
+
+/* ---- refusals */
+
+static slice smuggled = SL("GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
+
+static void expect_refusal(const struct http_case *t, struct client *c) {
+    char line[32];
+    snprintf(line, sizeof line, "HTTP/1.1 %d ", t->status);
+    if (!has(c, line) || !has(c, "Connection: close\r\n")) fail_msg("%s: no refusal with %d", t->name, t->status);
+    if (count_of(&c->got, "HTTP/1.1 ") - count_of(&c->got, "HTTP/1.1 200 ") != 1)
+        fail_msg("%s: answered twice", t->name);
+    if (saw("/smuggled")) fail_msg("%s: a request got through behind it", t->name);
+    const char *refusal = memmem(c->got.p, c->got.len, line, strlen(line));
+    slice rest = slice_of(refusal + 1, (size_t)(c->got.p + c->got.len - refusal - 1));
+    if (memmem(rest.p, rest.n, "HTTP/1.1 ", 9)) fail_msg("%s: something was said after the refusal", t->name);
+}
+
+static void run_corpus(bool byte_by_byte) {
+    for (size_t i = 0; i < HTTP_CORPUS_COUNT; i++) {
+        const struct http_case *t = &http_corpus[i];
+        client_count = 0;
+        struct client *c = dial();
+        for (size_t at = 0; byte_by_byte && at < t->bytes.n && !c->eof; at++) {
+            say(c, slice_of(t->bytes.p + at, 1));
+            pump();
+        }
+        if (!byte_by_byte) say(c, t->bytes);
+        if (t->status)
+            say(c, smuggled);
+        else
+            shutdown(c->fd, SHUT_WR);
+        WAIT_FOR(c->eof);
+        if (t->status)
+            expect_refusal(t, c);
+        else if (count_of(&c->got, "HTTP/1.1 200 ") == 0 || replies(c) > 2)
+            fail_msg("%s: not answered", t->name);
+        close(c->fd);
+        buf_free(&c->got);
+    }
+    client_count = 0;
+    WAIT_FOR(stats().connections == 0);
+}
+
+static void every_framing_doubt_is_refused_once_and_ends_the_connection(void **state) {
+    (void)state;
+    start(NULL);
+    run_corpus(false);
+}
+
+static void every_framing_doubt_is_refused_however_slowly_it_comes(void **state) {
+    (void)state;
+    start(NULL);
+    run_corpus(true);
+}
+
+static void a_refusal_stands_in_line_behind_earlier_replies(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    get(c, "/park?3");
+    say(c, SL("nonsense\r\n\r\n"));
+    WAIT_FOR(saw("/park"));
+    quiesce();
+    assert_int_equal(c->got.len, 0);
+    http_release(server, 3);
+    WAIT_FOR(c->eof);
+    assert_int_equal(replies(c), 2);
+    assert_memory_equal(c->got.p, "HTTP/1.1 200 ", 13);
+    assert_true(has(c, "HTTP/1.1 400 "));
+}
+
+static void a_client_still_sending_can_read_why_it_was_refused(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    struct buf body = {0};
+    buf_grow(&body, 3 << 20);
+    memset(body.p, 'x', 3 << 20);
+    say(c, SL("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3145728\r\n\r\n"));
+    say(c, slice_of(body.p, 3 << 20));
+    shutdown(c->fd, SHUT_WR);
+    WAIT_FOR(c->eof);
+    assert_true(has(c, "HTTP/1.1 413 "));
+    assert_true(has(c, "too_large"));
+    buf_free(&body);
+}
+
+static void too_long_lines_and_sections_get_their_own_status(void **state) {
+    (void)state;
+    start(NULL);
+    struct buf b = {0};
+    struct client *c = dial(), *d = dial();
+    buf_lit(&b, "GET /");
+    while (b.len < 9000) buf_char(&b, 'a');
+    say(c, buf_slice(&b));
+    WAIT_FOR(c->eof);
+    assert_true(has(c, "HTTP/1.1 414 "));
+    buf_reset(&b);
+    buf_lit(&b, "GET / HTTP/1.1\r\nHost: a\r\n");
+    while (b.len < 17000) buf_lit(&b, "X-Filler: 0123456789012345678901234567890123456789\r\n");
+    buf_add(&b, "Y: ", 3);
+    say(d, buf_slice(&b));
+    WAIT_FOR(d->eof);
+    assert_true(has(d, "HTTP/1.1 431 "));
+    buf_free(&b);
+}
+
+/* ---- limits */
+
+static void connections_above_the_limit_are_turned_away(void **state) {
+    (void)state;
+    start(&(struct http_limits){.connections_max = 2});
+    struct client *a = dial(), *b = dial();
+    get(a, "/a");
+    get(b, "/b");
+    WAIT_FOR(has(a, "/a") && has(b, "/b"));
+    struct client *c = dial();
+    WAIT_FOR(c->eof);
+    assert_true(has(c, "HTTP/1.1 503 "));
+    assert_int_equal(stats().refused, 1);
+    hang_up(a, false);
+    WAIT_FOR(stats().connections == 1);
+    struct client *d = dial();
+    get(d, "/d");
+    WAIT_FOR(has(d, "/d"));
+}
+
+static void unfinished_requests_above_the_limit_get_503(void **state) {
+    (void)state;
+    start(&(struct http_limits){.buffered_max = 100000});
+    struct client *a = dial(), *b = dial();
+    struct buf body = {0};
+    buf_grow(&body, 80000);
+    memset(body.p, 'x', 80000);
+    slice head = SL("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 80000\r\n\r\n");
+    say(a, head);
+    say(a, slice_of(body.p, 79999));
+    WAIT_FOR(stats().bytes_in == head.n + 79999);
+    say(b, head);
+    say(b, slice_of(body.p, 79999));
+    WAIT_FOR(b->eof);
+    assert_true(has(b, "HTTP/1.1 503 "));
+    assert_true(has(b, "Retry-After: "));
+    say(a, SL("x"));
+    WAIT_FOR(replies(a) == 1);
+    assert_true(has(a, "HTTP/1.1 200 "));
+    struct client *c = dial();
+    get(c, "/c");
+    WAIT_FOR(has(c, "/c")); /* and the room is free again */
+    buf_free(&body);
+}
+
+static void a_slow_reader_neither_blocks_others_nor_makes_the_server_hoard(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *slow = dial(), *quick = dial();
+    slow->deaf = true;
+    for (int i = 0; i < 100; i++) get(slow, "/big?300000");
+    WAIT_FOR(saw("/big"));
+    for (int i = 0; i < 50; i++) {
+        get(quick, "/quick");
+        WAIT_FOR(replies(quick) == (size_t)i + 1);
+    }
+    assert_true(count_of(&seen, "/big") < 60); /* what the kernel buffers, and 1 MiB */
+    slow->deaf = false;
+    WAIT_FOR(replies(slow) == 100 && slow->got.len > 30000000);
+    get(slow, "/more");
+    WAIT_FOR(has(slow, "/more"));
+}
+
+static void a_client_that_takes_nothing_is_dropped(void **state) {
+    (void)state;
+    start(&(struct http_limits){.write_ms = 60});
+    struct client *c = dial();
+    c->deaf = true;
+    get(c, "/big?30000000");
+    WAIT_FOR(stats().connections == 1);
+    WAIT_FOR(stats().connections == 0);
+    assert_int_equal(stats().timeouts, 1);
+}
+
+static void an_unfinished_head_times_out_with_408(void **state) {
+    (void)state;
+    start(&(struct http_limits){.head_ms = 50});
+    struct client *c = dial();
+    get(c, "/one");
+    say(c, SL("GET /two HTT"));
+    WAIT_FOR(c->eof);
+    assert_true(has(c, "/one"));
+    assert_true(has(c, "HTTP/1.1 408 "));
+    assert_int_equal(stats().timeouts, 1);
+}
+
+/* Its clock starts with the head's first byte, so bytes that go on trickling in do not help. */
+static void a_trickled_head_times_out_all_the_same(void **state) {
+    (void)state;
+    start(&(struct http_limits){.head_ms = 50});
+    struct client *c = dial();
+    say(c, SL("GET / HTTP/1.1\r\n"));
+    be_patient();
+    while (!c->eof && still_patient("the timeout", __LINE__)) {
+        say(c, SL("X: y\r\n"));
+        pump();
+    }
+    assert_true(has(c, "HTTP/1.1 408 ") || has(c, "HTTP/1.1 431 "));
+}
+
+static void a_body_slower_than_the_limit_times_out_with_408(void **state) {
+    (void)state;
+    start(&(struct http_limits){.body_grace_ms = 50, .body_bytes_per_s = 1000000});
+    static const slice heads[] = {SL("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n1234"),
+                                  SL("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel")};
+    for (size_t i = 0; i < 2; i++) {
+        struct client *c = dial();
+        say(c, heads[i]);
+        WAIT_FOR(c->eof);
+        assert_true(has(c, "HTTP/1.1 408 "));
+    }
+    assert_int_equal(stats().requests, 0);
+}
+
+static void idle_connections_close_and_waiting_ones_stay(void **state) {
+    (void)state;
+    start(&(struct http_limits){.idle_ms = 50});
+    struct client *idle = dial(), *used = dial(), *poll_client = dial(), *parked = dial();
+    get(poll_client, "/later");
+    get(parked, "/park?9");
+    get(used, "/used");
+    WAIT_FOR(idle->eof && used->eof && waiting_count == 1);
+    assert_int_equal(idle->got.len, 0);
+    assert_int_equal(replies(used), 1);
+    assert_false(poll_client->eof || parked->eof);
+    http_release(server, 9);
+    reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
+    WAIT_FOR(has(poll_client, "late") && replies(parked) == 1);
+    WAIT_FOR(poll_client->eof && parked->eof);
+}
+
+static void a_thousand_idle_connections_are_cheap(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *first = dial();
+    get(first, "/warm");
+    WAIT_FOR(replies(first) == 1);
+    size_t before = mallinfo2().uordblks;
+    for (int i = 0; i < 1000; i++) {
+        struct client *c = dial();
+        buf_grow(&c->got, 512); /* so that what the client keeps can be told apart from the server's share */
+        get(c, "/x");
+    }
+    size_t clients_share = 1000 * 512;
+    WAIT_FOR(stats().replies == 1001);
+    for (size_t i = 0; i < client_count; i++) WAIT_FOR(replies(&clients[i]) == 1);
+    size_t after = mallinfo2().uordblks;
+    assert_true(after < before + clients_share + 1000 * 1400);
+    get(first, "/still");
+    WAIT_FOR(has(first, "/still"));
+}
+
+static void out_of_descriptors_nobody_spins_and_service_resumes(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *a = dial();
+    get(a, "/a");
+    WAIT_FOR(has(a, "/a"));
+    struct client *late = dial(); /* connected, not accepted yet; the next descriptor is one too many */
+    struct rlimit old, low;
+    getrlimit(RLIMIT_NOFILE, &old);
+    low = old;
+    low.rlim_cur = (rlim_t)late->fd + 1;
+    setrlimit(RLIMIT_NOFILE, &low);
+    size_t rounds = 0;
+    for (i64 until = clock_mono_ms() + 100; clock_mono_ms() < until; rounds++) pump();
+    bool turned_away = late->eof;
+    get(a, "/b");
+    for (int i = 0; i < 10; i++) pump();
+    setrlimit(RLIMIT_NOFILE, &old);
+    assert_true(turned_away);
+    assert_true(rounds < 50);
+    WAIT_FOR(has(a, "/b"));
+    struct client *c = dial();
+    get(c, "/c");
+    WAIT_FOR(has(c, "/c"));
+}
+
+/* ---- the server's own life */
+
+static void paused_reading_leaves_requests_in_the_kernel(void **state) {
+    (void)state;
+    start(&(struct http_limits){.idle_ms = 50, .head_ms = 50});
+    struct client *c = dial(), *d = dial();
+    get(c, "/one");
+    say(d, SL("GET /par"));
+    WAIT_FOR(replies(c) == 1);
+    http_server_pause_reading(server, true);
+    get(c, "/two");
+    say(d, SL("tial HTTP/1.1\r\nHost: a\r\n\r\n"));
+    for (i64 until = clock_mono_ms() + 200; clock_mono_ms() < until;) pump();
+    assert_false(saw("/two") || saw("/partial"));
+    assert_false(c->eof || d->eof); /* nor do their deadlines run */
+    http_server_pause_reading(server, false);
+    WAIT_FOR(replies(c) == 2 && replies(d) == 1);
+}
+
+static void count_closed(void *ctx) {
+    (void)ctx;
+    closed_calls++;
+}
+
+static void draining_closes_idle_connections_and_lets_the_others_finish(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *idle = dial(), *waits = dial(), *parked = dial(), *half = dial();
+    get(idle, "/x");
+    get(waits, "/later");
+    get(waits, "/never");
+    get(parked, "/park?4");
+    say(half, SL("POST /half HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe"));
+    WAIT_FOR(replies(idle) == 1 && waiting_count == 1 && saw("/park") && stats().connections == 4);
+    quiesce();
+    http_server_drain(server, 60000, count_closed, NULL);
+    WAIT_FOR(idle->eof);
+    assert_int_equal(closed_calls, 0);
+    say(half, SL("llo"));
+    http_release(server, 4);
+    reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
+    WAIT_FOR(waits->eof && parked->eof && half->eof);
+    assert_true(has(waits, "Connection: close\r\n") && has(waits, "late"));
+    assert_int_equal(replies(parked), 1);
+    assert_true(has(half, "hello"));
+    assert_false(saw("/never"));
+    for (size_t i = 0; i < client_count; i++) hang_up(&clients[i], false);
+    WAIT_FOR(closed_calls == 1);
+    assert_int_equal(stats().connections, 0);
+}
+
+static void draining_gives_up_after_its_grace(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *waits = dial();
+    get(waits, "/later");
+    WAIT_FOR(waiting_count == 1);
+    http_server_drain(server, 20, count_closed, NULL);
+    WAIT_FOR(closed_calls == 1);
+    assert_int_equal(gone_count, 1);
+    WAIT_FOR(waits->eof);
+}
+
+static void nothing_leaves_after_silence(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *parked = dial(), *waits = dial(), *stuck = dial(), *fresh = dial();
+    stuck->deaf = true;
+    get(parked, "/park?4");
+    get(waits, "/later");
+    get(stuck, "/big?30000000");
+    WAIT_FOR(saw("/park") && waiting_count == 1 && saw("/big"));
+    quiesce();
+    http_server_silence(server);
+    u64 out = stats().bytes_out;
+    stuck->deaf = false;
+    get(fresh, "/fresh");
+    http_release(server, 4);
+    reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
+    say(parked, SL("nonsense\r\n\r\n"));
+    WAIT_FOR(saw("/fresh") && stuck->eof);
+    for (int i = 0; i < 20; i++) pump();
+    assert_int_equal(stats().bytes_out, out);
+    assert_int_equal(parked->got.len + waits->got.len + fresh->got.len, 0);
+}
+
+static void the_server_may_be_closed_from_inside_a_request(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *a = dial(), *b = dial();
+    get(b, "/later");
+    WAIT_FOR(waiting_count == 1);
+    u64 before = stats().bytes_in;
+    slice head = SL("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhel");
+    say(a, head);
+    WAIT_FOR(stats().bytes_in == before + head.n);
+    close_in_handler = true;
+    say(a, SL("lo"));
+    WAIT_FOR(a->eof && b->eof);
+    assert_int_equal(gone_count, 1);
+    server = NULL;
+}
+
+static void a_busy_port_or_a_bad_address_is_an_error_with_words(void **state) {
+    (void)state;
+    start(NULL);
+    struct http_server *second = NULL;
+    struct errbuf err;
+    assert_int_equal(http_server_open(&loop, "127.0.0.1", http_server_port(server), NULL, &handler, &second, &err),
+                     ST_BUSY);
+    assert_non_null(strstr(err.text, "127.0.0.1"));
+    assert_int_equal(http_server_open(&loop, "localhost", 0, NULL, &handler, &second, &err), ST_INVALID);
+    assert_null(second);
+}
+
+static void ipv6_is_served_too(void **state) {
+    (void)state;
+    struct errbuf err;
+    assert_int_equal(uv_loop_init(&loop), 0);
+    if (http_server_open(&loop, "::1", 0, NULL, &handler, &server, &err) != ST_OK) skip(); /* no IPv6 here */
+    struct client *c = &clients[client_count++];
+    *c = (struct client){.fd = socket(AF_INET6, SOCK_STREAM, 0)};
+    struct sockaddr_in6 to = {
+        .sin6_family = AF_INET6, .sin6_port = htons(http_server_port(server)), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    assert_int_equal(connect(c->fd, (struct sockaddr *)&to, sizeof to), 0);
+    fcntl(c->fd, F_SETFL, O_NONBLOCK);
+    get(c, "/six");
+    WAIT_FOR(has(c, "/six"));
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(pipelined_requests_are_answered_in_order_on_one_connection),
+        TEST(requests_cut_anywhere_are_answered_the_same),
+        TEST(a_reply_waits_for_its_position_and_holds_back_those_behind_it),
+        TEST(the_handler_ends_its_turn_before_any_of_its_replies_leaves),
+        TEST(requests_behind_one_answered_later_wait_for_it),
+        TEST(answering_one_connection_from_anothers_request_never_reenters_the_handler),
+        TEST(a_reply_made_in_a_timer_leaves_at_once),
+        TEST(input_behind_a_waiting_request_is_bounded_and_its_client_still_watched),
+        TEST(a_waiting_request_whose_client_leaves_is_gone),
+        TEST(whole_requests_before_the_end_of_input_are_answered_and_the_rest_is_forgotten),
+        TEST(parked_replies_still_leave_after_the_client_closed_its_side),
+        TEST(a_receipt_is_told_once_whether_its_reply_was_written),
+        TEST(a_receipt_behind_a_full_socket_is_not_written),
+        TEST(head_is_answered_like_get_without_the_body),
+        TEST(replies_without_content_carry_no_length),
+        TEST(http_1_0_closes_unless_asked_to_stay),
+        TEST(nothing_is_answered_after_a_reply_that_closes),
+        TEST(a_content_type_cannot_write_header_lines),
+        TEST(continue_is_said_only_when_the_body_is_wanted_and_missing),
+        TEST(continue_does_not_overtake_an_earlier_reply),
+        TEST(every_framing_doubt_is_refused_once_and_ends_the_connection),
+        TEST(every_framing_doubt_is_refused_however_slowly_it_comes),
+        TEST(a_refusal_stands_in_line_behind_earlier_replies),
+        TEST(a_client_still_sending_can_read_why_it_was_refused),
+        TEST(too_long_lines_and_sections_get_their_own_status),
+        TEST(connections_above_the_limit_are_turned_away),
+        TEST(unfinished_requests_above_the_limit_get_503),
+        TEST(a_slow_reader_neither_blocks_others_nor_makes_the_server_hoard),
+        TEST(a_client_that_takes_nothing_is_dropped),
+        TEST(an_unfinished_head_times_out_with_408),
+        TEST(a_trickled_head_times_out_all_the_same),
+        TEST(a_body_slower_than_the_limit_times_out_with_408),
+        TEST(idle_connections_close_and_waiting_ones_stay),
+        TEST(a_thousand_idle_connections_are_cheap),
+        TEST(out_of_descriptors_nobody_spins_and_service_resumes),
+        TEST(paused_reading_leaves_requests_in_the_kernel),
+        TEST(draining_closes_idle_connections_and_lets_the_others_finish),
+        TEST(draining_gives_up_after_its_grace),
+        TEST(nothing_leaves_after_silence),
+        TEST(the_server_may_be_closed_from_inside_a_request),
+        TEST(a_busy_port_or_a_bad_address_is_an_error_with_words),
+        TEST(ipv6_is_served_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

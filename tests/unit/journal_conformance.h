@@ -1,0 +1,372 @@
+/* The promises of src/journal/journal.h, as tests any adapter can be put to. A world makes, cuts off and breaks the
+ * adapter under test; one that cannot cut the power or break the disk runs CONFORMANCE without CONFORMANCE_FAULTS. */
+#ifndef HAPAX_TESTS_JOURNAL_CONFORMANCE_H
+#define HAPAX_TESTS_JOURNAL_CONFORMANCE_H
+
+#include "unit/journal_util.h"
+
+struct world {
+    void *ctx;
+    size_t most; /* largest body the world's segments take */
+    hx_st (*open)(struct world *w, struct journal **out, struct errbuf *err);
+    void (*settle)(struct world *w, struct journal *j, u64 pos); /* until pos is durable or the journal has failed */
+    void (*calm)(struct world *w, struct journal *j, bool (*until)(struct journal *j, void *arg), void *arg);
+    void (*power_cut)(struct world *w, struct journal *j); /* closes j; unsynced bytes are lost */
+    void (*fail_next_sync)(struct world *w);
+    void (*damage)(struct world *w, u64 pos, u64 segment_bytes);
+};
+
+static inline struct journal *world_open(struct world *w) {
+    struct journal *j = NULL;
+    struct errbuf err = {0};
+    hx_st st = w->open(w, &j, &err);
+    if (st != ST_OK) fail_msg("open: %s: %s", status_text(st), err.text);
+    return j;
+}
+
+static inline struct journal *world_start(struct world *w, struct replayed *r) {
+    struct journal *j = world_open(w);
+    struct errbuf err = {0};
+    if (journal_replay(j, replay_one, r, &err) != ST_OK) fail_msg("replay: %s", err.text);
+    if (journal_start(j, &err) != ST_OK) fail_msg("start: %s", err.text);
+    return j;
+}
+
+struct bench {
+    struct model m;
+    struct replayed r;
+};
+
+static inline struct bench *bench_new(struct world *w) {
+    struct bench *b = mem_zalloc(sizeof *b);
+    b->r.m = &b->m;
+    b->r.most = w->most;
+    return b;
+}
+
+static inline void append_some(struct bench *b, struct journal *j, struct world *w, u64 n) {
+    for (u64 i = 0; i < n; i++) model_append(&b->m, j, w->most);
+    journal_flush(j);
+}
+
+static inline void what_was_appended_comes_back_in_order_and_unaltered(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    assert_false(b->r.any);
+    for (int turn = 0; turn < 50; turn++) append_some(b, j, w, 20);
+    journal_close(j);
+    j = world_start(w, &b->r);
+    assert_true(replay_is_right(&b->r, &b->m, b->m.end));
+    assert_int_equal(b->r.first, 0);
+    assert_int_equal(b->r.next, 1000);
+    for (u64 i = 0; i < b->m.end; i++) assert_int_equal(b->r.pos[i], b->m.pos[i]);
+    journal_close(j);
+    mem_free(b);
+}
+
+static inline void durable_moves_past_a_flushed_record_and_never_past_the_tail(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    struct journal_stats stats;
+    for (int turn = 0; turn < 20; turn++) {
+        append_some(b, j, w, 3);
+        u64 last = b->m.pos[b->m.end - 1];
+        w->settle(w, j, last);
+        assert_null(journal_failed(j));
+        assert_true(journal_durable(j) > last);
+        journal_stats_get(j, &stats);
+        assert_true(stats.durable <= stats.tail);
+        assert_int_equal(stats.unsynced_bytes, 0);
+    }
+    journal_close(j);
+    mem_free(b);
+}
+
+static inline void an_unflushed_record_is_not_durable(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    append_some(b, j, w, 1);
+    w->settle(w, j, b->m.pos[0]);
+    model_append(&b->m, j, w->most);
+    assert_true(journal_durable(j) <= b->m.pos[1]);
+    journal_close(j);
+    mem_free(b);
+}
+
+static inline void records_are_readable_before_and_after_they_are_durable(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    struct errbuf err = {0};
+    for (int turn = 0; turn < 60; turn++) {
+        append_some(b, j, w, 5);
+        if (turn % 4 == 0) w->settle(w, j, b->m.pos[b->m.end - 1]);
+        for (u64 i = (u64)turn % 7; i < b->m.end; i += 7) {
+            struct journal_record rec;
+            size_t hint = i % 2 ? body_size(i, w->most) : 0;
+            if (journal_read(j, b->m.pos[i], hint, &rec, &err) != ST_OK) fail_msg("record %d: %s", (int)i, err.text);
+            assert_int_equal(rec.pos, b->m.pos[i]);
+            assert_int_equal(body_number(&rec), i);
+            assert_true(body_right(&rec, w->most));
+        }
+    }
+    journal_close(j);
+    mem_free(b);
+}
+
+static inline void a_power_cut_loses_nothing_that_was_durable(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    for (int life = 0; life < 12; life++) {
+        b->r.any = false;
+        b->r.last_pos = 0;
+        struct journal *j = world_start(w, &b->r);
+        assert_true(replay_is_right(&b->r, &b->m, b->m.acked));
+        model_adopt(&b->m, &b->r);
+        append_some(b, j, w, 10);
+        w->settle(w, j, b->m.pos[b->m.end - 1]);
+        model_note_durable(&b->m, j);
+        assert_int_equal(b->m.acked, b->m.end);
+        append_some(b, j, w, 10);
+        w->power_cut(w, j);
+    }
+    mem_free(b);
+}
+
+static inline void positions_told_by_replay_are_readable_after_start(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct errbuf err = {0};
+    struct journal *j = world_start(w, &b->r);
+    append_some(b, j, w, 30);
+    w->settle(w, j, b->m.pos[29]);
+    w->power_cut(w, j);
+    b->r.any = false;
+    j = world_start(w, &b->r);
+    assert_int_equal(b->r.next, 30);
+    for (u64 i = 0; i < 30; i++) {
+        struct journal_record rec;
+        if (journal_read(j, b->r.pos[i], 0, &rec, &err) != ST_OK) fail_msg("record %d: %s", (int)i, err.text);
+        assert_int_equal(body_number(&rec), i);
+    }
+    assert_true(journal_durable(j) > b->r.pos[29]);
+    journal_close(j);
+    mem_free(b);
+}
+
+static inline void after_a_failed_sync_nothing_becomes_durable_any_more(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    append_some(b, j, w, 5);
+    w->settle(w, j, b->m.pos[4]);
+    u64 durable = journal_durable(j);
+    w->fail_next_sync(w);
+    append_some(b, j, w, 5);
+    w->settle(w, j, b->m.pos[9]);
+    const char *why = journal_failed(j);
+    assert_non_null(why);
+    assert_non_null(strstr(why, "sync"));
+    assert_non_null(strstr(why, ".seg"));
+    for (int turn = 0; turn < 5; turn++) {
+        append_some(b, j, w, 5);
+        w->settle(w, j, UINT64_MAX);
+        assert_int_equal(journal_durable(j), durable);
+        assert_string_equal(journal_failed(j), why);
+    }
+    assert_int_equal(journal_room(j), 0);
+    journal_close(j);
+    mem_free(b);
+}
+
+struct scanned {
+    struct bench *b;
+    struct journal *j;
+    struct world *w;
+    u64 first, next, carried;
+    bool append;
+};
+
+static inline hx_st scan_one(void *ctx, const struct journal_record *rec, struct errbuf *err) {
+    (void)err;
+    struct scanned *s = ctx;
+    u64 number = body_number(rec);
+    assert_int_equal(number, s->next);
+    assert_int_equal(rec->pos, s->b->m.pos[number]);
+    assert_true(body_right(rec, s->w->most));
+    s->next++;
+    if (!s->append) return ST_OK;
+    model_append(&s->b->m, s->j, s->w->most);
+    s->carried++;
+    return ST_OK;
+}
+
+static inline bool is_gone(struct journal *j, void *pos) {
+    struct journal_record rec;
+    return journal_read(j, *(u64 *)pos, 0, &rec, NULL) == ST_NOT_FOUND;
+}
+
+/* Fill until there are `segments` sealed ones. */
+static inline void fill_segments(struct bench *b, struct journal *j, struct world *w, u64 segments) {
+    struct journal_stats stats;
+    journal_stats_get(j, &stats);
+    while (b->m.end == 0 ||
+           b->m.pos[b->m.end - 1] / stats.segment_bytes < stats.first / stats.segment_bytes + segments) {
+        append_some(b, j, w, 4);
+        w->settle(w, j, b->m.pos[b->m.end - 1]);
+        assert_null(journal_failed(j));
+    }
+}
+
+static inline void a_scan_sees_every_record_of_the_oldest_segment_once(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    struct journal_stats stats;
+    struct errbuf err = {0};
+    journal_want(j, 8ull * w->most);
+    fill_segments(b, j, w, 2);
+    journal_stats_get(j, &stats);
+    u64 cursor = stats.first, until = journal_oldest_end(j), steps = 0, end = b->m.end;
+    struct scanned s = {.b = b, .j = j, .w = w, .append = true};
+    for (; cursor < until; steps++)
+        if (journal_scan(j, &cursor, until, 700, scan_one, &s, &err) != ST_OK) fail_msg("scan: %s", err.text);
+    assert_true(steps > 3);
+    assert_true(s.next > 10 && s.next < end);
+    assert_true(b->m.pos[s.next - 1] < until && b->m.pos[s.next] >= until);
+    assert_int_equal(s.carried, s.next);
+    journal_close(j);
+    mem_free(b);
+}
+
+static inline void dropped_segments_are_gone_and_the_rest_stays(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    struct journal_stats stats;
+    struct errbuf err = {0};
+    fill_segments(b, j, w, 3);
+    model_drop_oldest(&b->m, j);
+    append_some(b, j, w, 1);
+    w->settle(w, j, b->m.pos[b->m.end - 1]);
+    w->calm(w, j, is_gone, &b->m.pos[0]);
+    struct journal_record rec;
+    assert_int_equal(journal_read(j, b->m.pos[b->m.dropped], 0, &rec, &err), ST_OK);
+    journal_stats_get(j, &stats);
+    assert_true(stats.first <= b->m.pos[b->m.dropped] && stats.first > b->m.pos[b->m.dropped - 1]);
+    journal_close(j);
+    j = world_start(w, &b->r);
+    assert_true(replay_is_right(&b->r, &b->m, b->m.end));
+    assert_int_equal(b->r.first, b->m.dropped);
+    journal_close(j);
+    mem_free(b);
+}
+
+static inline void a_drop_waits_until_what_was_appended_before_it_is_durable(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    fill_segments(b, j, w, 3);
+    u64 end = b->m.end;
+    model_append(&b->m, j, w->most); /* stands for the carried-forward record; never flushed */
+    u64 upto = journal_oldest_end(j);
+    journal_drop(j, upto);
+    w->settle(w, j, b->m.pos[end - 1]);
+    w->power_cut(w, j);
+    b->r.any = false;
+    j = world_start(w, &b->r);
+    assert_true(replay_is_right(&b->r, &b->m, end));
+    assert_int_equal(b->r.first, 0);
+    journal_close(j);
+    mem_free(b);
+}
+
+static inline void appends_within_room_never_fail(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    for (int round = 0; round < 3; round++) {
+        u64 room = journal_room(j), cost = 0;
+        while (b->m.end < MODEL_MAX - 1) {
+            cost += journal_cost(body_size(b->m.end, w->most));
+            if (cost > room) break;
+            append_some(b, j, w, 1);
+            if (b->m.end % 3 == 0) w->settle(w, j, b->m.pos[b->m.end - 1]);
+            if (journal_failed(j)) fail_msg("failed within room: %s", journal_failed(j));
+        }
+        w->settle(w, j, b->m.pos[b->m.end - 1]);
+        assert_null(journal_failed(j));
+    }
+    journal_close(j);
+    mem_free(b);
+}
+
+static inline void damage_in_the_middle_is_refused_with_file_and_offset(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    struct journal_stats stats;
+    for (int turn = 0; turn < 10; turn++) append_some(b, j, w, 5);
+    w->settle(w, j, b->m.pos[49]);
+    journal_stats_get(j, &stats);
+    journal_close(j);
+    w->damage(w, b->m.pos[20] + JOURNAL_RECORD_HEAD, stats.segment_bytes);
+    struct errbuf err = {0};
+    hx_st st = w->open(w, &j, &err);
+    if (st == ST_OK) {
+        st = journal_replay(j, replay_one, &b->r, &err);
+        journal_close(j);
+    }
+    assert_int_equal(st, ST_DAMAGED);
+    assert_non_null(strstr(err.text, "journal-"));
+    assert_non_null(strstr(err.text, "offset"));
+    assert_false(b->r.wrong);
+    mem_free(b);
+}
+
+static inline void a_second_opener_is_told_busy(void **state) {
+    struct world *w = *state;
+    struct errbuf err = {0};
+    struct journal *j = world_open(w), *second = NULL;
+    assert_int_equal(w->open(w, &second, &err), ST_BUSY);
+    assert_true(strlen(err.text) > 0);
+    journal_close(j);
+    journal_close(world_open(w));
+}
+
+static inline void the_secret_stays_the_same(void **state) {
+    struct world *w = *state;
+    u8 a[32], b[32];
+    struct journal *j = world_open(w);
+    journal_file_secret(j, a);
+    journal_close(j);
+    j = world_open(w);
+    journal_file_secret(j, b);
+    journal_close(j);
+    assert_memory_equal(a, b, sizeof a);
+    u8 zeros[32] = {0};
+    assert_memory_not_equal(a, zeros, sizeof a);
+}
+
+#define CONFORMANCE(X)                                                                                                 \
+    X(what_was_appended_comes_back_in_order_and_unaltered)                                                             \
+    X(durable_moves_past_a_flushed_record_and_never_past_the_tail)                                                     \
+    X(an_unflushed_record_is_not_durable)                                                                              \
+    X(records_are_readable_before_and_after_they_are_durable)                                                          \
+    X(a_scan_sees_every_record_of_the_oldest_segment_once)                                                             \
+    X(dropped_segments_are_gone_and_the_rest_stays)                                                                    \
+    X(appends_within_room_never_fail)                                                                                  \
+    X(damage_in_the_middle_is_refused_with_file_and_offset)                                                            \
+    X(a_second_opener_is_told_busy)                                                                                    \
+    X(the_secret_stays_the_same)
+
+#define CONFORMANCE_FAULTS(X)                                                                                          \
+    X(a_power_cut_loses_nothing_that_was_durable)                                                                      \
+    X(positions_told_by_replay_are_readable_after_start)                                                               \
+    X(after_a_failed_sync_nothing_becomes_durable_any_more)                                                            \
+    X(a_drop_waits_until_what_was_appended_before_it_is_durable)
+
+#endif
