@@ -97,7 +97,7 @@ static bool unknown_flag(const struct cli *cli, slice name) {
     snprintf(typed, sizeof(typed), "%.*s", (int)name.n, name.p);
     const char *near = args_nearest(typed, flag_name_at, cli->verb);
     if (near)
-        args_wrong(cli, "no flag --%s. Did you mean --%s?", typed, near);
+        args_wrong(cli, "no flag --%s; did you mean --%s", typed, near);
     else
         args_wrong(cli, "no flag --%s", typed);
     return false;

@@ -92,8 +92,8 @@ void print_buf(struct buf *b);  /* to stdout; empties it */
 void print_json(hx_bytes json); /* as it came, with a line feed */
 /* A JSON object as a page: scalars aligned, arrays of objects as tables. */
 void print_page(slice json);
-/* The "items" of a list as a table. */
-void print_items(slice json);
+/* The "items" of a list as a table of these columns (a NULL-ended list of names), as far as they are there. */
+void print_items(slice json, const char *const *wanted);
 void print_body(hx_bytes body);                   /* a payload for people: clean, and ended by a line feed */
 void say(const char *fmt, ...) PRINTF_LIKE(1, 2); /* "hapax: ..." on stderr, clean */
 

@@ -41,8 +41,10 @@ static int unknown_verb(int argc, char **argv) {
     buf_char(&typed, '\0');
     const char *wrong = typed.p, *near = args_nearest(typed.p, verb_name_at, NULL);
     if (!near) near = args_nearest(wrong = argv[1], verb_name_at, NULL);
-    if (near) say("no verb \"%s\". Did you mean \"%s\"?", wrong, near);
-    else if (!say_family(argv[1])) say("no verb \"%s\". `hapax help` lists them.", argv[1]);
+    if (near)
+        say("no verb \"%s\". Did you mean \"%s\"?", wrong, near);
+    else if (!say_family(argv[1]))
+        say("no verb \"%s\". `hapax help` lists them.", argv[1]);
     buf_free(&typed);
     return EXIT_USAGE;
 }

@@ -85,8 +85,14 @@ const char about_queues_pause[] = "Sends, acks and running leases go on as befor
 const struct flag flags_queues_resume[] = {{0}};
 const char about_queues_resume[] = "";
 
+static void show_queues(slice json) {
+    static const char *const columns[] = {"name", "paused", "pending", "leased",          "held",
+                                          "dead", "keys",   "delayed", "oldest_ready_ms", NULL};
+    print_items(json, columns);
+}
+
 int cmd_queues_list(struct cli *cli) {
-    return cli_request(cli, "GET", "/v1/queues", SL(""), print_items);
+    return cli_request(cli, "GET", "/v1/queues", SL(""), show_queues);
 }
 
 int cmd_queues_show(struct cli *cli) {
@@ -111,11 +117,13 @@ const struct flag flags_messages_list[] = {
 };
 const char about_messages_list[] = "";
 
-/* Says how to see the rest. */
-static void show_list(slice json) {
+/* The table, and how to see the rest. */
+static void show_messages(slice json) {
+    static const char *const columns[] = {"id",      "key",        "state",   "reason", "group",
+                                          "attempt", "first_seen", "payload", NULL};
     struct json j;
     slice name, cursor = SL("");
-    print_items(json);
+    print_items(json, columns);
     json_init(&j, json);
     if (json_object(&j)) {
         while (json_member(&j, &name)) {
@@ -144,7 +152,7 @@ int cmd_messages_list(struct cli *cli) {
         buf_percent_encode(&tail, slice_str(cursor));
     }
     buf_char(&tail, '\0');
-    int rc = request_queue(cli, "GET", "/messages", NULL, tail.p, show_list);
+    int rc = request_queue(cli, "GET", "/messages", NULL, tail.p, show_messages);
     buf_free(&tail);
     return rc;
 }

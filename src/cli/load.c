@@ -232,11 +232,22 @@ static u32 count_mark(slice body, slice mark) {
     return n;
 }
 
+/* The first line, or array element, that lacks the mark. */
+static slice first_without(slice body, slice mark) {
+    while (body.n) {
+        const char *end = memchr(body.p, '}', body.n);
+        slice piece = slice_of(body.p, end ? (size_t)(end - body.p) : body.n);
+        if (!memmem(piece.p, piece.n, mark.p, mark.n) || !end) return piece;
+        body = slice_of(end + 1, (size_t)(body.p + body.n - end - 1));
+    }
+    return body;
+}
+
 static void check_counted(struct load *l, u32 expect, int status, slice body, slice mark) {
     u32 good = status == 200 ? count_mark(body, mark) : 0;
     if (good > expect) good = expect;
     l->r->messages += good;
-    if (good < expect) wrong(l, expect - good, status, body);
+    if (good < expect) wrong(l, expect - good, status, status == 200 ? first_without(body, mark) : body);
 }
 
 static void check(struct load *l, struct lane *lane, u32 expect, int status, slice body) {

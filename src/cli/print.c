@@ -280,10 +280,20 @@ static void object_row(struct table *t, const struct columns *c, slice object) {
     json_free(&j);
 }
 
-/* false: there was nothing to show. */
-static bool put_array(struct buf *out, slice array, const char *indent) {
+/* Keep only the wanted columns, in the wanted order. */
+static void columns_choose(struct columns *c, const char *const *wanted) {
+    struct columns chosen = {0};
+    for (; *wanted; wanted++)
+        if (column_of(c, slice_str(*wanted)) >= 0) column_add(&chosen, slice_str(*wanted));
+    for (size_t i = 0; i < c->count; i++) mem_free(c->names[i]);
+    *c = chosen;
+}
+
+/* wanted: the names of the columns, NULL for all there are. false: there was nothing to show. */
+static bool put_array(struct buf *out, slice array, const char *const *wanted, const char *indent) {
     struct columns c = {0};
     columns_collect(&c, array);
+    if (wanted) columns_choose(&c, wanted);
     if (c.count == 0) return false;
     struct table *t = table_new();
     for (size_t i = 0; i < c.count; i++) {
@@ -324,7 +334,7 @@ static void put_object(struct table *t, struct buf *tables, slice prefix, slice 
         struct buf rows = {0};
         if (type == JSON_OBJECT && depth < DEPTH_MAX) {
             put_object(t, tables, buf_slice(&label), raw, depth + 1);
-        } else if (type == JSON_ARRAY && put_array(&rows, raw, "  ")) {
+        } else if (type == JSON_ARRAY && put_array(&rows, raw, NULL, "  ")) {
             buf_char(tables, '\n');
             buf_slice_add(tables, buf_slice(&label));
             buf_char(tables, '\n');
@@ -354,7 +364,7 @@ void print_page(slice json) {
     print_buf(&out);
 }
 
-void print_items(slice json) {
+void print_items(slice json, const char *const *wanted) {
     struct json j;
     slice name, raw;
     enum json_type type;
@@ -362,7 +372,7 @@ void print_items(slice json) {
     json_init(&j, json);
     if (json_object(&j)) {
         while (json_member(&j, &name) && json_value(&j, &type, &raw)) {
-            if (slice_eq(name, SL("items")) && !put_array(&out, raw, "")) fprintf(stderr, "none\n");
+            if (slice_eq(name, SL("items")) && !put_array(&out, raw, wanted, "")) fprintf(stderr, "none\n");
         }
     }
     json_free(&j);

@@ -164,6 +164,7 @@ static enum xfer fill(struct io *io, bool began) {
 }
 
 static void consume(struct buf *in, size_t n) {
+    if (n == 0) return;
     memmove(in->p, in->p + n, in->len - n);
     in->len -= n;
 }

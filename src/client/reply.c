@@ -9,7 +9,7 @@ void reply_free(struct reply *r) {
 }
 
 size_t reply_head_length(slice bytes) {
-    const char *p = memmem(bytes.p, bytes.n, "\r\n\r\n", 4);
+    const char *p = bytes.n ? memmem(bytes.p, bytes.n, "\r\n\r\n", 4) : NULL;
     return p ? (size_t)(p - bytes.p) + 4 : 0;
 }
 

@@ -121,6 +121,7 @@ static hx_st apply_message(struct core *c, const struct rec_message *r, u64 pos,
     }
     struct queue *q = queue_touch(c, r->ref.queue);
     if (!r->carried) {
+        INVARIANT(8, r->ref.seq + 1 == c->next_seq);
         q->counters.accepted++;
         if (!c->sink && c->first_fresh_seq == 0) c->first_fresh_seq = r->ref.seq;
         if (r->replaces) replace_settled(c, r->ref.hash, r->replaces);

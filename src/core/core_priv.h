@@ -172,6 +172,7 @@ void unplace_message(struct core *c, u32 no);
 /* Pending: where does it belong? Behind its group's head, delayed, or ready. */
 void place_pending(struct core *c, u32 no, bool front);
 void group_join(struct core *c, u32 no, slice name);
+bool is_behind(const struct core *c, u32 no); /* not the head of its group */
 void group_leave(struct core *c, u32 no); /* the next head, if any, is placed */
 void heap_push(struct core *c, struct heap *h, u32 no);
 void heap_remove(struct core *c, struct heap *h, u32 no);

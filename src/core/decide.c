@@ -137,6 +137,7 @@ enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, 
     c->now = now;
     const struct message *m = message_at(c, message);
     INVARIANT(2, m->place == PLACE_READY);
+    INVARIANT(6, !is_behind(c, message));
     if (m->ttl_ms && m->ttl_ms <= now.delay_ms && m->attempts == 0) {
         struct seen seen = {.at = {.message = message}, .message = base};
         core_cancel(c, now, &seen, SL("ttl"));

@@ -182,7 +182,7 @@ static struct group *group_at(const struct core *c, u32 entry) {
     return (struct group *)(uintptr_t)index_entry(&c->groups, entry)->at;
 }
 
-static bool is_behind(const struct core *c, u32 no) {
+bool is_behind(const struct core *c, u32 no) {
     const struct message *m = message_at(c, no);
     return m->group != ENTRY_NONE && group_at(c, m->group)->head != no;
 }

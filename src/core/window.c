@@ -99,6 +99,7 @@ void window_forget(struct core *c, struct queue *q, i64 upto_run_ms) {
 static void reap(struct core *c, u32 entry) {
     struct entry *e = index_entry(&c->keys, entry);
     if (e->kind == ENTRY_SETTLED) {
+        INVARIANT(7, entry_forgotten(c, e));
         c->live_bytes -= entry_size(e);
         arrivals_forget(c, entry);
         index_remove(&c->keys, entry);

@@ -11,7 +11,7 @@
  * Modes:
  *   send       new keys for --seconds (or --count of them); with --conns 1 --depth 1 this is the latency test
  *   batch      the same, --batch messages a request
- *   duplicate  keys --first .. --first + --known - 1 over and over: the server must say it knows them
+ *   duplicate  keys from --first .. --first + --known - 1, picked at random: the server must say it knows them
  *   consume    take --count messages, --batch a fetch, settle each; ends when the last is settled
  *
  * A run without --count counts messages answered between the end of the warm-up (a tenth of the time) and the deadline;
@@ -236,11 +236,12 @@ static inline void engine_slot_free(struct conn *c) {
     c->slots_used--;
 }
 
-/* The number of the next message to send, or to repeat; `n` are taken. */
+/* The number of the first of the next `n` messages to send; to repeat, those of some request picked at random. */
 static inline u64 engine_take(struct bench *b, u32 n) {
     u64 at = b->issued;
     b->issued += n;
-    return b->first + (b->mode == MODE_DUPLICATE ? at % b->known : at);
+    if (b->mode == MODE_DUPLICATE) at = b->known > n ? mix64(at) % (b->known / n) * n : 0;
+    return b->first + at;
 }
 
 static inline bool may_issue(const struct bench *b) {

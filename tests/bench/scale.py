@@ -13,10 +13,8 @@ import urllib.request
 
 import servers
 
-CHUNK = 500_000             # messages sent before they are consumed: keeps what is pending small while keys build up
-BATCH = 1000
-SMALL = 1_000_000           # the broker the large one is compared with
-PENDING = 1_000_000
+CHUNK = 100_000             # messages sent before they are consumed: keeps what is pending small while keys build up
+FEW = 1_000_000             # pending messages; and the keys of the small broker that the large one is compared with
 FLAT_ROUNDS = 5
 
 
@@ -46,14 +44,14 @@ class Scale:
     # ---- building up
 
     def fill(self, server, count):
-        """Sends `count` new messages in large batches; returns their range."""
+        """Sends `count` new messages in batches of 100; returns their range."""
         sent = {"first": server.next_number, "count": count}
-        self.bench.load(server, "batch", batch=BATCH, depth=2, **sent)
+        self.bench.load(server, "batch", depth=self.bench.batch_depth, **sent)
         server.next_number += count
         return sent
 
     def drain(self, server, sent):
-        self.bench.load(server, "consume", batch=BATCH, depth=1, **sent)
+        self.bench.load(server, "consume", depth=1, **sent)
 
     def settle_up_to(self, server, keys):
         while server.next_number < keys:
@@ -61,22 +59,23 @@ class Scale:
 
     # ---- what is measured
 
-    def memory_of_keys(self, server, before):
-        stats, keys = self.stats(server), server.next_number
-        index = stats["memory"]["index_bytes"] / keys
-        rss = (server.rss_bytes() - before) / keys
-        self.note(f"memory per settled key, {keys:,} keys", f"{index:.1f} B by /v1/stats, {rss:.1f} B by RSS growth",
-                  "at most 64 B", index <= 64)
+    def memory_of_pending(self, server, count):
+        """On a fresh broker, so that nothing but the messages can have made the process grow."""
+        before = server.rss_bytes()
+        sent = self.fill(server, count)
+        memory = self.stats(server)["memory"]
+        told = (memory["pending_bytes"] + memory["index_bytes"]) / count
+        self.note_memory(f"memory per pending message, {count:,} of them", told, (server.rss_bytes() - before) / count, 200)
+        self.drain(server, sent)
 
-    def memory_of_pending(self, server, before_rss, before_stats, count):
-        memory, before = self.stats(server)["memory"], before_stats["memory"]
-        told = (memory["pending_bytes"] - before["pending_bytes"]) / count
-        cache = memory.get("payload_bytes", 0) - before.get("payload_bytes", 0)
-        index = memory["index_bytes"] - before["index_bytes"]
-        rss = (server.rss_bytes() - before_rss - cache - index) / count
-        self.note(f"memory per pending message, {count:,} of them",
-                  f"{told:.1f} B by /v1/stats, {rss:.1f} B by RSS growth without index and payloads", "at most 200 B",
-                  told <= 200)
+    def memory_of_keys(self, server, before):
+        keys = server.next_number
+        told = self.stats(server)["memory"]["index_bytes"] / keys
+        self.note_memory(f"memory per settled key, {keys:,} keys", told, (server.rss_bytes() - before) / keys, 64)
+
+    def note_memory(self, what, told, grown, bound):
+        self.note(what, f"{told:.1f} B by /v1/stats, {grown:.1f} B by growth of the process", f"at most {bound} B",
+                  max(told, grown) <= bound)
 
     def longest_turn(self, server):
         longest = self.stats(server)["loop"]["turn_us_max"] / 1000
@@ -106,10 +105,8 @@ class Scale:
         self.disk(server)
         if before is not None:
             self.memory_of_keys(server, before)
-        pending = min(PENDING, keys // 5)
-        before, stats = server.rss_bytes(), self.stats(server)
+        pending = few(keys)
         sent = self.fill(server, pending)
-        self.memory_of_pending(server, before, stats, pending)
         self.restart(server, signal.SIGTERM, pending)
         self.restart(server, signal.SIGKILL, pending)
         # Nothing forgotten, nothing twice: the client checks every reply and every payload.
@@ -152,6 +149,10 @@ def settled_disk(directory):
     return before
 
 
+def few(keys):
+    return min(FEW, keys // 5)
+
+
 def sizes():
     text = os.environ.get("SCALE", "5000000")
     return [10_000_000, 50_000_000] if text == "full" else [int(text)]
@@ -161,11 +162,11 @@ def run(bench):
     scale = Scale(bench)
     failure = None
     try:
+        small = scale.open("small")
+        scale.memory_of_pending(small, few(sizes()[-1]))
         large = scale.open("large")
         for keys in sizes():
             scale.at_size(large, keys)
-        small = scale.open("small")
-        scale.settle_up_to(small, min(SMALL, large.next_number // 5))
         scale.flatness(small, large)
     except (RuntimeError, OSError) as why:
         failure = str(why)

@@ -493,6 +493,21 @@ def a_full_disk_refuses_new_work_settles_the_old_and_recovers(directory):
 
 
 @promise
+def kills_on_a_full_disk_do_not_keep_it_from_starting(directory):
+    disk = mounted(directory, "tmpfs", "-o", "size=64m", "tmpfs")
+    broker, ledger = broker_on(disk, directory).start(), Ledger()
+    payload = os.urandom(8000).hex().encode()
+    send_until_full(ledger, broker.client(), payload)
+    for _ in range(8):
+        broker.kill()
+        c = broker.start().client()
+        ledger.settle_one(c)
+    ledger.verify(c)
+    ledger.drain(c)
+    flows_again(ledger, c, payload)
+
+
+@promise
 def room_made_by_others_is_used_without_a_restart(directory):
     disk = mounted(directory, "tmpfs", "-o", "size=96m", "tmpfs")
     filler = os.path.join(disk, "filler")

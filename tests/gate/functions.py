@@ -309,6 +309,32 @@ def a_lower_fence_cannot_commit_step_or_release_even_after_settlement(env):
 
 
 @test
+def a_lower_fence_cannot_commit_in_its_own_transaction_either(env):
+    s = env.session()
+    s.rows("BEGIN; SELECT hapax.claim('t', 'ownfence', fence => 5)")
+    equal(s.code("SELECT hapax.commit_outcome('t', 'ownfence', fence => 4)"), "HX001")
+    s.rows("ROLLBACK")
+
+
+@test
+def leases_are_judged_by_the_clock_of_the_answer_not_of_the_transaction(env):
+    s, other = env.session(), env.session()
+    s.rows("BEGIN; SELECT 1")
+    reserve(other, "clock", owner="a", lease="20 milliseconds")
+    s.rows("SELECT pg_sleep(0.03)")
+    equal(status(reserve(s, "clock", owner="b")), "unknown")
+    s.rows("COMMIT")
+
+
+@test
+def a_key_in_another_case_or_scope_is_another_key(env):
+    s = env.session()
+    equal([status(claim(s, "Case")), status(claim(s, "case")), status(claim(s, "Case", scope="T"))], ["new"] * 3)
+    reserve(s, "Reserved")
+    equal(s.code("SELECT hapax.commit_outcome('t', 'reserved')"), "HX002")
+
+
+@test
 def release_makes_the_key_new_and_remembers_the_highest_fence(env):
     s = env.session()
     equal(s.code("SELECT hapax.release('t', 'nothing')"), "HX002")

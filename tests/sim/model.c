@@ -56,7 +56,7 @@ bool phase_settled(const struct phase *p) {
 }
 
 static bool noticed(const struct model *m, i64 late_ms) {
-    return late_ms >= NOTICE_MS && !m->tight && m->run - m->loose_run > NOTICE_MS;
+    return late_ms >= NOTICE_MS && !m->forgiving && !m->tight && m->run - m->loose_run > NOTICE_MS;
 }
 
 /* A lease ran out: started work counts as a crash, a reservation as nothing. */
@@ -65,6 +65,7 @@ static struct phase expired(const struct phase *p) {
     q.at = AT_PENDING;
     q.end = END_EXPIRED;
     q.due = q.due_max = 0;
+    if (!p->started) q.hidden = 1;
     if (p->started && ++q.crashes >= 3) q.at = AT_DEAD;
     return q;
 }
@@ -96,7 +97,7 @@ static void close_one(const struct model *m, const struct message *msg, const st
     if (phase_settled(p) && p->at != AT_FORGOTTEN && m->run - p->settled_min >= WINDOW_MS) {
         next = (struct phase){.at = AT_FORGOTTEN};
         set_add(out, &next);
-        stays = m->run - (m->run_slip - p->settled_slip) - p->settled_max < WINDOW_MS + REAP_MS;
+        stays = m->forgiving || m->run - (m->run_slip - p->settled_slip) - p->settled_max < WINDOW_MS + REAP_MS;
     }
     if (stays) set_add(out, p);
 }
@@ -127,7 +128,7 @@ static bool subset(const struct set *a, const struct set *b) {
     return true;
 }
 
-static struct set *set_copy(struct model *m, const struct set *s) {
+struct set *set_copy(struct model *m, const struct set *s) {
     size_t bytes = offsetof(struct set, at) + s->count * sizeof s->at[0];
     struct set *copy = arena_alloc(m->arena, bytes);
     memcpy(copy, s, bytes);
@@ -312,6 +313,7 @@ bool any_surely_ready(const struct model *m, u32 queue) {
 
 void model_life_ends(struct model *m, bool clean) {
     m->clean = clean;
+    m->forgiving = true;
     m->parked_count = 0;
     if (clean) m->floor = m->moves;
     m->cuts = arena_alloc(m->arena, (m->moves - m->floor + 1) * sizeof *m->cuts);
@@ -530,6 +532,7 @@ void model_census_end(struct model *m) {
         if (possible(m, s)) adopt(m, s);
     for (u32 q = 0; q < m->queue_count; q++) queue_reset(&m->queues[q], m->moves + 1);
     m->floor = ++m->moves;
+    m->forgiving = false;
     recount(m);
 }
 

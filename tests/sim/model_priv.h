@@ -30,6 +30,7 @@ struct phase {
     u32 attempts, failures, unknowns, crashes;
     u32 at, end;
     u32 started, by_token; /* started: the newest lease was */
+    u32 hidden, zero;      /* hidden: the newest lease left no attempt in the history */
 };
 
 struct set {
@@ -99,7 +100,8 @@ struct model {
     u32 parked_count;
 
     /* The census. */
-    bool clean, *cuts; /* [moves - floor + 1] */
+    bool clean, forgiving; /* forgiving: what was noticed may have been lost again */
+    bool *cuts;            /* [moves - floor + 1] */
     struct stretch *stretches;
 };
 
@@ -107,6 +109,7 @@ struct model {
 struct message *message_new(struct model *m, u32 queue, const struct send_item *item);
 void message_learn_id(struct model *m, struct message *msg, slice id);
 void set_add(struct set *s, const struct phase *p);
+struct set *set_copy(struct model *m, const struct set *s);
 void close_set(const struct model *m, const struct message *msg, const struct set *in, struct set *out);
 bool phase_settled(const struct phase *p);
 bool surely_settled(const struct model *m, const struct message *msg);

@@ -24,6 +24,7 @@
 
 #define CLIENTS_MAX 1100
 #define PATIENCE_MS 20000
+#define FATED_AFTER 5u /* what the replies of /fated wait for */
 
 struct client {
     int fd;
@@ -73,6 +74,8 @@ static void answer(struct http_conn *conn, const struct http_request *req) {
         reply_to(conn, 200, req->query, n, 0);
     } else if (slice_eq(req->path, SL("/receipt"))) {
         reply_to(conn, 200, req->query, n, n);
+    } else if (slice_eq(req->path, SL("/fated"))) {
+        reply_to(conn, 200, req->query, FATED_AFTER, n);
     } else if (slice_eq(req->path, SL("/big"))) {
         reply_big(conn, n);
     } else if (slice_eq(req->path, SL("/status"))) {
@@ -542,6 +545,21 @@ static void a_receipt_is_told_once_whether_its_reply_was_written(void **state) {
     assert_int_equal(fates_true + fates_false, 3);
 }
 
+static void receipts_under_one_position_are_told_each(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    for (int i = 1; i <= 40; i++) {
+        char target[32];
+        snprintf(target, sizeof target, "/fated?%d", i);
+        get(c, target);
+    }
+    WAIT_FOR(count_of(&seen, "/fated") == 40);
+    http_release(server, FATED_AFTER);
+    WAIT_FOR(replies(c) == 40);
+    assert_int_equal(fates_true, 40);
+}
+
 /* What is stuck behind a client that does not read has not been written. */
 static void a_receipt_behind_a_full_socket_is_not_written(void **state) {
     (void)state;
@@ -658,6 +676,14 @@ static void continue_is_said_only_when_the_body_is_wanted_and_missing(void **sta
     WAIT_FOR(has(c, "\r\n\r\nyo"));
     say(c, SL("POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 0\r\n\r\n"));
     WAIT_FOR(replies(c) == 4);
+    u64 in = stats().bytes_in;
+    slice begun = SL("POST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\nbe");
+    say(c, begun);
+    WAIT_FOR(stats().bytes_in == in + begun.n);
+    say(c, SL("gunPOST /x HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n5\r"));
+    WAIT_FOR(has(c, "\r\n\r\nbegun"));
+    say(c, SL("\nagain\r\n0\r\n\r\n"));
+    WAIT_FOR(has(c, "\r\n\r\nagain"));
     assert_int_equal(count_of(&c->got, "100 Continue"), 1);
 
     c = dial();
@@ -839,7 +865,10 @@ static void a_slow_reader_neither_blocks_others_nor_makes_the_server_hoard(void 
     start(NULL);
     struct client *slow = dial(), *quick = dial();
     slow->deaf = true;
-    for (int i = 0; i < 100; i++) get(slow, "/big?300000");
+    struct buf many = {0};
+    for (int i = 0; i < 100; i++) buf_lit(&many, "GET /big?300000 HTTP/1.1\r\nHost: a\r\n\r\n");
+    say(slow, buf_slice(&many)); /* at once: what has been read already must wait too */
+    buf_free(&many);
     WAIT_FOR(saw("/big"));
     for (int i = 0; i < 50; i++) {
         get(quick, "/quick");
@@ -1113,6 +1142,7 @@ int main(void) {
         TEST(whole_requests_before_the_end_of_input_are_answered_and_the_rest_is_forgotten),
         TEST(parked_replies_still_leave_after_the_client_closed_its_side),
         TEST(a_receipt_is_told_once_whether_its_reply_was_written),
+        TEST(receipts_under_one_position_are_told_each),
         TEST(a_receipt_behind_a_full_socket_is_not_written),
         TEST(head_is_answered_like_get_without_the_body),
         TEST(replies_without_content_carry_no_length),

@@ -1,0 +1,642 @@
+#!/usr/bin/env python3
+"""The hapax command against a real broker: every verb, every exit code, every error a user is likely to meet. Prints TAP.
+
+HAPAXD and HAPAX name the binaries (default build/hapaxd, build/hapax). The broker listens on a free port and keeps its
+data in a temporary directory; it is stopped by its pid."""
+import base64
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HAPAXD = os.environ.get("HAPAXD", os.path.join(ROOT, "build", "hapaxd"))
+HAPAX = os.environ.get("HAPAX", os.path.join(ROOT, "build", "hapax"))
+WORK = tempfile.mkdtemp(prefix="hapax-cli-")
+TESTS = []
+BROKER = None
+
+
+def test(fn):
+    TESTS.append(fn)
+    return fn
+
+
+class Broker:
+    def __init__(self, data):
+        self.process = subprocess.Popen([HAPAXD, "--listen", "127.0.0.1:0", "--data", data], stdout=subprocess.PIPE,
+                                        stderr=open(os.path.join(WORK, "hapaxd.log"), "ab"))
+        line = self.process.stdout.readline().decode()
+        found = re.match(r"hapaxd ready on (http://\S+)\n$", line)
+        if not found:
+            raise RuntimeError("hapaxd said %r" % line)
+        self.url = found.group(1)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=30)
+
+
+class Ran:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    def __repr__(self):
+        return "exit %d\nstdout: %r\nstderr: %r" % (self.code, self.out, self.err)
+
+    @property
+    def text(self):
+        return self.out.decode()
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+def env(url=None, **more):
+    e = {k: v for k, v in os.environ.items() if not k.startswith("HAPAX")}
+    e["HAPAX_URL"] = url or BROKER.url
+    e.update(more)
+    return e
+
+
+def hapax(*args, stdin=b"", url=None, timeout=60, **more):
+    p = subprocess.run([HAPAX, *args], input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env(url, **more),
+                       timeout=timeout)
+    return Ran(p.returncode, p.stdout, p.stderr.decode())
+
+
+def ok(ran):
+    assert ran.code == 0, ran
+    return ran
+
+
+def exits(code, ran, *said):
+    assert ran.code == code, ran
+    for words in said:
+        assert words in ran.err, ran
+    return ran
+
+
+def send(queue, key, payload="p", *flags):
+    return ok(hapax("send", queue, payload, "--key", key, "--json", *flags)).json
+
+
+def take(queue, *flags):
+    messages = ok(hapax("receive", queue, "--json", *flags)).json["messages"]
+    assert len(messages) == 1, messages
+    return messages[0]
+
+
+def state_of(queue, key):
+    return ok(hapax("key", "show", queue, key, "--json")).json["state"]
+
+
+def closed_port():
+    s = socket.socket()
+    s.bind(("127.0.0.1", 0))
+    port = s.getsockname()[1]
+    s.close()
+    return port
+
+
+# ---- help and usage
+
+VERBS = ["send", "receive", "ack", "nack", "extend", "step", "start", "release", "key show", "key result", "queues list",
+         "queues show", "queues pause", "queues resume", "messages list", "messages show", "messages cancel", "stats", "bench",
+         "verify", "version", "help"]
+
+
+@test
+def help_lists_every_verb_and_explains_each():
+    listing = ok(hapax("help")).text
+    for verb in VERBS:
+        assert re.search(r"^  %s\b" % re.escape(verb), listing, re.M), verb
+        page = ok(hapax("help", *verb.split())).text
+        assert page.startswith("hapax " + verb), page
+        assert "--url" in page and "--json" in page
+        assert ok(hapax(*verb.split(), "--help")).text == page, verb
+    listed = re.findall(r"^  ([a-z]+(?: [a-z]+)?)(?= [A-Z\[]|  )", listing, re.M)
+    assert sorted(listed) == sorted(VERBS), listed
+    assert "hapax key show" in ok(hapax("help", "key")).text
+    assert ok(hapax("--help")).text == listing
+
+
+@test
+def the_man_page_names_every_verb_and_flag():
+    page = os.path.join(ROOT, "docs", "man", "hapax.1")
+    text = open(page, encoding="utf-8").read().replace("\\-", "-")
+    for verb in VERBS:
+        assert re.search(r"^\.B hapax %s\b" % re.escape(verb), text, re.M), verb
+        for flag in re.findall(r"^  (--[a-z-]+)", ok(hapax("help", *verb.split())).text, re.M):
+            assert flag in text, (verb, flag)
+
+
+@test
+def the_version_is_the_one_of_the_tree():
+    version = open(os.path.join(ROOT, "VERSION"), encoding="utf-8").read().strip()
+    assert ok(hapax("version")).text == "hapax %s\n" % version
+    assert ok(hapax("version", "--json")).json == {"version": version}
+    assert ok(hapax("--version")).text == "hapax %s\n" % version
+
+
+@test
+def wrong_usage_exits_2_and_names_the_nearest_word():
+    exits(2, hapax())
+    exits(2, hapax("sned"), 'Did you mean "send"')
+    exits(2, hapax("key"), "show, result")
+    exits(2, hapax("queues", "lst"), 'Did you mean "queues list"')
+    exits(2, hapax("nonsense"), "hapax help")
+    exits(2, hapax("--json", "stats"), "after the verb")
+    exits(2, hapax("send", "q", "x", "--kye", "1"), "did you mean --key")
+    exits(2, hapax("send", "q", "x", "--key"), "needs a value")
+    exits(2, hapax("send"), "QUEUE")
+    exits(2, hapax("stats", "extra"), "too many")
+    exits(2, hapax("stats", "-j"), "two dashes")
+    exits(2, hapax("stats", "--json=1"), "takes no value")
+    exits(2, hapax("send", "q", "x"), "--key is missing")
+    exits(2, hapax("send", "q", "x", "--key", "k", "--delay", "soon"), "not a duration")
+    exits(2, hapax("send", "q", "x", "--key", "k", "--attr", "novalue"), "NAME=VALUE")
+    exits(2, hapax("send", "q", "x", "--key", "k", "--file", "f"), "both")
+    exits(2, hapax("send", "q", "--key", "k", "--file", os.path.join(WORK, "missing")), "No such file")
+    exits(2, hapax("receive", "q", "--max", "0"), "1 to 1000")
+    exits(2, hapax("receive", "q", "--wait", "2m"), "60s")
+    exits(2, hapax("receive", "q", "--lease", "0s"), "12h")
+    exits(2, hapax("receive", "q", "--count", "1", "--forever"), "not both")
+    exits(2, hapax("nack", "t", "--class", "meh"), "transient")
+    exits(2, hapax("messages", "list", "q", "--state", "done"), "pending")
+    exits(2, hapax("bench", "--mode", "fast"), "single")
+    exits(2, hapax("ack", "-"), "HAPAX_TOKEN")
+    exits(2, hapax("stats", url="https://127.0.0.1:1"), "https")
+    exits(2, hapax("stats", "--url", "nonsense"), "http://")
+    exits(2, hapax("help", "nonsense"), "hapax help")
+
+
+@test
+def a_broker_that_cannot_be_reached_exits_3_and_says_what_to_do():
+    url = "http://127.0.0.1:%d" % closed_port()
+    for args in (["send", "q", "x", "--key", "k"], ["receive", "q"], ["receive", "q", "--exec", "true"], ["ack", "t"],
+                 ["stats"], ["key", "show", "q", "k"], ["key", "result", "q", "k"], ["queues", "list"],
+                 ["bench", "--seconds", "1", "--mode", "single"]):
+        exits(3, hapax(*args, url=url), "cannot reach")
+    ran = exits(3, hapax("stats", "--json", url=url), "Connection refused", "Is hapaxd running?", url)
+    assert ran.json["code"] == "unreachable" and ran.json["applied"] == "no"
+
+
+@test
+def an_answer_that_never_comes_exits_3_and_says_unknown():
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(8)
+
+    def hang_up():
+        while True:
+            try:
+                c, _ = listener.accept()
+            except OSError:
+                return
+            c.recv(65536)
+            c.close()
+
+    threading.Thread(target=hang_up, daemon=True).start()
+    url = "http://127.0.0.1:%d" % listener.getsockname()[1]
+    ran = exits(3, hapax("send", "q", "x", "--key", "k", "--json", url=url), "not known whether", "same key")
+    listener.close()
+    assert ran.json["applied"] == "unknown", ran
+
+
+# ---- sending
+
+@test
+def send_accepts_then_recognises_the_duplicate_and_the_conflict():
+    first = send("s1", "order-1", "hello")
+    assert first["outcome"] == "accepted" and first["state"] == "pending", first
+    again = send("s1", "order-1", "hello")
+    assert again["outcome"] == "duplicate" and again["id"] == first["id"], again
+    ran = exits(1, hapax("send", "s1", "other", "--key", "order-1", "--json"), "key_reused")
+    assert ran.json["code"] == "key_reused" and ran.json["id"] == first["id"], ran
+    assert ok(hapax("send", "s1", "hello", "--key", "order-1")).text.startswith("duplicate of " + first["id"])
+    assert ok(hapax("send", "s1", "hello", "--key", "order-2")).text.startswith("accepted ")
+
+
+@test
+def the_payload_comes_from_argument_file_or_standard_input_byte_for_byte():
+    raw = bytes(range(256)) * 8
+    path = os.path.join(WORK, "payload")
+    open(path, "wb").write(raw)
+    ok(hapax("send", "s2", "--key", "file", "--file", path))
+    ok(hapax("send", "s2", "--key", "stdin", stdin=raw))
+    ok(hapax("send", "s2", "--key", "dash", "--file", "-", stdin=raw))
+    ok(hapax("send", "s2", "--key", "arg", "--", "--dashes"))
+    ok(hapax("send", "s2", "--key", "empty", ""))
+    got = {m["key"]: m for m in ok(hapax("receive", "s2", "--max", "10", "--json")).json["messages"]}
+    for key in ("file", "stdin", "dash"):
+        assert got[key]["encoding"] == "base64" and base64.b64decode(got[key]["payload"]) == raw, key
+    assert got["arg"]["payload"] == "--dashes" and got["empty"]["payload"] == ""
+
+
+@test
+def everything_sent_with_a_message_reaches_the_consumer():
+    send("s3", "k \"ü\" %/", "{}", "--content-type", "application/json", "--group", "g1", "--attr", "Color=blue",
+         "--attr", "size=a=b", "--request-id", "hop-1", "--ttl", "1h")
+    m = take("s3")
+    assert m["key"] == "k \"ü\" %/" and m["content_type"] == "application/json" and m["group"] == "g1", m
+    assert m["attrs"] == {"color": "blue", "size": "a=b"}, m
+    shown = ok(hapax("key", "show", "s3", "k \"ü\" %/", "--json")).json
+    assert shown["arrivals"][0]["request_id"] == "hop-1", shown
+
+
+@test
+def a_delayed_message_is_not_handed_out_yet():
+    send("s4", "later", "x", "--delay", "1h")
+    exits(1, hapax("receive", "s4"), "nothing received")
+
+
+@test
+def sending_with_wait_brings_the_result():
+    got = {}
+
+    def work():
+        got["ran"] = hapax("receive", "s5", "--wait", "30s", "--exec", "printf done-%s \"$(cat)\"")
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    ran = ok(hapax("send", "s5", "seven", "--key", "k", "--wait", "30s", "--json"))
+    worker.join()
+    ok(got["ran"])
+    assert ran.json["state"] == "done" and ran.json["result"]["body"] == "done-seven", ran
+
+
+@test
+def a_batch_is_sent_line_by_line_and_bad_lines_fail_alone():
+    path = os.path.join(WORK, "batch.ndjson")
+    lines = [json.dumps({"key": "b%d" % i, "payload": "p%d" % i}) for i in range(2500)]
+    open(path, "w", encoding="utf-8").write("\n".join(lines))
+    assert ok(hapax("send", "s6", "--batch", path)).text == "accepted 2500, duplicate 0, refused 0\n"
+    bad = "\n".join([lines[0], "nonsense", json.dumps({"payload": "x"}), json.dumps({"key": "b1", "payload": "other"}),
+                     json.dumps({"key": "new", "payload": {"a": 1}})]) + "\n"
+    ran = exits(1, hapax("send", "s6", "--batch", "-", stdin=bad.encode()), "line 2:", "line 3:", "line 4: key_reused")
+    assert ran.text == "accepted 1, duplicate 1, refused 3\n", ran
+    ran = hapax("send", "s6", "--batch", "-", "--json", stdin=bad.encode())
+    replies = [json.loads(line) for line in ran.text.splitlines()]
+    assert [r["status"] // 100 for r in replies] == [2, 4, 4, 4, 2], replies
+    exits(2, hapax("send", "s6", "x", "--batch", path), "in the file")
+    exits(2, hapax("send", "s6", "--batch", os.path.join(WORK, "missing")), "No such file")
+
+
+@test
+def refusals_exit_1_with_the_brokers_code():
+    exits(1, hapax("send", "r1", "--key", "big", stdin=b"x" * ((1 << 20) + 1)), "too_large")
+    exits(1, hapax("key", "show", "r1-none", "k"), "no_such")
+    exits(1, hapax("key", "result", "r1-none", "k"), "no_such")
+    exits(1, hapax("ack", "garbage"), "token_invalid")
+    exits(1, hapax("send", "r1", "x", "--key", "tab\there"), "key_invalid")
+
+
+# ---- receiving and settling by hand
+
+@test
+def receive_prints_a_message_and_ack_settles_it_with_its_result():
+    send("h1", "k1", "the payload")
+    ran = ok(hapax("receive", "h1", "--lease", "60s", "--consumer", "me"))
+    assert "the payload" in ran.text and "k1" in ran.text and "attempt" in ran.text, ran
+    token = re.search(r"^token\s+(\S+)$", ran.text, re.M).group(1)
+    assert "done" in ok(hapax("ack", token, "the result", "--effect-id", "tx-1")).text
+    assert ok(hapax("key", "result", "h1", "k1")).out == b"the result"
+    again = ok(hapax("ack", token, "another result", "--json")).json
+    assert again["duplicate"] is True, again
+    shown = ok(hapax("key", "show", "h1", "k1", "--json")).json
+    assert shown["state"] == "done" and shown["result"]["body"] == "the result", shown
+    assert "tx-1" in json.dumps(shown["effect_ids"]), shown
+    exits(1, hapax("receive", "h1", "--json"))
+    exits(1, hapax("nack", token, "--class", "poison"), "settled")
+
+
+@test
+def results_are_kept_byte_for_byte():
+    raw = bytes(range(256))
+    send("h2", "k")
+    ok(hapax("ack", take("h2")["token"], "--file", "-", "--content-type", "image/x", stdin=raw))
+    assert ok(hapax("key", "result", "h2", "k")).out == raw
+    shown = ok(hapax("key", "result", "h2", "k", "--json")).json
+    assert base64.b64decode(shown["body"]) == raw and shown["content_type"] == "image/x", shown
+    assert shown["encoding"] == "base64" and shown["state"] == "done", shown
+
+
+@test
+def nack_classes_do_what_they_say():
+    for name, expected in (("poison", "dead"), ("rejected", "rejected"), ("transient", "pending"), ("unknown", "pending")):
+        send("h3", name)
+        token = take("h3")["token"]
+        ran = ok(hapax("nack", token, "--class", name, "--reason", "r", "--result", "res", "--delay", "1h", "--json")
+                 if name == "rejected" else
+                 hapax("nack", token, "--class", name, "--reason", "r", "--delay", "1h", "--json"))
+        assert ran.json["state"] == expected, (name, ran)
+        assert state_of("h3", name) == expected, name
+    assert ok(hapax("key", "result", "h3", "rejected")).out == b"res"
+    exits(1, hapax("key", "result", "h3", "poison"), "not_settled")
+
+
+@test
+def extend_start_release_and_step_work_by_token():
+    send("h4", "k")
+    m = take("h4", "--explicit", "--lease", "5s")
+    ok(hapax("start", m["token"]))
+    ok(hapax("extend", m["token"], "--lease", "10m"))
+    assert ok(hapax("step", m["token"], "charge", "tx-1", "--json")).json["status"] == "new"
+    again = ok(hapax("step", m["token"], "charge", "tx-2", "--json")).json
+    assert again["status"] == "duplicate", again
+    assert ok(hapax("step", "-", "charge", "tx-3", HAPAX_TOKEN=m["token"])).out == b"tx-1\n"
+    ok(hapax("release", m["token"]))
+    again = take("h4")
+    assert [s["name"] for s in again["steps"]] == ["charge"], again
+    exits(1, hapax("ack", m["token"]), "fenced")
+    ok(hapax("ack", again["token"]))
+
+
+@test
+def a_released_reservation_costs_no_attempt():
+    send("h5", "k")
+    for _ in range(3):
+        m = take("h5", "--explicit")
+        ok(hapax("release", m["token"]))
+    assert take("h5")["attempt"] == 1
+
+
+@test
+def receive_counts_waits_and_acks():
+    for i in range(5):
+        send("h6", "k%d" % i)
+    ran = ok(hapax("receive", "h6", "--count", "3", "--max", "2", "--json"))
+    got = [m for line in ran.text.splitlines() for m in json.loads(line)["messages"]]
+    assert [m["key"] for m in got] == ["k0", "k1", "k2"], got
+    ok(hapax("receive", "h6", "--max", "10", "--ack"))
+    assert state_of("h6", "k4") == "done"
+    exits(1, hapax("receive", "h6"), "nothing received")
+    waiter = subprocess.Popen([HAPAX, "receive", "h6", "--wait", "30s", "--json"], stdout=subprocess.PIPE, env=env())
+    send("h6", "late")
+    out, _ = waiter.communicate(timeout=30)
+    assert waiter.returncode == 0 and json.loads(out)["messages"][0]["key"] == "late"
+
+
+@test
+def key_result_waits_for_the_settlement():
+    send("h7", "k")
+    exits(1, hapax("key", "result", "h7", "k"), "not_settled")
+    waiter = subprocess.Popen([HAPAX, "key", "result", "h7", "k", "--wait", "30s"], stdout=subprocess.PIPE, env=env())
+    ok(hapax("ack", take("h7")["token"], "finally"))
+    out, _ = waiter.communicate(timeout=30)
+    assert waiter.returncode == 0 and out == b"finally"
+
+
+# ---- receive --exec
+
+def run_exec(queue, command, *flags):
+    return hapax("receive", queue, "--exec", command, *flags)
+
+
+@test
+def exec_hands_over_payload_and_environment_and_acks_with_the_output():
+    send("x1", "the key", "the payload", "--group", "g")
+    ran = ok(run_exec("x1", "cat; echo \"|$HAPAX_KEY|$HAPAX_EFFECT_KEY|$HAPAX_ATTEMPT|$HAPAX_DELIVERY|$HAPAX_GROUP|\"; "
+                            "test \"$HAPAX_FENCE\" -gt 0 && test -n \"$HAPAX_TOKEN\" && echo ok"))
+    assert ran.text == "the key  done\n", ran
+    assert ok(hapax("key", "result", "x1", "the key")).out == \
+        b"the payload|the key|the key|1|first|g|\nok\n"
+
+
+@test
+def exec_exit_codes_become_the_verdicts_of_the_contract():
+    for code, expected in ((75, "pending"), (65, "dead"), (100, "rejected"), (3, "pending"), (1, "pending")):
+        queue, key = "x2-%d" % code, "k%d" % code
+        send(queue, key)
+        ok(run_exec(queue, "echo out; exit %d" % code))
+        assert state_of(queue, key) == expected, code
+        attempt = ok(hapax("key", "show", queue, key, "--json")).json["attempts"][-1]
+        wanted = {75: "transient", 65: "poison", 100: "rejected"}.get(code, "unknown")
+        assert attempt.get("class") == wanted, (code, attempt)
+        assert "exited with %d" % code in attempt.get("reason", ""), attempt
+    assert ok(hapax("key", "result", "x2-100", "k100")).out == b"out\n"
+
+
+@test
+def exec_ended_by_a_signal_is_unknown():
+    send("x3", "k")
+    ok(run_exec("x3", "kill -9 $$"))
+    attempt = ok(hapax("key", "show", "x3", "k", "--json")).json["attempts"][-1]
+    assert attempt["class"] == "unknown" and "signal 9" in attempt["reason"], attempt
+
+
+@test
+def exec_that_cannot_run_gives_the_message_back_and_stops():
+    for number, command in ((127, "no-such-command-anywhere"), (126, "exit 126")):
+        queue = "x4-%d" % number
+        send(queue, "k1")
+        send(queue, "k2")
+        exits(1, run_exec(queue, command, "--count", "2"), "given back")
+        for key in ("k1", "k2"):
+            assert state_of(queue, key) == "pending", (number, key)
+        assert take(queue)["attempt"] == 1, number
+
+
+@test
+def exec_101_answers_a_reconcile_delivery_only():
+    send("x5", "k")
+    ran = run_exec("x5", "exit 101")
+    # Nothing to reconcile on a first delivery: the broker decides; either way the message is not lost.
+    assert ran.code in (0, 1), ran
+    assert state_of("x5", "k") in ("pending", "leased"), ran
+
+
+@test
+def exec_takes_many_at_once_and_stops_when_the_queue_is_empty():
+    for i in range(20):
+        send("x6", "k%02d" % i)
+    ran = ok(run_exec("x6", "cat >/dev/null; echo \"$HAPAX_KEY\"", "--count", "100", "--concurrency", "4", "--max", "8",
+                      "--json"))
+    lines = [json.loads(line) for line in ran.text.splitlines()]
+    assert sorted(x["key"] for x in lines) == ["k%02d" % i for i in range(20)], lines
+    assert all(x["verdict"] == "done" and x["state"] == "done" for x in lines), lines
+    exits(1, run_exec("x6", "true"), "nothing received")
+
+
+@test
+def exec_copes_with_commands_that_ignore_input_or_print_much():
+    big = b"x" * 900000
+    ok(hapax("send", "x7", "--key", "ignores", stdin=big))
+    ok(run_exec("x7", "true"))
+    assert state_of("x7", "ignores") == "done"
+    ok(hapax("send", "x7", "--key", "echoes", stdin=big))
+    ok(run_exec("x7", "cat"))
+    assert ok(hapax("key", "result", "x7", "echoes")).out == big
+
+
+@test
+def a_lease_is_renewed_while_the_command_runs():
+    send("x8", "k")
+    ok(run_exec("x8", "sleep 2.5", "--lease", "1s"))
+    shown = ok(hapax("key", "show", "x8", "k", "--json")).json
+    assert shown["state"] == "done" and len(shown["attempts"]) == 1, shown
+
+
+@test
+def a_signal_lets_the_running_command_finish_and_gives_the_rest_back():
+    for i in range(3):
+        send("x9", "k%d" % i)
+    mark = os.path.join(WORK, "x9-started")
+    go = os.path.join(WORK, "x9-go")
+    os.mkfifo(go)
+    p = subprocess.Popen([HAPAX, "receive", "x9", "--forever", "--max", "3", "--exec", "touch %s; cat %s" % (mark, go)],
+                         stdout=subprocess.PIPE, env=env())
+    while not os.path.exists(mark):
+        time.sleep(0.01)
+    p.send_signal(signal.SIGTERM)
+    with open(go, "w", encoding="utf-8") as f:
+        f.write("finished")
+    out, _ = p.communicate(timeout=30)
+    assert p.returncode == 0 and out == b"k0  done\n", (p.returncode, out)
+    assert ok(hapax("key", "result", "x9", "k0")).out == b"finished"
+    for key in ("k1", "k2"):
+        shown = ok(hapax("key", "show", "x9", key, "--json")).json
+        assert shown["state"] == "pending", shown
+    assert take("x9")["attempt"] == 1
+
+
+# ---- looking
+
+@test
+def key_show_tells_why_an_event_was_ignored():
+    send("l1", "k", "same")
+    for i in range(3):
+        send("l1", "k", "same", "--request-id", "retry-%d" % i)
+    ran = ok(hapax("key", "show", "l1", "k"))
+    assert "arrivals" in ran.text and "replay" in ran.text and "retry-2" in ran.text, ran
+    assert ok(hapax("key", "show", "l1", "k", "--json")).json["duplicates"] == 3
+
+
+@test
+def queues_are_listed_shown_paused_and_resumed():
+    send("l2", "k")
+    names = [q["name"] for q in ok(hapax("queues", "list", "--json")).json["items"]]
+    assert "l2" in names, names
+    assert re.search(r"^l2\s+no\s+1\b", ok(hapax("queues", "list")).text, re.M)
+    assert ok(hapax("queues", "show", "l2", "--json")).json["pending"] == 1
+    assert "pending" in ok(hapax("queues", "show", "l2")).text
+    ok(hapax("queues", "pause", "l2"))
+    assert ok(hapax("queues", "show", "l2", "--json")).json["paused"] is True
+    exits(1, hapax("receive", "l2"), "nothing received")
+    ok(hapax("queues", "resume", "l2"))
+    ok(hapax("ack", take("l2")["token"]))
+    exits(1, hapax("queues", "show", "l2-none"), "no_such_queue")
+
+
+@test
+def messages_are_listed_by_state_shown_and_cancelled():
+    for i in range(3):
+        send("l3", "k%d" % i, "payload %d" % i)
+    first = ok(hapax("messages", "list", "l3", "--limit", "2", "--json")).json
+    assert len(first["items"]) == 2 and first["next_cursor"], first
+    rest = ok(hapax("messages", "list", "l3", "--cursor", first["next_cursor"], "--json")).json
+    keys = [m["key"] for m in first["items"] + rest["items"]]
+    assert sorted(keys) == ["k0", "k1", "k2"], keys
+    table = ok(hapax("messages", "list", "l3"))
+    assert "payload 1" in table.text and table.text.splitlines()[0].startswith("id"), table
+    exits(0, hapax("messages", "list", "l3", "--limit", "1"), "--cursor")
+    ident = first["items"][0]["id"]
+    assert ok(hapax("messages", "show", "l3", ident, "--json")).json["id"] == ident
+    ok(hapax("messages", "cancel", "l3", ident, "--by", "me", "--note", "a test"))
+    assert state_of("l3", first["items"][0]["key"]) == "cancelled"
+    assert ok(hapax("messages", "list", "l3", "--state", "dead", "--json")).json["items"] == []
+    exits(1, hapax("messages", "cancel", "l3", "0" * 32), "no_such_message")
+
+
+@test
+def stats_are_printed_for_people_and_for_programs():
+    assert ok(hapax("stats", "--json")).json["version"]
+    assert re.search(r"^version\s+\S+$", ok(hapax("stats")).text, re.M)
+
+
+@test
+def nothing_stored_can_drive_a_terminal():
+    evil = b"\x1b]0;owned\x07\x1b[2J\x9b31m\xe2\x80\xae\r\n"
+    ok(hapax("send", "l4", "--key", "k\u202ex", "--attr", "a=\u202eb", stdin=evil))
+    outputs = [ok(hapax("messages", "list", "l4")), ok(hapax("key", "show", "l4", "k\u202ex")),
+               ok(hapax("receive", "l4"))]
+    outputs.append(ok(hapax("send", "l4", "--key", "k\u202ex", stdin=evil)))
+    for ran in outputs:
+        both = ran.out + ran.err.encode()
+        for byte in (b"\x1b", b"\x07", b"\x9b", b"\xe2\x80\xae", b"\r"):
+            assert byte not in both, (byte, ran)
+
+
+# ---- bench and verify
+
+@test
+def bench_measures_every_mode_and_checks_every_answer():
+    ran = ok(hapax("bench", "--count", "2000", "--connections", "2", "--depth", "8", "--json"))
+    runs = {r["mode"]: r for r in ran.json["runs"]}
+    assert sorted(runs) == ["batch", "consume", "dup", "latency", "single"], runs
+    for mode, r in runs.items():
+        assert r["messages"] >= 2000 and r["wrong"] == 0 and r["rate"] > 0, (mode, r)
+        assert 0 < r["p50_us"] <= r["p99_us"] <= r["p999_us"], (mode, r)
+    table = ok(hapax("bench", "--count", "100", "--mode", "single"))
+    assert "messages/s" in table.text and "single" in table.text, table
+
+
+@test
+def verify_reads_a_data_directory_and_names_what_is_wrong():
+    data = os.path.join(WORK, "verify-data")
+    broker = Broker(data)
+    ok(hapax("send", "q", "x", "--key", "k", url=broker.url))
+    assert broker.stop() == 0
+    ran = ok(hapax("verify", data))
+    assert "nothing is damaged" in ran.text, ran
+    assert ok(hapax("verify", data, "--json")).json["ok"] is True
+    exits(1, hapax("verify", os.path.join(WORK, "missing")), "No such file")
+    empty = os.path.join(WORK, "empty")
+    os.mkdir(empty)
+    exits(1, hapax("verify", empty))
+
+
+def run():
+    global BROKER
+    BROKER = Broker(os.path.join(WORK, "data"))
+    print("1..%d" % len(TESTS), flush=True)
+    failed = 0
+    only = sys.argv[1:]
+    for number, fn in enumerate(TESTS, 1):
+        name = fn.__name__.replace("_", " ")
+        if only and fn.__name__ not in only:
+            print("ok %d - %s # SKIP not asked for" % (number, name))
+            continue
+        try:
+            fn()
+            print("ok %d - %s" % (number, name), flush=True)
+        except Exception as e:  # any failure is this test's, the others go on
+            failed += 1
+            print("not ok %d - %s" % (number, name))
+            for line in ("%s: %s" % (type(e).__name__, e)).splitlines():
+                print("# " + line)
+            line = e.__traceback__
+            while line.tb_next:
+                if line.tb_frame.f_code is fn.__code__:
+                    print("# at line %d" % line.tb_lineno)
+                line = line.tb_next
+            sys.stdout.flush()
+    code = BROKER.stop()
+    if code != 0:
+        print("# hapaxd exited with %d" % code)
+        failed += 1
+    shutil.rmtree(WORK, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())

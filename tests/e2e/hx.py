@@ -1,0 +1,390 @@
+"""What the end-to-end tests share: a broker of their own, an HTTP client that hides nothing, TAP.
+
+The tests of a file run side by side, each in a thread with its own queue: most of them wait for leases to run out.
+A test is a function whose name is a sentence, marked with @test; it gets a fresh queue name. The broker is `hx.broker`.
+"""
+import base64
+import concurrent.futures
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import urllib.parse
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HAPAXD = os.environ.get("HAPAXD", os.path.join(ROOT, "build", "hapaxd"))
+TIMEOUT = 40  # of any single wait; only ever reached by a failure
+RFC3339 = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+
+
+class Reply:
+    def __init__(self, status, headers, body):
+        self.status, self.headers, self.body = status, headers, body
+
+    def header(self, name, default=None):
+        values = self.all(name)
+        assert len(values) <= 1, f"{name} is there {len(values)} times"
+        return values[0] if values else default
+
+    def all(self, name):
+        return [v for n, v in self.headers if n.lower() == name.lower()]
+
+    def json(self):
+        return strict_json(self.body)
+
+    def lines(self):
+        return [strict_json(line) for line in self.body.splitlines()]
+
+    def __repr__(self):
+        return f"{self.status} {self.body[:600]!r}"
+
+
+def strict_json(data):
+    """JSON as a careful client reads it: UTF-8, no member twice."""
+    def once(pairs):
+        names = [n for n, _ in pairs]
+        assert len(names) == len(set(names)), f"a member is there twice: {names}"
+        return dict(pairs)
+    return json.loads(data.decode("utf-8"), object_pairs_hook=once)
+
+
+class Conn:
+    """One connection. Requests are put together from bytes, so that they can be as wrong as a test wants."""
+
+    def __init__(self, port, host="127.0.0.1"):
+        self.sock = socket.create_connection((host, port), timeout=TIMEOUT)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.data = b""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.sock.close()
+
+    def write(self, data):
+        self.sock.sendall(data)
+
+    def start(self, method, path, body=None, headers=()):
+        lines = [f"{method} {path} HTTP/1.1".encode(), b"Host: t"]
+        for name, value in headers:
+            value = value.encode() if isinstance(value, str) else value
+            lines.append(name.encode() + b": " + value)
+        if body is not None:
+            lines.append(b"Content-Length: %d" % len(body))
+        self.write(b"\r\n".join(lines) + b"\r\n\r\n" + (body or b""))
+
+    def more(self):
+        got = self.sock.recv(1 << 18)
+        self.data += got
+        return bool(got)
+
+    def take(self, n):
+        while len(self.data) < n:
+            assert self.more(), f"closed after {len(self.data)} of {n} bytes: {self.data[:200]!r}"
+        out, self.data = self.data[:n], self.data[n:]
+        return out
+
+    def head(self):
+        while b"\r\n\r\n" not in self.data:
+            assert self.more(), f"closed before a whole head: {self.data[:200]!r}"
+        head, self.data = self.data.split(b"\r\n\r\n", 1)
+        lines = head.decode("latin-1").split("\r\n")
+        assert re.match(r"^HTTP/1\.1 \d{3} ", lines[0]), lines[0]
+        return int(lines[0][9:12]), [tuple(part.strip() for part in line.split(":", 1)) for line in lines[1:]]
+
+    def reply(self, to_head=False):
+        status, headers = self.head()
+        reply = Reply(status, headers, b"")
+        if not to_head and status not in (204, 304) and status >= 200:
+            length = reply.header("Content-Length")
+            assert length is not None, f"no Content-Length: {headers}"
+            reply.body = self.take(int(length))
+        return reply
+
+    def request(self, method, path, body=None, headers=()):
+        self.start(method, path, body, headers)
+        return self.reply(to_head=method == "HEAD")
+
+    def rest(self):
+        """Everything until the peer closes."""
+        try:
+            while self.more():
+                pass
+        except ConnectionResetError:
+            pass
+        out, self.data = self.data, b""
+        return out
+
+    def closed(self):
+        """True once the peer has closed without saying more."""
+        try:
+            return not self.more()
+        except ConnectionResetError:
+            return True
+
+
+def quote(text):
+    return urllib.parse.quote(text, safe="")
+
+
+class Broker:
+    """hapaxd on a free port. Requests go over one kept connection per thread."""
+
+    def __init__(self, data=None, args=()):
+        self.own = data is None
+        self.data = data or tempfile.mkdtemp(prefix="hapax-e2e-")
+        self.args = list(args)
+        self.local = threading.local()
+        self.start()
+
+    def start(self):
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen([HAPAXD, "--listen", "127.0.0.1:0", "--data", self.data, *self.args],
+                                        stdout=subprocess.PIPE, stderr=self.log, stdin=subprocess.DEVNULL)
+        line = self.process.stdout.readline().decode()
+        match = re.match(r"^hapaxd ready on http://127\.0\.0\.1:(\d+)\n$", line)
+        assert match, f"no ready line but {line!r}; stderr: {self.stderr()}"
+        self.port = int(match.group(1))
+        self.generation = object()
+
+    def stderr(self):
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")
+
+    def stop(self, how=signal.SIGTERM):
+        """Ends the process; returns its exit code. Nothing but the ready line may have been on stdout."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        code = self.process.wait(TIMEOUT)
+        rest = self.process.stdout.read()
+        assert rest == b"", f"stdout after the ready line: {rest!r}"
+        self.process.stdout.close()
+        return code
+
+    def kill(self):
+        return self.stop(signal.SIGKILL)
+
+    def remove(self):
+        if self.process.poll() is None:
+            self.kill()
+        if self.own:
+            shutil.rmtree(self.data, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.remove()
+
+    def connect(self):
+        return Conn(self.port)
+
+    def call(self, method, path, body=None, headers=()):
+        conn = getattr(self.local, "conn", None)
+        if conn is None or self.local.generation is not self.generation:
+            self.local.conn, self.local.generation = conn, _ = self.connect(), self.generation
+        try:
+            reply = conn.request(method, path, body, headers)
+        except BaseException:
+            self.local.conn = None
+            raise
+        if reply.header("Connection", "").lower() == "close":
+            self.local.conn = None
+        return reply
+
+    def get(self, path):
+        return self.call("GET", path)
+
+    def post(self, path, value=None):
+        return self.call("POST", path, b"" if value is None else json.dumps(value).encode())
+
+    # The verbs of the contract. Each returns the Reply; what must not fail asserts it.
+
+    def send(self, queue, key, payload=b"x", headers=()):
+        payload = payload.encode() if isinstance(payload, str) else payload
+        fields = [("Idempotency-Key", key)] if key is not None else []
+        return self.call("POST", f"/v1/queues/{queue}/messages", payload, fields + list(headers))
+
+    def put(self, queue, *keys, **kw):
+        """Sends keys that must be accepted; the id of the last."""
+        for key in keys:
+            reply = self.send(queue, key, **kw)
+            assert reply.status == 202, reply
+        return reply.json()["id"]
+
+    def batch(self, queue, lines):
+        body = b"".join((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n" for line in lines)
+        return self.call("POST", f"/v1/queues/{queue}/batch", body, [("Content-Type", "application/x-ndjson")])
+
+    def receive(self, queue, **params):
+        query = "&".join(f"{n}={quote(str(v))}" for n, v in params.items())
+        reply = self.call("POST", f"/v1/queues/{queue}/receive" + ("?" + query if query else ""), b"")
+        assert reply.status == 200, reply
+        return reply.json()["messages"]
+
+    def one(self, queue, wait="20s", **params):
+        """The next message; waits for it."""
+        messages = self.receive(queue, wait=wait, **params)
+        assert len(messages) == 1, messages
+        return messages[0]
+
+    def settle(self, verb, message, **members):
+        token = message["token"] if isinstance(message, dict) else message
+        return self.post(f"/v1/{verb}", dict(members, token=token))
+
+    def ok(self, verb, message, **members):
+        reply = self.settle(verb, message, **members)
+        assert reply.status == 200, reply
+        return reply.json()
+
+    def key(self, queue, key):
+        reply = self.get(f"/v1/queues/{queue}/keys/{quote(key)}")
+        assert reply.status == 200, reply
+        return reply.json()
+
+    def queue(self, queue):
+        reply = self.get(f"/v1/queues/{queue}")
+        assert reply.status == 200, reply
+        return reply.json()
+
+
+# ---- assertions
+
+def same(have, want, what=""):
+    assert have == want, f"{what + ': ' if what else ''}have {have!r}, want {want!r}"
+
+
+def members(have, **want):
+    for name, value in want.items():
+        assert name in have, f"no member {name!r} in {have!r}"
+        same(have[name], value, name)
+
+
+def stamp(text):
+    """A time of the contract, in seconds."""
+    assert isinstance(text, str) and RFC3339.match(text), f"not RFC 3339 UTC with milliseconds: {text!r}"
+    seconds = time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")
+    import calendar
+    return calendar.timegm(seconds) + int(text[20:23]) / 1000
+
+
+def problem(reply, status, code, applied="no"):
+    """The reply is this problem, whole and by the book. Returns its members."""
+    same(reply.status, status, f"status of {reply!r}")
+    same(reply.header("Content-Type"), "application/problem+json")
+    return problem_members(reply.json(), status, code, applied)
+
+
+def problem_members(p, status, code, applied="no"):
+    members(p, type=f"urn:hapax:{code}", status=status, code=code, applied=applied)
+    assert isinstance(p["title"], str) and p["title"], p
+    assert isinstance(p["detail"], str) and p["detail"], p
+    assert isinstance(p["retryable"], bool), p
+    return p
+
+
+def decoded(body, encoding):
+    return base64.b64decode(body, validate=True) if encoding == "base64" else body.encode()
+
+
+class Later:
+    """Something running beside the test: its value when it is there."""
+
+    def __init__(self, function, *args, **kw):
+        self.future = concurrent.futures.Future()
+        self.thread = threading.Thread(target=self.run, args=(function, args, kw), daemon=True)
+        self.thread.start()
+
+    def run(self, function, args, kw):
+        try:
+            self.future.set_result(function(*args, **kw))
+        except BaseException as error:
+            self.future.set_exception(error)
+
+    def value(self):
+        return self.future.result(TIMEOUT)
+
+
+def waiting(many, of=None):
+    """Returns once that many requests wait at the broker: polls that must be there before something is done to them."""
+    deadline = time.monotonic() + TIMEOUT
+    while (of or broker).get("/v1/stats").json()["waiting"] < many:
+        assert time.monotonic() < deadline, "nobody waits"
+        time.sleep(0.01)
+
+
+# ---- running
+
+broker = None
+tests = []
+numbers = itertools.count(1)
+
+
+def test(function=None, *, alone=False):
+    """alone: after the others, by itself; for what looks at the broker as a whole."""
+    if function is None:
+        return lambda f: test(f, alone=alone)
+    tests.append((function, alone))
+    return function
+
+
+def run_one(function):
+    queue = f"q{next(numbers)}"
+    try:
+        function(*([queue] if function.__code__.co_argcount else []))
+        return None
+    except BaseException:
+        return traceback.format_exc()
+
+
+def report(number, function, error):
+    name = function.__name__.replace("_", " ")
+    print(f"{'not ok' if error else 'ok'} {number} - {name}", flush=True)
+    for line in (error or "").splitlines():
+        print("#   " + line, flush=True)
+
+
+def main(threads=24, shared=True):
+    """Runs the file's tests (or those whose name has a word of the command line) and exits."""
+    global broker
+    words = sys.argv[1:]
+    chosen = [(f, alone) for f, alone in tests if not words or any(w in f.__name__ for w in words)]
+    print(f"1..{len(chosen)}", flush=True)
+    failed = 0
+    if shared:
+        broker = Broker()
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        running = {f: pool.submit(run_one, f) for f, alone in chosen if not alone}
+        for number, (function, alone) in enumerate(chosen, 1):
+            if alone:
+                concurrent.futures.wait(running.values())
+            error = run_one(function) if alone else running[function].result()
+            failed += error is not None
+            report(number, function, error)
+    if shared:
+        failed += finish_shared()
+    sys.exit(1 if failed else 0)
+
+
+def finish_shared():
+    """The broker must have lived through all of it, and end cleanly: a sanitizer's report shows here."""
+    try:
+        code = broker.stop()
+        if code != 0:
+            print(f"# the broker ended with {code}:\n" + re.sub("^", "#   ", broker.stderr(), flags=re.M), flush=True)
+        return code != 0
+    finally:
+        broker.remove()

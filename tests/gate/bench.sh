@@ -1,0 +1,97 @@
+#!/bin/bash
+# The gate beside the dedup table a user would write by hand. Whole transactions (key + one business UPDATE, committed
+# with fsync), rounds interleaved so that a noisy machine hurts both alike, medians.
+#
+#   tests/gate/bench.sh                 1.3 x and growth 10^4 -> 10^6, about a minute; exit 1 if a target is missed
+#   ROUNDS=9 SECONDS_EACH=5 KEYS=10000000 CLIENTS=4 tests/gate/bench.sh
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+if [ -z "${PGHOST:-}" ] || [ -z "${HAPAX_BENCH_INNER:-}" ]; then
+    HAPAX_BENCH_INNER=1 PG_SETTINGS="shared_buffers=512MB max_wal_size=4GB checkpoint_timeout=30min" \
+        exec python3 -B "$here/pg.py" run "$0"
+fi
+
+rounds=${ROUNDS:-5} each=${SECONDS_EACH:-2} keys=${KEYS:-1000000} clients=${CLIENTS:-2}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fill() { # DATABASE KEYS
+    createdb "$1"
+    psql -Xqd "$1" -v ON_ERROR_STOP=1 -f "$here/../../sql/postgres/hapax_gate.sql"
+    psql -Xqd "$1" -v ON_ERROR_STOP=1 -v keys="$2" <<'SQL'
+CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL) WITH (fillfactor = 50);
+INSERT INTO account SELECT i, 0 FROM generate_series(1, 10000) i;
+CREATE TABLE seen (scope text, key text, created_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (scope, key));
+INSERT INTO seen SELECT 'pay', 'capture:' || gen_random_uuid() FROM generate_series(1, :keys);
+INSERT INTO hapax.entry (scope, key, state, xact, first_seen, since)
+SELECT scope, key, 'done', pg_current_xact_id(), now() - interval '1 hour', now() - interval '1 hour' + interval '1 us' * row_number() OVER ()
+  FROM seen;
+VACUUM ANALYZE;
+CHECKPOINT;
+SQL
+}
+
+cat > "$work/hand.sql" <<'SQL'
+\set a random(1, 10000)
+BEGIN;
+INSERT INTO seen (scope, key) VALUES ('pay', 'capture:' || gen_random_uuid()) ON CONFLICT DO NOTHING RETURNING 1;
+UPDATE account SET balance = balance + 1 WHERE id = :a;
+COMMIT;
+SQL
+cat > "$work/gate.sql" <<'SQL'
+\set a random(1, 10000)
+BEGIN;
+SELECT status FROM hapax.claim('pay', 'capture:' || gen_random_uuid());
+UPDATE account SET balance = balance + 1 WHERE id = :a;
+COMMIT;
+SQL
+cat > "$work/outcome.sql" <<'SQL'
+\set a random(1, 10000)
+BEGIN;
+SELECT hapax.commit_outcome('pay', k, '{"ok":true}', 'application/json')
+  FROM (SELECT 'capture:' || gen_random_uuid() AS k OFFSET 0) n, hapax.claim('pay', k);
+UPDATE account SET balance = balance + 1 WHERE id = :a;
+COMMIT;
+SQL
+cat > "$work/hand_duplicate.sql" <<'SQL'
+INSERT INTO seen (scope, key) VALUES ('dup', 'one') ON CONFLICT DO NOTHING RETURNING 1;
+SQL
+cat > "$work/gate_duplicate.sql" <<'SQL'
+SELECT status FROM hapax.claim('dup', 'one');
+SQL
+
+one_round() { # DATABASE SCRIPT -> latency in microseconds and WAL bytes of one transaction
+    local before after out
+    before=$(psql -XqAtd "$1" -c 'SELECT pg_current_wal_lsn()')
+    out=$(pgbench -n -M prepared -c "$clients" -j 1 -T "$each" -f "$work/$2.sql" "$1" 2>&1)
+    after=$(psql -XqAtd "$1" -c "SELECT pg_current_wal_lsn() - '$before'::pg_lsn")
+    awk -v wal="$after" '/latency average/ {us = $4 * 1000} /actually processed/ {split($6, p, "/"); n = p[1]}
+        END {printf "%.0f %.0f\n", us, wal / n}' <<< "$out"
+}
+median() { sort -n | awk '{v[NR] = $1} END {print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2}'; }
+
+echo "# filling 10000 and $keys keys"
+fill small 10000
+fill large "$keys"
+runs="small:hand small:gate large:gate large:hand small:outcome small:hand_duplicate small:gate_duplicate"
+for ((r = 0; r < rounds; r++)); do
+    for run in $runs; do
+        one_round "${run%:*}" "${run#*:}" >> "$work/$run"
+    done
+done
+
+printf '%-22s %12s %10s\n' "transaction" "median us" "WAL bytes"
+for run in $runs; do
+    printf '%-22s %12s %10s\n' "$run" "$(cut -d' ' -f1 "$work/$run" | median)" "$(cut -d' ' -f2 "$work/$run" | median)"
+done
+# Ratios are taken within each round first: neighbours in time share the machine's mood.
+ratio() { paste -d' ' "$work/$1" "$work/$2" | awk '{print $1 / $3}' | median; }
+verdict() { # TEXT RATIO LIMIT
+    awk -v t="$1" -v r="$2" -v l="$3" 'BEGIN {ok = r <= l; printf "%s - %s: %.2f (at most %.2f)\n", ok ? "ok" : "not ok", t, r, l; exit !ok}'
+}
+status=0
+verdict "gate beside a hand-written table, 10000 keys" "$(ratio small:gate small:hand)" 1.3 || status=1
+verdict "gate beside a hand-written table, $keys keys" "$(ratio large:gate large:hand)" 1.3 || status=1
+verdict "growth from 10000 to $keys keys" "$(ratio large:gate small:gate)" 1.25 || status=1
+exit $status

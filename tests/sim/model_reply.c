@@ -1,0 +1,552 @@
+/* Answers to everything but settling calls. */
+#include "model_priv.h"
+
+static void saw(struct op *op, u64 index) {
+    if (index > op->saw) op->saw = index;
+}
+
+static bool refused(struct model *m, u32 status, const struct view *v) {
+    if (status < 500) return false;
+    if (!view_is(v, "applied", "no")) sim_fail("status %u does not say applied: no", status);
+    if (status == 503 && view_is(v, "code", "shutting_down")) {
+        tally.shutdown_refusals++;
+        return true;
+    }
+    if (status != 507 || !m->tight) sim_fail("status %u (%.*s) for no reason", status, (int)view_text(v, "code").n,
+                                             view_text(v, "code").p);
+    tally.refused_full++;
+    return true;
+}
+
+/* ---- send */
+
+static bool explain_known(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    (void)msg, (void)ctx;
+    if (next->at == AT_FORGOTTEN) return false;
+    bool over = phase_settled(next) && m->run - (m->run_slip - next->settled_slip) - next->settled_max >= WINDOW_MS;
+    return !over; /* past its window a key is new again at the next look-up */
+}
+
+static bool explain_known_shown(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    return explain_known(m, msg, next, NULL) && explain_shown(m, msg, next, ctx);
+}
+
+static bool explain_forgotten(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    (void)m, (void)msg, (void)ctx;
+    return next->at == AT_FORGOTTEN;
+}
+
+static struct message *admit(struct model *m, struct op *op, const struct send_item *item) {
+    struct message *old = *key_slot(m, op->queue, item->key);
+    if (old) {
+        message_move(m, old, explain_forgotten, NULL, "P2: admitted anew");
+        tally.readmitted++;
+    }
+    tally.accepted++;
+    struct message *msg = message_new(m, op->queue, item);
+    saw(op, msg->versions[0].index);
+    return msg;
+}
+
+static void duplicate_arrived(struct model *m, struct message *msg) {
+    if (msg->dup_run <= m->safe.run) msg->dups_safe = msg->dups_min;
+    msg->dup_run = m->run;
+    msg->dups++;
+    msg->dups_min++;
+}
+
+static void answered_accepted(struct model *m, struct op *op, const struct send_item *item, u32 status,
+                              const struct view *v, struct arena *scratch) {
+    struct message *msg = op->parked && !op->was_duplicate ? op->waits_for : NULL;
+    if (!msg && op->parked) sim_fail("a duplicate that waited is called accepted");
+    if (!msg) msg = admit(m, op, item);
+    check_shown_identity(m, msg, v);
+    struct shown shown = {.scratch = scratch, .view = *v, .state = view_text(v, "state")};
+    saw(op, message_move(m, msg, explain_shown, &shown, "accepted"));
+    bool settled = phase_settled(&msg->set->at[0]);
+    if (status != (settled ? 200 : 202) || view_true(v, "duplicate")) sim_fail("accepted with status %u", status);
+}
+
+static void answered_duplicate(struct model *m, struct op *op, const struct send_item *item, u32 status,
+                               const struct view *v, struct arena *scratch) {
+    struct message *msg = op->parked ? op->waits_for : *key_slot(m, op->queue, item->key);
+    if (!msg) sim_fail("q%u/k%u was never accepted and is called a duplicate", op->queue, item->key);
+    if (msg->variant != item->variant) sim_fail("q%u/k%u: another payload is called a duplicate", op->queue, item->key);
+    if (op->parked && !op->was_duplicate) sim_fail("a first send that waited is called a duplicate");
+    if (!op->parked) duplicate_arrived(m, msg);
+    check_shown_identity(m, msg, v);
+    struct shown shown = {.scratch = scratch, .view = *v, .state = view_text(v, "state")};
+    saw(op, message_move(m, msg, explain_known_shown, &shown, "duplicate"));
+    check_shown_duplicates(m, msg, v);
+    bool settled = phase_settled(&msg->set->at[0]);
+    tally.duplicates++;
+    tally.duplicates_settled += settled;
+    if (status != (settled ? 200 : 202) || !view_true(v, "duplicate")) sim_fail("a duplicate with status %u", status);
+}
+
+static void answered_conflict(struct model *m, struct op *op, const struct send_item *item, const struct view *v) {
+    struct message *msg = *key_slot(m, op->queue, item->key);
+    if (!msg || msg->variant == item->variant) sim_fail("q%u/k%u: 422 without a conflict", op->queue, item->key);
+    if (!view_is(v, "applied", "no")) sim_fail("a conflict does not say applied: no");
+    check_shown_identity(m, msg, v);
+    saw(op, message_move(m, msg, explain_known, NULL, "conflict"));
+    tally.conflicts++;
+}
+
+static void answered_line(struct model *m, struct op *op, const struct send_item *item, u32 status, const struct view *v,
+                          struct arena *scratch) {
+    if (refused(m, status, v)) {
+        if (op->parked) sim_fail("a send that waited got status %u", status);
+        return;
+    }
+    if (status == 422 && view_is(v, "code", "key_reused"))
+        answered_conflict(m, op, item, v);
+    else if (view_is(v, "outcome", "accepted"))
+        answered_accepted(m, op, item, status, v, scratch);
+    else if (view_is(v, "outcome", "duplicate"))
+        answered_duplicate(m, op, item, status, v, scratch);
+    else
+        sim_fail("a send got status %u, code %.*s", status, (int)view_text(v, "code").n, view_text(v, "code").p);
+}
+
+static bool has_line(slice fields, slice line) {
+    for (size_t i = 0; i + line.n <= fields.n; i++)
+        if (memcmp(fields.p + i, line.p, line.n) == 0) return true;
+    return false;
+}
+
+static void answered_send(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
+    struct view v = view_of(scratch, reply->body);
+    queue_touch(m, op->queue);
+    answered_line(m, op, &op->sends[0], reply->status, &v, scratch);
+    bool duplicate = view_true(&v, "duplicate");
+    if (duplicate != has_line(reply->fields, SL("Idempotent-Replayed: true\r\n"))) sim_fail("Idempotent-Replayed is wrong");
+    if (!op->parked) return;
+    bool settled = reply->status == 200;
+    ++*(settled ? &tally.waits_settled : &tally.waits_timed_out);
+}
+
+static void answered_batch(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
+    slice rest = reply->body, line;
+    if (reply->status != 200) {
+        struct view v = view_of(scratch, reply->body);
+        if (!refused(m, reply->status, &v)) sim_fail("a batch got status %u", reply->status);
+        return;
+    }
+    queue_touch(m, op->queue);
+    tally.batches++;
+    for (u32 i = 0; i < op->count; i++) {
+        if (!slice_cut(rest, '\n', &line, &rest)) sim_fail("a batch of %u lines got %u back", op->count, i);
+        struct view v = view_of(scratch, line);
+        i64 status = 0;
+        if (!view_i64(&v, "status", &status)) sim_fail("a batch line without a status");
+        answered_line(m, op, &op->sends[i], (u32)status, &v, scratch);
+    }
+    if (rest.n) sim_fail("a batch of %u lines got more back", op->count);
+}
+
+/* ---- receive */
+
+struct delivery {
+    struct arena *scratch;
+    const struct view *view;
+    const struct op *op;
+    u64 fence;
+};
+
+static bool explain_delivery(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    const struct delivery *d = ctx;
+    i64 attempt = 0, failures = 0, crashes = 0;
+    if (next->at != AT_PENDING || m->delay < next->due) return false;
+    bool ttl_over = msg->ttl_at && m->delay - (m->delay_slip - msg->ttl_slip) >= msg->ttl_at;
+    if (ttl_over && next->attempts == 0) return false;
+    view_i64(d->view, "attempt", &attempt);
+    view_i64(d->view, "failures", &failures);
+    view_i64(d->view, "crashes", &crashes);
+    if (attempt != next->attempts + 1 || failures != next->failures + next->unknowns || crashes != next->crashes)
+        return false;
+    if (!view_is(d->view, "delivery", next->attempts ? "retry" : "first")) return false;
+    if (!steps_match(d->scratch, d->view, next->steps)) return false;
+    next->at = AT_LEASED;
+    next->end = END_OPEN;
+    next->fence = d->fence;
+    next->lease_ms = d->op->lease_ms ? d->op->lease_ms : LEASE_DEFAULT_MS;
+    next->lease_from = m->run;
+    next->started = !d->op->explicit_start;
+    next->attempts += next->started;
+    next->hidden = 0;
+    next->due = next->due_max = 0;
+    return true;
+}
+
+static bool explain_ttl_over(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    (void)m, (void)msg, (void)ctx;
+    return phase_settled(next);
+}
+
+/* FIFO: whatever came before it in its group must be settled by now. */
+static void check_group(struct model *m, const struct message *msg) {
+    if (msg->group == 0) return;
+    tally.group_deliveries++;
+    for (u32 i = m->live_count; i-- > 0;) {
+        struct message *other = m->live[i];
+        if (other->queue != msg->queue || other->group != msg->group || other->order >= msg->order) continue;
+        message_move(m, other, explain_ttl_over, NULL, "FIFO: a later message of its group was handed out");
+    }
+}
+
+static struct message *message_of_key(struct model *m, u32 queue, slice key, struct arena *scratch) {
+    for (u32 k = 0; k < m->key_count; k++)
+        if (slice_eq(key_text(scratch, k), key)) return *key_slot(m, queue, k);
+    return NULL;
+}
+
+static void check_contents(const struct message *msg, const struct view *v, struct arena *scratch) {
+    slice payload;
+    if (!view_bytes(scratch, v, "payload", &payload) ||
+        !slice_eq(payload, payload_text(scratch, msg->queue, msg->key, msg->variant)))
+        sim_fail("q%u/k%u: the payload is not the one that was sent", msg->queue, msg->key);
+    if (!slice_eq(view_text(v, "group"), msg->group ? group_text(scratch, msg->group) : SL("")))
+        sim_fail("q%u/k%u: wrong group", msg->queue, msg->key);
+    struct view attrs = view_of(scratch, view_text(v, "attrs"));
+    if (attrs.count != msg->has_attr || (msg->has_attr && !view_is(&attrs, "color", "green")))
+        sim_fail("q%u/k%u: wrong attributes", msg->queue, msg->key);
+    if (!view_is(v, "content_type", "text/plain") || !view_is(v, "generation", "0") ||
+        !slice_eq(view_text(v, "effect_key"), view_text(v, "key")))
+        sim_fail("q%u/k%u: wrong content type, generation or effect key", msg->queue, msg->key);
+}
+
+static void delivered_one(struct model *m, struct op *op, const struct view *v, struct arena *scratch) {
+    struct delivery d = {.scratch = scratch, .view = v, .op = op};
+    struct message *msg = message_of_key(m, op->queue, view_text(v, "key"), scratch);
+    if (!msg) sim_fail("a message was handed out that nobody sent");
+    if (!slice_u64(view_text(v, "fence"), &d.fence)) sim_fail("a fence that is no number");
+    if (d.fence <= m->fence_top)
+        sim_fail("P3: fence %llu after %llu", (unsigned long long)d.fence, (unsigned long long)m->fence_top);
+    m->fence_top = d.fence;
+    check_shown_identity(m, msg, v);
+    check_contents(msg, v, scratch);
+    bool again = msg->set->at[0].fence != 0;
+    tally.delivered++;
+    tally.redelivered += again;
+    struct set before;
+    close_set(m, msg, msg->set, &before);
+    saw(op, message_move(m, msg, explain_delivery, &d, "handed out"));
+    if (before.at[0].end == END_EXPIRED) ++*(before.at[0].started ? &tally.expired : &tally.reservations_expired);
+    check_group(m, msg);
+    struct lease *lease = arena_alloc(m->arena, sizeof *lease);
+    *lease = (struct lease){.message = msg, .fence = d.fence, .explicit_start = op->explicit_start};
+    lease->token = arena_copy(m->arena, view_text(v, "token"));
+    op->leases[op->lease_count++] = lease;
+}
+
+static void answered_receive(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
+    struct view v = view_of(scratch, reply->body);
+    if (refused(m, reply->status, &v)) return;
+    const struct member *list = view_get(&v, "messages");
+    if (reply->status != 200 || !list) sim_fail("receive got status %u", reply->status);
+    queue_touch(m, op->queue);
+    struct view items = view_of(scratch, list->raw);
+    if (items.count > op->max) sim_fail("%u messages for max=%u", items.count, op->max);
+    if (items.count && m->queues[op->queue].paused) sim_fail("a paused queue hands out");
+    op->leases = arena_alloc(m->arena, (items.count + 1) * sizeof(struct lease *));
+    for (u32 i = 0; i < items.count; i++) {
+        struct view item = view_of(scratch, items.at[i].raw);
+        delivered_one(m, op, &item, scratch);
+    }
+    if (items.count && !reply->receipt) sim_fail("leases without a receipt");
+    if (op->parked && items.count) tally.polls_woken++;
+    if (items.count == 0) tally.polls_empty++;
+    if (items.count < op->max && any_surely_ready(m, op->queue))
+        sim_fail("receive got %u of %u although more was ready", items.count, op->max);
+}
+
+/* ---- looking up */
+
+static void answered_key(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
+    struct message *msg = *key_slot(m, op->queue, op->sends[0].key);
+    struct shown shown = {.scratch = scratch, .full = true, .view = view_of(scratch, reply->body)};
+    tally.lookups++;
+    if (refused(m, reply->status, &shown.view)) return;
+    if (reply->status == 404) {
+        if (msg) saw(op, message_move(m, msg, explain_forgotten, NULL, "404 for a key"));
+        return;
+    }
+    if (reply->status != 200 || !msg) sim_fail("a key that %s got status %u", msg ? "is known" : "is not", reply->status);
+    shown.state = view_text(&shown.view, "state");
+    check_shown_identity(m, msg, &shown.view);
+    saw(op, message_move(m, msg, explain_shown, &shown, "shown"));
+    check_shown_duplicates(m, msg, &shown.view);
+}
+
+struct raw_result {
+    const struct http_reply *reply;
+    slice state; /* of a problem */
+};
+
+static bool explain_result(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    const struct raw_result *r = ctx;
+    (void)m, (void)msg;
+    const struct http_reply *reply = r->reply;
+    if (reply->status == 404) return next->at == AT_FORGOTTEN;
+    if (reply->status == 409) return slice_eq(r->state, slice_str(at_name((enum at)next->at))) && !phase_settled(next);
+    if (!phase_settled(next) || next->at == AT_FORGOTTEN) return false;
+    if (reply->status != (next->result.n ? 200 : 204)) return false;
+    return slice_eq(reply->body, next->result) && has_line(reply->fields, slice_str(at_name((enum at)next->at)));
+}
+
+static void answered_result(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
+    struct message *msg = op->parked ? op->waits_for : *key_slot(m, op->queue, op->sends[0].key);
+    struct raw_result r = {.reply = reply};
+    tally.lookups++;
+    if (reply->status >= 400) {
+        struct view v = view_of(scratch, reply->body);
+        if (refused(m, reply->status, &v)) return;
+        r.state = view_text(&v, "state");
+    }
+    if (!msg) {
+        if (reply->status != 404) sim_fail("the result of an unknown key got status %u", reply->status);
+        return;
+    }
+    saw(op, message_move(m, msg, explain_result, &r, "result"));
+}
+
+static bool surely_at(const struct model *m, const struct message *msg, slice state) {
+    struct set closed;
+    close_set(m, msg, msg->set, &closed);
+    for (u32 i = 0; i < closed.count; i++)
+        if (!slice_eq(slice_str(at_name((enum at)closed.at[i].at)), state)) return false;
+    return true;
+}
+
+static void answered_list(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
+    struct view v = view_of(scratch, reply->body);
+    tally.lists++;
+    if (refused(m, reply->status, &v) || (reply->status == 404 && !m->queues[op->queue].exists)) return;
+    const struct member *list = view_get(&v, "items"), *cursor = view_get(&v, "next_cursor");
+    if (reply->status != 200 || !list || !cursor) sim_fail("a list got status %u", reply->status);
+    struct view items = view_of(scratch, list->raw);
+    for (u32 i = 0; i < items.count; i++) {
+        struct shown shown = {.scratch = scratch, .full = true, .view = view_of(scratch, items.at[i].raw)};
+        struct message *msg = message_of_key(m, op->queue, view_text(&shown.view, "key"), scratch);
+        shown.state = view_text(&shown.view, "state");
+        if (!msg || !slice_eq(shown.state, op->state)) sim_fail("a list of %.*s holds something else", (int)op->state.n,
+                                                                op->state.p);
+        check_shown_identity(m, msg, &shown.view);
+        saw(op, message_move(m, msg, explain_shown, &shown, "listed"));
+    }
+    if (!cursor->is_null) return;
+    u32 sure = 0;
+    for (u32 i = 0; i < m->live_count; i++)
+        sure += m->live[i]->queue == op->queue && surely_at(m, m->live[i], op->state);
+    if (sure > items.count) sim_fail("%u are %.*s, %u listed", sure, (int)op->state.n, op->state.p, items.count);
+}
+
+/* ---- queues */
+
+struct bounds {
+    i64 low, high;
+};
+
+static void count_states(const struct model *m, u32 queue, struct bounds b[AT_FORGOTTEN + 1]) {
+    memset(b, 0, (AT_FORGOTTEN + 1) * sizeof *b);
+    for (u32 i = 0; i < m->live_count; i++) {
+        struct set closed;
+        bool can[AT_FORGOTTEN + 1] = {0};
+        u32 kinds = 0;
+        if (m->live[i]->queue != queue) continue;
+        close_set(m, m->live[i], m->live[i]->set, &closed);
+        for (u32 p = 0; p < closed.count; p++) can[closed.at[p].at] = true;
+        for (u32 s = 0; s <= AT_FORGOTTEN; s++) kinds += can[s];
+        for (u32 s = 0; s <= AT_FORGOTTEN; s++) {
+            b[s].high += can[s];
+            b[s].low += can[s] && kinds == 1;
+        }
+    }
+}
+
+static void answered_queue(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
+    static const enum at shown[] = {AT_PENDING, AT_LEASED, AT_DEAD};
+    struct view v = view_of(scratch, reply->body);
+    struct bounds b[AT_FORGOTTEN + 1];
+    if (refused(m, reply->status, &v)) return;
+    if (reply->status == 404) {
+        if (m->queues[op->queue].exists) sim_fail("queue %u is gone", op->queue);
+        return;
+    }
+    if (reply->status != 200) sim_fail("a queue got status %u", reply->status);
+    if (op->kind == OP_PAUSE || op->kind == OP_RESUME) {
+        queue_set(m, op->queue, op->kind == OP_PAUSE);
+        tally.paused += op->kind == OP_PAUSE;
+    }
+    if (m->queues[op->queue].version_count) {
+        const struct queue *q = &m->queues[op->queue];
+        saw(op, q->versions[q->version_count - 1].index);
+    }
+    if (view_true(&v, "paused") != m->queues[op->queue].paused) sim_fail("queue %u: paused is wrong", op->queue);
+    count_states(m, op->queue, b);
+    for (u32 i = 0; i < 3; i++) {
+        i64 n = -1;
+        view_i64(&v, at_name(shown[i]), &n);
+        if (n < b[shown[i]].low || n > b[shown[i]].high)
+            sim_fail("queue %u: %lld are %s; it must be %lld to %lld", op->queue, (long long)n, at_name(shown[i]),
+                     (long long)b[shown[i]].low, (long long)b[shown[i]].high);
+    }
+}
+
+struct cancelling {
+    u32 status;
+    const struct view *view;
+};
+
+static bool explain_cancel(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    const struct cancelling *c = ctx;
+    (void)msg;
+    if (c->status == 404) return next->at == AT_FORGOTTEN;
+    if (next->at == AT_FORGOTTEN) return false;
+    bool again = next->at == AT_CANCELLED;
+    if (phase_settled(next) && !again)
+        return c->status == 409 && view_is(c->view, "code", "settled") && view_is(c->view, "state", at_name((enum at)next->at));
+    if (c->status != 200 || !view_is(c->view, "state", "cancelled") || view_true(c->view, "duplicate") != again) return false;
+    if (again) return true;
+    if (next->at == AT_LEASED) next->end = END_CANCELLED;
+    next->at = AT_CANCELLED;
+    next->reason = SL("cancelled by op");
+    next->settled_min = next->settled_max = m->run;
+    next->settled_slip = m->run_slip;
+    return true;
+}
+
+static void answered_cancel(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
+    struct view v = view_of(scratch, reply->body);
+    struct cancelling c = {.status = reply->status, .view = &v};
+    if (refused(m, reply->status, &v)) return;
+    struct message *msg = op->target, *now = *key_slot(m, op->queue, msg->key);
+    if (now != msg && reply->status == 404) return; /* lost in a crash, or its key has been admitted anew since */
+    if (now && slice_eq(message_id(now), op->id)) msg = now; /* lost, sent again, and called the same */
+    saw(op, message_move(m, msg, explain_cancel, &c, "cancel"));
+    tally.cancelled += reply->status == 200;
+}
+
+/* ---- the doors */
+
+void model_answered(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
+    op->saw = 0;
+    switch (op->kind) {
+    case OP_SEND: answered_send(m, op, reply, scratch); break;
+    case OP_BATCH: answered_batch(m, op, reply, scratch); break;
+    case OP_RECEIVE: answered_receive(m, op, reply, scratch); break;
+    case OP_SETTLE: {
+        struct view v = view_of(scratch, reply->body);
+        if (reply->status != 503 || !refused(m, reply->status, &v)) answered_settle(m, op, reply, scratch);
+        break;
+    }
+    case OP_KEY: answered_key(m, op, reply, scratch); break;
+    case OP_RESULT: answered_result(m, op, reply, scratch); break;
+    case OP_LIST: answered_list(m, op, reply, scratch); break;
+    case OP_QUEUE:
+    case OP_PAUSE:
+    case OP_RESUME: answered_queue(m, op, reply, scratch); break;
+    case OP_CANCEL: answered_cancel(m, op, reply, scratch); break;
+    }
+    if (op->parked) parked_remove(m, op);
+}
+
+static bool explain_unsettled(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    (void)m, (void)msg, (void)ctx;
+    return !phase_settled(next) && next->at != AT_DEAD;
+}
+
+/* A send that waits has been admitted, or is a duplicate of what is not settled yet. */
+static void parked_send(struct model *m, struct op *op) {
+    struct message *msg = *key_slot(m, op->queue, op->sends[0].key);
+    struct set left;
+    queue_touch(m, op->queue);
+    op->was_duplicate = msg && filter_set(m, msg, msg->set, explain_unsettled, NULL, &left);
+    if (!op->was_duplicate) {
+        op->waits_for = admit(m, op, &op->sends[0]);
+        return;
+    }
+    if (msg->variant != op->sends[0].variant) sim_fail("a conflict was made to wait");
+    message_move(m, msg, explain_unsettled, NULL, "made to wait");
+    duplicate_arrived(m, msg);
+    op->waits_for = msg;
+}
+
+void model_parked(struct model *m, struct op *op) {
+    if (op->wait_ms == 0) sim_fail("a request that did not ask to wait is not answered");
+    if (op->kind == OP_RECEIVE) {
+        queue_touch(m, op->queue);
+        tally.polls_parked++;
+        if (any_surely_ready(m, op->queue)) sim_fail("a poll waits although something is ready");
+    } else if (op->kind == OP_SEND) {
+        tally.waits_parked++;
+        parked_send(m, op);
+    } else if (op->kind == OP_RESULT) {
+        tally.waits_parked++;
+        op->waits_for = *key_slot(m, op->queue, op->sends[0].key);
+        if (!op->waits_for) sim_fail("waiting for the result of an unknown key");
+        message_move(m, op->waits_for, explain_unsettled, NULL, "made to wait for a result");
+    } else {
+        sim_fail("a request that cannot wait is not answered");
+    }
+    op->parked = true;
+    op->parked_mono = m->mono;
+    m->parked[m->parked_count++] = op;
+}
+
+void parked_remove(struct model *m, const struct op *op) {
+    for (u32 i = 0; i < m->parked_count; i++)
+        if (m->parked[i] == op) {
+            m->parked[i] = m->parked[--m->parked_count];
+            return;
+        }
+}
+
+void model_gone(struct model *m, struct op *op) { parked_remove(m, op); }
+
+void model_delivered(struct model *m, const struct op *op) {
+    if (op->saw > m->floor) m->floor = op->saw;
+    for (u32 i = 0; i < op->lease_count; i++)
+        if (op->leases[i]->fence > m->fence_told) m->fence_told = op->leases[i]->fence;
+}
+
+/* Given back without an attempt; short of room it may have to run out instead. */
+static bool explain_unwritten(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    const struct lease *lease = ctx;
+    (void)m, (void)msg;
+    if (next->fence != lease->fence || next->at != AT_LEASED) return true;
+    next->attempts -= next->started;
+    next->at = AT_PENDING;
+    next->end = END_UNDONE;
+    next->due = next->due_max = 0;
+    next->hidden = 1;
+    return true;
+}
+
+void model_unwritten(struct model *m, const struct op *op) {
+    for (u32 i = 0; i < op->lease_count; i++) {
+        struct message *msg = op->leases[i]->message;
+        struct set as_it_was = *msg->set;
+        message_move(m, msg, explain_unwritten, op->leases[i], "undone");
+        tally.leases_undone++;
+        if (!m->tight) continue;
+        struct set both = *msg->set;
+        for (u32 p = 0; p < as_it_was.count; p++) set_add(&both, &as_it_was.at[p]);
+        msg->versions[msg->version_count - 1].set = msg->set = set_copy(m, &both);
+    }
+}
+
+static void check_waiting(const struct model *m, const struct op *op) {
+    if (m->mono - op->parked_mono >= op->wait_ms)
+        sim_fail("call %u asked to wait %lld ms and still waits after %lld ms", op->number, (long long)op->wait_ms,
+                 (long long)(m->mono - op->parked_mono));
+    if (op->kind == OP_RECEIVE && any_surely_ready(m, op->queue))
+        sim_fail("call %u waits for a message although one is ready", op->number);
+    if (op->waits_for && surely_settled(m, op->waits_for))
+        sim_fail("call %u waits for an outcome that is there", op->number);
+}
+
+void model_turn_end(struct model *m) {
+    for (u32 i = 0; i < m->parked_count; i++) check_waiting(m, m->parked[i]);
+}

@@ -1,0 +1,260 @@
+/* Settling calls, in the order of checks the contract gives. */
+#include "model_priv.h"
+
+#define EFFECTS_KEPT 16u
+
+struct settling {
+    struct model *model;
+    struct arena *scratch;
+    enum verb_kind verb;
+    const struct settle_item *item;
+    u32 status;
+    struct view view;
+    slice code;
+};
+
+void note_add(const struct model *m, const struct note **list, slice name, slice content_type, slice result) {
+    struct note *n = arena_alloc(m->arena, sizeof *n);
+    *n = (struct note){.older = *list, .name = name, .content_type = content_type, .result = result};
+    *list = n;
+}
+
+static const struct note *note_find(const struct note *list, slice name) {
+    while (list && !slice_eq(list->name, name)) list = list->older;
+    return list;
+}
+
+static u32 note_count(const struct note *list) {
+    u32 n = 0;
+    for (; list; list = list->older) n++;
+    return n;
+}
+
+static void effect_add(const struct settling *s, struct phase *p) {
+    slice id = s->item->effect_id;
+    if (s->verb != DO_ACK || id.n == 0 || note_find(p->effects, id) || note_count(p->effects) >= EFFECTS_KEPT) return;
+    note_add(s->model, &p->effects, id, SL(""), SL(""));
+}
+
+static bool problem(const struct settling *s, u32 status, const char *code) {
+    return s->status == status && slice_eq(s->code, slice_str(code));
+}
+
+/* Refused, but an effect that was reported is kept; short of room it may not be. */
+static bool refused(const struct settling *s, struct phase *p, u32 status, const char *code) {
+    if (!problem(s, status, code)) return false;
+    if (!slice_eq(view_text(&s->view, "state"), slice_str(at_name((enum at)p->at)))) return false;
+    if (!s->model->tight) effect_add(s, p);
+    return true;
+}
+
+static bool ok_with(const struct settling *s, enum at state, bool duplicate) {
+    return s->status == 200 && view_is(&s->view, "state", at_name(state)) && view_true(&s->view, "duplicate") == duplicate;
+}
+
+static slice result_type(const struct settle_item *item) {
+    if (item->result.n == 0) return SL("");
+    return item->result_json ? SL("application/json") : SL("text/plain");
+}
+
+static void settle_now(const struct settling *s, struct phase *p, enum at state, enum end end) {
+    bool open_reservation = !p->started && (p->at == AT_LEASED || p->end == END_EXPIRED);
+    if (open_reservation) p->attempts++;
+    p->at = state;
+    p->end = end;
+    p->by_token = 1;
+    p->result = s->item->result;
+    p->content_type = result_type(s->item);
+    p->reason = SL("");
+    p->settled_min = p->settled_max = s->model->run;
+    p->settled_slip = s->model->run_slip;
+    effect_add(s, p);
+}
+
+static i64 backoff_ms(u32 failures) {
+    i64 wait = 1000;
+    for (u32 i = 1; i < failures && wait < 300000; i++) wait *= 2;
+    return wait < 300000 ? wait : 300000;
+}
+
+static bool nack_delayed(const struct settling *s, struct phase *p, u32 count) {
+    i64 at, floor = s->item->delay_ms, base = backoff_ms(count);
+    if (!view_time(&s->view, "not_before", &at)) return false;
+    i64 wait = at - s->model->wall, low = base > floor ? base : floor, high = base + base / 4;
+    if (high < low) high = low;
+    if (wait < low || wait > high) return false;
+    p->due = p->due_max = s->model->delay + wait;
+    p->due_slip = s->model->delay_slip;
+    return true;
+}
+
+static bool nack(const struct settling *s, struct phase *p) {
+    enum nack_class class = s->item->class;
+    if (class == NACK_ABSENT) return problem(s, 400, "class_invalid");
+    if (class == NACK_REJECTED) {
+        settle_now(s, p, AT_REJECTED, END_NACKED);
+        return ok_with(s, AT_REJECTED, false);
+    }
+    bool reservation = !p->started && (p->at == AT_LEASED || p->end == END_EXPIRED);
+    if (reservation) p->attempts++;
+    u32 *count = class == NACK_UNKNOWN ? &p->unknowns : &p->failures, limit = class == NACK_UNKNOWN ? 3 : 6;
+    ++*count;
+    p->end = END_NACKED;
+    p->due = p->due_max = 0;
+    bool dead = class == NACK_POISON || *count >= limit;
+    p->at = dead ? AT_DEAD : AT_PENDING;
+    if (!ok_with(s, (enum at)p->at, false)) return false;
+    return dead || nack_delayed(s, p, *count);
+}
+
+static bool revive(const struct settling *s, struct phase *p, i64 lease_ms) {
+    if (p->at == AT_DEAD) return false;
+    p->at = AT_LEASED;
+    p->end = END_OPEN;
+    if (lease_ms) p->lease_ms = lease_ms;
+    p->lease_from = s->model->run;
+    p->due = p->due_max = 0;
+    return true;
+}
+
+static bool extend(const struct settling *s, struct phase *p) {
+    if (!revive(s, p, s->item->lease_ms)) return refused(s, p, 409, "lease_expired");
+    return ok_with(s, AT_LEASED, false);
+}
+
+static bool start(const struct settling *s, struct phase *p) {
+    if (p->end == END_EXPIRED && !revive(s, p, 0)) return refused(s, p, 409, "lease_expired");
+    if (p->started) return ok_with(s, AT_LEASED, true);
+    p->started = 1;
+    p->attempts++;
+    return ok_with(s, AT_LEASED, false);
+}
+
+static bool step(const struct settling *s, struct phase *p) {
+    const struct note *known = note_find(p->steps, s->item->name);
+    if (!ok_with(s, (enum at)p->at, known != NULL)) return false;
+    if (!view_is(&s->view, "status", known ? "duplicate" : "new")) return false;
+    struct phase as_result = {.result = s->item->result, .content_type = result_type(s->item)};
+    if (known) as_result = (struct phase){.result = known->result, .content_type = known->content_type};
+    if (!known) note_add(s->model, &p->steps, s->item->name, as_result.content_type, as_result.result);
+    return result_matches(s->scratch, &s->view, &as_result);
+}
+
+static bool release(const struct settling *s, struct phase *p) {
+    if (p->started && p->end == END_EXPIRED) p->crashes--; /* the caller vouches that nothing was done */
+    if (p->started) p->attempts--;
+    p->at = AT_PENDING;
+    p->end = END_RELEASED;
+    p->due = p->due_max = 0;
+    p->hidden = 1;
+    return ok_with(s, AT_PENDING, false);
+}
+
+/* P8: an ack with a small result goes through on a full disk. */
+static bool no_room(const struct settling *s) {
+    bool settles = s->verb == DO_ACK || (s->verb == DO_NACK && s->item->class == NACK_REJECTED);
+    if (!problem(s, 507, "storage_full")) return false;
+    if (settles && s->item->result.n + s->item->effect_id.n + 32 <= 1024) return false;
+    return s->model->tight;
+}
+
+static bool settle_live(const struct settling *s, struct phase *p) {
+    if (s->item->lease->fence != p->fence) return refused(s, p, 409, "fenced");
+    if (s->verb == DO_NACK && p->end == END_NACKED) return ok_with(s, (enum at)p->at, true);
+    if (s->verb == DO_RELEASE && p->end == END_RELEASED) return ok_with(s, (enum at)p->at, true);
+    if (p->end != END_OPEN && p->end != END_EXPIRED) return refused(s, p, 409, "settled");
+    if (no_room(s)) return true;
+    switch (s->verb) {
+    case DO_ACK: settle_now(s, p, AT_DONE, END_ACKED); return ok_with(s, AT_DONE, false);
+    case DO_NACK: return nack(s, p);
+    case DO_EXTEND: return extend(s, p);
+    case DO_STEP: return step(s, p);
+    case DO_START: return start(s, p);
+    case DO_RELEASE: return release(s, p);
+    }
+    return false;
+}
+
+static bool settle_settled(const struct settling *s, struct phase *p) {
+    bool same = (s->verb == DO_ACK && p->end == END_ACKED) || (s->verb == DO_NACK && p->end == END_NACKED);
+    if (p->by_token && same && s->item->lease->fence == p->fence) {
+        if (!s->model->tight) effect_add(s, p);
+        return ok_with(s, (enum at)p->at, true) && result_matches(s->scratch, &s->view, p);
+    }
+    return refused(s, p, 409, s->item->lease->fence < p->fence ? "fenced" : "settled");
+}
+
+static bool explain_settling(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    const struct settling *s = ctx;
+    (void)m, (void)msg;
+    bool unknown = problem(s, 404, "no_such_message");
+    if (next->at == AT_FORGOTTEN) return unknown;
+    if (unknown) return false;
+    return phase_settled(next) ? settle_settled(s, next) : settle_live(s, next);
+}
+
+static void count_refusal(const struct settling *s) {
+    tally.fenced += slice_eq(s->code, SL("fenced"));
+    tally.settled_otherwise += slice_eq(s->code, SL("settled"));
+    tally.token_unknown += slice_eq(s->code, SL("no_such_message"));
+    tally.refused_full += s->status == 507;
+    tally.nack_absent += slice_eq(s->code, SL("class_invalid"));
+}
+
+static void count_success(const struct settling *s, const struct phase *before, const struct phase *after) {
+    bool again = view_true(&s->view, "duplicate"), late = before->at != AT_LEASED && before->end == END_EXPIRED;
+    static const size_t classes[] = {offsetof(struct tally, nack_transient), offsetof(struct tally, nack_unknown),
+                                     offsetof(struct tally, nack_poison), offsetof(struct tally, nack_rejected),
+                                     offsetof(struct tally, nack_absent)};
+    if (after->at == AT_DEAD && before->at != AT_DEAD) tally.dead++;
+    if (s->verb == DO_ACK) ++*(again ? &tally.ack_repeated : late ? &tally.ack_late : &tally.acked);
+    if (s->verb == DO_ACK && s->model->tight) tally.acks_when_full++;
+    if (s->verb == DO_NACK && again) tally.nack_repeated++;
+    if (s->verb == DO_NACK && !again) ++*(u64 *)((char *)&tally + classes[s->item->class]);
+    if (s->verb == DO_EXTEND) ++*(late ? &tally.revived : &tally.extended);
+    if (s->verb == DO_STEP) ++*(again ? &tally.steps_repeated : &tally.steps);
+    if (s->verb == DO_START) tally.started++;
+    if (s->verb == DO_RELEASE) tally.released++;
+}
+
+static void settle_answer(struct model *m, struct op *op, const struct settle_item *item, struct settling *s) {
+    if (item->garbled) {
+        if (!problem(s, 400, "token_invalid")) sim_fail("a garbled token got status %u", s->status);
+        tally.token_garbled++;
+        return;
+    }
+    struct message *msg = item->lease->message;
+    if (s->status == 200) message_learn_id(m, msg, view_text(&s->view, "id"));
+    struct phase before = msg->set->at[0];
+    char what[160];
+    slice text = s->status == 200 ? view_text(&s->view, "state") : s->code;
+    struct buf said = {.p = what, .cap = sizeof what};
+    buf_printf(&said, "%s under fence %llu got %u %.*s", verb_name(op->verb), (unsigned long long)item->lease->fence,
+               s->status, (int)(text.n < 40 ? text.n : 40), text.p);
+    buf_char(&said, 0);
+    u64 saw = message_move(m, msg, explain_settling, s, what);
+    if (saw > op->saw) op->saw = saw;
+    if (s->status == 200)
+        count_success(s, &before, &msg->set->at[0]);
+    else
+        count_refusal(s);
+}
+
+void answered_settle(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
+    struct view list = {0};
+    if (op->array) {
+        list = view_of(scratch, reply->body);
+        if (reply->status != 200 || !list.is_array || list.count != op->count)
+            sim_fail("an array of %u settlements got status %u and %u answers", op->count, reply->status, list.count);
+    }
+    for (u32 i = 0; i < op->count; i++) {
+        struct settling s = {.model = m, .scratch = scratch, .verb = op->verb, .item = &op->settles[i]};
+        i64 status;
+        s.view = view_of(scratch, op->array ? list.at[i].raw : reply->body);
+        s.status = reply->status;
+        s.code = view_text(&s.view, "code");
+        if (op->array && s.code.n && view_i64(&s.view, "status", &status)) s.status = (u32)status;
+        if (s.code.n && !view_is(&s.view, "applied", "no")) sim_fail("a refused settlement does not say applied: no");
+        settle_answer(m, op, &op->settles[i], &s);
+    }
+}

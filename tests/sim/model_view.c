@@ -1,0 +1,101 @@
+/* What a reply shows of a message, held against a state it may be in. */
+#include "model_priv.h"
+
+bool result_matches(struct arena *scratch, const struct view *v, const struct phase *p) {
+    const struct member *result = view_get(v, "result");
+    if (!result) return false;
+    struct view r = view_of(scratch, result->raw);
+    slice bytes;
+    return view_bytes(scratch, &r, "body", &bytes) && slice_eq(bytes, p->result) &&
+           slice_eq(view_text(&r, "content_type"), p->content_type);
+}
+
+bool steps_match(struct arena *scratch, const struct view *v, const struct note *steps) {
+    const struct member *list = view_get(v, "steps");
+    if (!list) return false;
+    struct view items = view_of(scratch, list->raw);
+    if (!items.ok || !items.is_array) return false;
+    const struct note *s = steps;
+    for (u32 i = items.count; i-- > 0; s = s->older) { /* shown oldest first, kept newest first */
+        struct view item = view_of(scratch, items.at[i].raw);
+        if (!s || !slice_eq(view_text(&item, "name"), s->name)) return false;
+        struct phase as_result = {.result = s->result, .content_type = s->content_type};
+        if (!result_matches(scratch, &item, &as_result)) return false;
+    }
+    return s == NULL;
+}
+
+static bool effects_match(struct arena *scratch, const struct view *v, const struct note *effects) {
+    const struct member *list = view_get(v, "effect_ids");
+    if (!list) return false;
+    struct view items = view_of(scratch, list->raw);
+    const struct note *e = effects;
+    for (u32 i = items.count; i-- > 0; e = e->older)
+        if (!e || !slice_eq(items.at[i].text, e->name)) return false;
+    return e == NULL;
+}
+
+/* The newest lease is the last attempt listed, unless it left no trace. */
+static bool attempts_match(struct arena *scratch, const struct view *v, const struct phase *p) {
+    static const char *const ended[] = {"", "", "acked", "nacked", "expired", "", "", "cancelled"};
+    const struct member *list = view_get(v, "attempts");
+    if (!list) return false;
+    if (p->hidden || p->end == END_NEVER || p->end == END_RELEASED || p->end == END_UNDONE) return true;
+    struct view items = view_of(scratch, list->raw);
+    if (items.count == 0) return false;
+    struct view last = view_of(scratch, items.at[items.count - 1].raw);
+    u64 fence;
+    if (!slice_u64(view_text(&last, "fence"), &fence) || fence != p->fence) return false;
+    const struct member *end = view_get(&last, "ended");
+    if (p->end == END_OPEN) return end && end->is_null;
+    return end && end->is_string && slice_eq(end->text, slice_str(ended[p->end]));
+}
+
+static bool counts_match(const struct view *v, const struct phase *p) {
+    i64 attempt, failures, crashes;
+    return view_i64(v, "attempt", &attempt) && view_i64(v, "failures", &failures) && view_i64(v, "crashes", &crashes) &&
+           attempt == p->attempts && failures == p->failures + p->unknowns && crashes == p->crashes;
+}
+
+/* What is promised must be what is kept: by the model's bounds of the time that has passed since. */
+static bool expiry_matches(const struct model *m, const struct view *v, const struct phase *p) {
+    i64 at;
+    if (!view_time(v, "expires_at", &at)) return false;
+    i64 passed_max = m->run - p->settled_min;
+    i64 passed_min = m->run - (m->run_slip - p->settled_slip) - p->settled_max;
+    i64 left = at - m->wall;
+    return left >= WINDOW_MS - passed_max && left <= WINDOW_MS - passed_min;
+}
+
+bool explain_shown(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    const struct shown *shown = ctx;
+    (void)msg;
+    if (!slice_eq(shown->state, slice_str(at_name((enum at)next->at)))) return false;
+    bool settled = phase_settled(next);
+    if (settled && !result_matches(shown->scratch, &shown->view, next)) return false;
+    if (settled && !slice_eq(view_text(&shown->view, "reason"), next->reason)) return false;
+    if (settled && !expiry_matches(m, &shown->view, next)) return false;
+    if (!shown->full) return true;
+    return counts_match(&shown->view, next) && steps_match(shown->scratch, &shown->view, next->steps) &&
+           effects_match(shown->scratch, &shown->view, next->effects) &&
+           attempts_match(shown->scratch, &shown->view, next);
+}
+
+void check_shown_identity(struct model *m, struct message *msg, const struct view *v) {
+    i64 first_seen;
+    message_learn_id(m, msg, view_text(v, "id"));
+    if (view_get(v, "first_seen") && (!view_time(v, "first_seen", &first_seen) || first_seen != msg->born_wall))
+        sim_fail("q%u/k%u came first at %lld, not at %.*s", msg->queue, msg->key, (long long)msg->born_wall,
+                 (int)view_text(v, "first_seen").n, view_text(v, "first_seen").p);
+}
+
+void check_shown_duplicates(struct model *m, struct message *msg, const struct view *v) {
+    i64 n;
+    (void)m;
+    if (!view_i64(v, "duplicates", &n)) return;
+    if ((u64)n < msg->dups_min || (u64)n > msg->dups)
+        sim_fail("q%u/k%u has had %llu to %llu duplicates, not %lld", msg->queue, msg->key,
+                 (unsigned long long)msg->dups_min, (unsigned long long)msg->dups, (long long)n);
+    msg->dups = msg->dups_min = (u64)n;
+    if (msg->dups_safe > msg->dups) msg->dups_safe = msg->dups;
+}

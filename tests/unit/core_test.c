@@ -1,0 +1,943 @@
+/* The core on a journal of its own that lives in memory: what each verb promises, and that a restart (all records applied
+ * again) or a compaction (old ones carried and dropped) changes nothing a user could see. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "core/core.h"
+
+struct stored {
+    u8 type, version;
+    size_t n;
+    char *body;
+};
+
+static struct world {
+    struct core *core;
+    struct core_now now;
+    struct stored records[20000];
+    u64 first, count; /* position = index + 1 */
+    struct buf scratch;
+    u64 room;
+    u32 outcomes, readies;
+    u16 queue;
+    struct buf store, arrivals_store;
+    struct record base, arrivals;
+    struct seen seen;
+} w;
+
+static void *sink_reserve(void *ctx, size_t max) {
+    (void)ctx;
+    buf_reset(&w.scratch);
+    buf_grow(&w.scratch, max);
+    return w.scratch.p;
+}
+static u64 sink_append(void *ctx, u8 type, u8 version, size_t n) {
+    (void)ctx;
+    struct stored *s = &w.records[w.count++];
+    *s = (struct stored){.type = type, .version = version, .n = n, .body = mem_alloc(n + 1)};
+    memcpy(s->body, w.scratch.p, n);
+    return w.count;
+}
+static u64 sink_room(void *ctx) {
+    (void)ctx;
+    return w.room;
+}
+static u64 sink_cost(size_t n) {
+    return n + 80;
+}
+static void sink_outcome(void *ctx, const struct ref *ref) {
+    (void)ctx, (void)ref;
+    w.outcomes++;
+}
+static void sink_ready(void *ctx, u16 queue) {
+    (void)ctx, (void)queue;
+    w.readies++;
+}
+
+static void start_core(void) {
+    struct core_options options = {.hash_key = {11, 22}, .seed = 5};
+    struct core_sink sink = {NULL, sink_reserve, sink_append, sink_room, sink_cost, sink_outcome, sink_ready};
+    struct errbuf err;
+    w.core = core_new(&options);
+    for (u64 i = w.first; i < w.count; i++) {
+        struct stored *s = &w.records[i];
+        hx_st st = core_replay(w.core, i + 1, s->type, s->version, slice_of(s->body, s->n), &err);
+        if (st != ST_OK) fail_msg("replay of record %llu: %s", (unsigned long long)i + 1, err.text);
+    }
+    assert_int_equal(core_start(w.core, &sink, w.now.wall_ms, &w.now, &err), ST_OK);
+}
+
+static void pass(i64 ms) {
+    w.now.wall_ms += ms;
+    w.now.run_ms += ms;
+    w.now.delay_ms += ms;
+    while (core_tick(w.core, w.now, 100)) {}
+}
+
+static void restart_after(i64 down_ms) {
+    core_free(w.core);
+    w.now.wall_ms += down_ms;
+    start_core();
+}
+
+static struct seen *load(const struct found *f) {
+    struct errbuf err;
+    struct stored *s = &w.records[f->pos - 1];
+    assert_true(f->pos > w.first);
+    buf_reset(&w.store);
+    buf_add(&w.store, s->body, s->n);
+    assert_int_equal(record_decode(s->type, s->version, buf_slice(&w.store), &w.base, &err), ST_OK);
+    w.seen = (struct seen){.at = *f};
+    if (f->message)
+        w.seen.message = &w.base.message;
+    else
+        w.seen.settle = &w.base.settle;
+    if (f->arrivals_pos) {
+        s = &w.records[f->arrivals_pos - 1];
+        assert_true(f->arrivals_pos > w.first);
+        buf_reset(&w.arrivals_store);
+        buf_add(&w.arrivals_store, s->body, s->n);
+        assert_int_equal(record_decode(s->type, s->version, buf_slice(&w.arrivals_store), &w.arrivals, &err), ST_OK);
+        w.seen.arrivals = &w.arrivals.arrivals;
+    }
+    return &w.seen;
+}
+
+static struct seen *find(const char *key) {
+    struct core_cursor cursor = {0};
+    struct found f;
+    while (core_find(w.core, core_hash(w.core, w.queue, slice_str(key)), &cursor, &f)) {
+        struct seen *s = load(&f);
+        if (slice_eq(s->settle ? s->settle->key : s->message->key, slice_str(key))) return s;
+    }
+    return NULL;
+}
+
+static enum send_verdict send_full(const char *key, const char *payload, const char *group, i64 delay, i64 ttl,
+                                   struct send_out *out) {
+    struct send_in in = {
+        .queue = w.queue,
+        .hash = core_hash(w.core, w.queue, slice_str(key)),
+        .fingerprint = core_fingerprint(w.core, slice_str(payload)),
+        .key = slice_str(key),
+        .payload = slice_str(payload),
+        .group = slice_str(group ? group : ""),
+        .delay_ms = delay,
+        .ttl_ms = ttl,
+    };
+    struct send_out ignored;
+    return core_send(w.core, w.now, &in, find(key), out ? out : &ignored);
+}
+static enum send_verdict send(const char *key, const char *payload) {
+    return send_full(key, payload, NULL, 0, 0, NULL);
+}
+
+struct leased {
+    bool ok;
+    u64 fence;
+    struct ref ref;
+    u16 attempt;
+    bool retry;
+    char key[64];
+};
+
+static struct leased receive_as(u32 lease_ms, bool reserve_only) {
+    struct leased l = {0};
+    u32 no = core_next_ready(w.core, w.queue);
+    if (no == MESSAGE_NONE) return l;
+    struct message_view v;
+    core_message_view(w.core, w.now, no, &v);
+    struct core_cursor cursor = {0};
+    struct found f;
+    while (core_find(w.core, v.ref.hash, &cursor, &f) && f.message != no) {}
+    load(&f);
+    struct lease_in in = {.lease_ms = lease_ms, .reserve_only = reserve_only, .consumer = SL("tester")};
+    struct lease_out out;
+    enum lease_verdict verdict = core_lease(w.core, w.now, no, &w.base.message, &in, &out);
+    if (verdict == LEASE_TTL_OVER) return receive_as(lease_ms, reserve_only);
+    if (verdict != LEASE_OK) return l;
+    l = (struct leased){.ok = true, .fence = out.fence, .ref = v.ref, .attempt = out.attempt, .retry = out.retry};
+    memcpy(l.key, w.base.message.key.p, w.base.message.key.n);
+    return l;
+}
+static struct leased receive(void) {
+    return receive_as(30000, false);
+}
+
+static enum settle_verdict settle_as(const struct leased *l, struct settle_in in, struct settle_out *out) {
+    struct core_cursor cursor = {0};
+    struct found f;
+    struct settle_out ignored;
+    in.fence = l->fence;
+    while (core_find(w.core, l->ref.hash, &cursor, &f)) {
+        struct seen *s = load(&f);
+        if ((s->settle ? s->settle->ref.seq : s->message->ref.seq) == l->ref.seq)
+            return core_settle(w.core, w.now, &in, s, out ? out : &ignored);
+    }
+    fail_msg("nothing known of %s", l->key);
+    return SETTLE_FULL;
+}
+static enum settle_verdict ack(const struct leased *l, const char *result) {
+    return settle_as(l, (struct settle_in){.verb = VERB_ACK, .result = slice_str(result)}, NULL);
+}
+static enum settle_verdict nack(const struct leased *l, enum failure_class c) {
+    return settle_as(l, (struct settle_in){.verb = VERB_NACK, .failure_class = c, .reason = SL("because")}, NULL);
+}
+static enum settle_verdict verb(const struct leased *l, enum verb v) {
+    return settle_as(l, (struct settle_in){.verb = v}, NULL);
+}
+
+static enum state state_of(const char *key) {
+    struct seen *s = find(key);
+    assert_non_null(s);
+    if (s->settle) return (enum state)s->settle->state;
+    struct message_view v;
+    core_message_view(w.core, w.now, s->at.message, &v);
+    return v.state;
+}
+
+static int setup(void **state) {
+    (void)state;
+    memset(&w, 0, sizeof w);
+    w.now = (struct core_now){.wall_ms = 1800000000000};
+    w.room = 1u << 30;
+    start_core();
+    struct rules rules = rules_default();
+    assert_true(core_queue_ensure(w.core, w.now, SL("q"), &rules, &w.queue));
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    core_free(w.core);
+    for (u64 i = 0; i < w.count; i++) mem_free(w.records[i].body);
+    buf_free(&w.scratch);
+    buf_free(&w.store);
+    buf_free(&w.arrivals_store);
+    return 0;
+}
+
+/* Carry everything up to the present end and drop it, as the broker does with the oldest segment. */
+static void compact(void) {
+    u64 end = w.count;
+    struct errbuf err;
+    for (u64 i = w.first; i < end; i++) {
+        struct record r, arrivals;
+        struct stored *s = &w.records[i];
+        assert_int_equal(record_decode(s->type, s->version, slice_of(s->body, s->n), &r, &err), ST_OK);
+        u64 at = r.type == REC_MESSAGE || r.type == REC_SETTLE ? core_carry_arrivals(w.core, &r, i + 1) : 0;
+        if (at) {
+            struct stored *a = &w.records[at - 1];
+            assert_int_equal(record_decode(a->type, a->version, slice_of(a->body, a->n), &arrivals, &err), ST_OK);
+        }
+        core_carry(w.core, w.now, &r, i + 1, at ? &arrivals.arrivals : NULL);
+    }
+    core_carry_end(w.core, w.now);
+    w.first = end;
+}
+
+/* ---- admission */
+
+static void a_key_is_admitted_once_and_repeats_get_the_original(void **state) {
+    (void)state;
+    struct send_out first, again;
+    assert_int_equal(send_full("k", "pay", NULL, 0, 0, &first), SEND_ACCEPTED);
+    assert_int_equal(send_full("k", "pay", NULL, 0, 0, &again), SEND_DUPLICATE);
+    assert_int_equal(first.ref.seq, again.ref.seq);
+    struct leased l = receive();
+    assert_true(l.ok);
+    assert_false(receive().ok);
+    assert_int_equal(send("k", "pay"), SEND_DUPLICATE);
+    assert_int_equal(ack(&l, "done!"), SETTLE_OK);
+    assert_int_equal(send_full("k", "pay", NULL, 0, 0, &again), SEND_DUPLICATE);
+    assert_int_equal(again.duplicates, 3);
+    assert_true(slice_eq(find("k")->settle->result, SL("done!")));
+    assert_false(receive().ok);
+}
+
+static void a_changed_payload_under_a_known_key_is_a_conflict_before_and_after_settlement(void **state) {
+    (void)state;
+    send("k", "pay");
+    assert_int_equal(send("k", "other"), SEND_CONFLICT);
+    struct leased l = receive();
+    ack(&l, "r");
+    assert_int_equal(send("k", "other"), SEND_CONFLICT);
+    restart_after(1000);
+    assert_int_equal(send("k", "other"), SEND_CONFLICT);
+    assert_int_equal(send("k", "pay"), SEND_DUPLICATE);
+}
+
+static void the_same_key_in_another_queue_is_another_key(void **state) {
+    (void)state;
+    send("k", "pay");
+    struct rules rules = rules_default();
+    assert_true(core_queue_ensure(w.core, w.now, SL("other"), &rules, &w.queue));
+    assert_int_equal(send("k", "pay"), SEND_ACCEPTED);
+}
+
+static void a_key_is_remembered_for_its_window_of_running_time_and_then_new(void **state) {
+    (void)state;
+    send("k", "pay");
+    struct leased l = receive();
+    ack(&l, "r");
+    i64 window = rules_default().window_ms;
+    pass(window - 1000);
+    assert_int_equal(send("k", "pay"), SEND_DUPLICATE);
+    restart_after(10 * window); /* downtime does not count */
+    assert_int_equal(send("k", "pay"), SEND_DUPLICATE);
+    pass(2001);
+    assert_int_equal(send("k", "pay"), SEND_ACCEPTED);
+    restart_after(0);
+    assert_int_equal(send("k", "pay"), SEND_DUPLICATE);
+}
+
+static void keys_past_their_window_are_forgotten_and_their_memory_freed(void **state) {
+    (void)state;
+    for (int i = 0; i < 500; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%d", i);
+        send(key, "p");
+        struct leased l = receive();
+        ack(&l, "r");
+    }
+    u64 live = core_live_bytes(w.core);
+    pass(rules_default().window_ms * 2);
+    struct core_memory m;
+    core_memory(w.core, &m);
+    assert_int_equal(m.settled_keys, 0);
+    assert_true(core_live_bytes(w.core) < live / 10);
+    struct queue_info q;
+    core_queue_info(w.core, w.now, w.queue, &q);
+    assert_int_equal(q.settled_keys, 0);
+    assert_int_equal(q.counters.keys_expired, 500);
+}
+
+static void an_unsettled_key_never_expires(void **state) {
+    (void)state;
+    send("k", "pay");
+    pass(rules_default().window_ms * 3);
+    assert_int_equal(send("k", "pay"), SEND_DUPLICATE);
+}
+
+static void full_means_no_new_message_but_lease_and_settlement_of_the_accepted_ones(void **state) {
+    (void)state;
+    assert_int_equal(send("k", "pay"), SEND_ACCEPTED);
+    w.room = core_reserved_bytes(w.core);
+    assert_int_equal(send("k2", "pay"), SEND_FULL);
+    assert_int_equal(send("k", "pay"), SEND_DUPLICATE);
+    struct leased l = receive();
+    assert_true(l.ok);
+    char result[RESULT_ALWAYS_FITS + 1] = {0};
+    memset(result, 'x', RESULT_ALWAYS_FITS);
+    assert_int_equal(ack(&l, result), SETTLE_OK);
+    w.room = 1u << 30;
+    assert_int_equal(send("k2", "pay"), SEND_ACCEPTED);
+}
+
+static void a_larger_result_is_refused_when_full_and_accepted_once_there_is_room(void **state) {
+    (void)state;
+    send("k", "pay");
+    struct leased l = receive();
+    static char result[5000];
+    memset(result, 'x', sizeof result - 1);
+    w.room = core_reserved_bytes(w.core);
+    assert_int_equal(ack(&l, result), SETTLE_FULL);
+    w.room = 1u << 30;
+    assert_int_equal(ack(&l, result), SETTLE_OK);
+}
+
+static void what_is_promised_is_given_back_when_everything_is_settled(void **state) {
+    (void)state;
+    u64 before = core_reserved_bytes(w.core);
+    for (int i = 0; i < 20; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%d", i);
+        send(key, "p");
+    }
+    assert_true(core_reserved_bytes(w.core) > before + 20 * RESULT_ALWAYS_FITS);
+    for (struct leased l; (l = receive()).ok;) {
+        if (l.fence % 3 == 0) {
+            settle_as(&l, (struct settle_in){.verb = VERB_STEP, .name = SL("s"), .result = SL("step result")}, NULL);
+            nack(&l, CLASS_TRANSIENT);
+            pass(10000);
+        } else {
+            ack(&l, "r");
+        }
+    }
+    assert_int_equal(core_reserved_bytes(w.core), before);
+}
+
+/* ---- leases */
+
+static void a_message_has_one_live_lease(void **state) {
+    (void)state;
+    send("k", "pay");
+    assert_true(receive().ok);
+    assert_false(receive().ok);
+}
+
+static void fences_grow_over_leases_restarts_and_clock_steps(void **state) {
+    (void)state;
+    send("k", "pay");
+    u64 last = 0;
+    for (int i = 0; i < 10; i++) {
+        struct leased l = receive();
+        assert_true(l.ok && l.fence > last);
+        last = l.fence;
+        verb(&l, VERB_RELEASE);
+        restart_after(i % 2 ? 100 : -3600000);
+    }
+    assert_true(last < (u64)INT64_MAX);
+}
+
+static void a_lease_that_runs_out_counts_a_crash_and_three_make_it_dead(void **state) {
+    (void)state;
+    send("k", "pay");
+    for (int i = 0; i < 3; i++) {
+        struct leased l = receive_as(1000, false);
+        assert_true(l.ok);
+        assert_int_equal(l.attempt, i + 1);
+        assert_int_equal(l.retry, i > 0);
+        pass(999);
+        assert_int_equal(state_of("k"), STATE_LEASED);
+        pass(1);
+    }
+    assert_int_equal(state_of("k"), STATE_DEAD);
+    assert_int_equal(w.outcomes, 1);
+    struct message_view v;
+    core_message_view(w.core, w.now, find("k")->at.message, &v);
+    assert_int_equal(v.crashes, 3);
+    assert_int_equal(v.failures, 0);
+}
+
+static void a_reservation_that_was_never_started_costs_nothing_when_it_runs_out(void **state) {
+    (void)state;
+    send("k", "pay");
+    for (int i = 0; i < 10; i++) {
+        struct leased l = receive_as(1000, true);
+        assert_int_equal(l.attempt, 1);
+        assert_false(l.retry);
+        pass(1000);
+    }
+    struct message_view v;
+    core_message_view(w.core, w.now, find("k")->at.message, &v);
+    assert_int_equal(v.crashes, 0);
+    assert_int_equal(v.attempts, 0);
+    struct leased l = receive_as(1000, true);
+    assert_int_equal(verb(&l, VERB_START), SETTLE_OK);
+    assert_int_equal(verb(&l, VERB_START), SETTLE_DUPLICATE);
+    pass(1000);
+    core_message_view(w.core, w.now, find("k")->at.message, &v);
+    assert_int_equal(v.crashes, 1);
+}
+
+static void a_live_lease_gets_its_full_length_again_after_a_restart(void **state) {
+    (void)state;
+    send("k", "pay");
+    struct leased l = receive_as(10000, false);
+    pass(9000);
+    restart_after(60000);
+    pass(9999);
+    assert_int_equal(state_of("k"), STATE_LEASED);
+    assert_int_equal(ack(&l, "r"), SETTLE_OK);
+}
+
+static void a_released_message_comes_back_at_once_with_no_attempt_spent(void **state) {
+    (void)state;
+    send("a", "p");
+    send("b", "p");
+    struct leased l = receive();
+    assert_int_equal(verb(&l, VERB_RELEASE), SETTLE_OK);
+    assert_int_equal(verb(&l, VERB_RELEASE), SETTLE_DUPLICATE);
+    assert_int_equal(ack(&l, "r"), SETTLE_SETTLED);
+    struct leased again = receive();
+    assert_string_equal(again.key, l.key);
+    assert_int_equal(again.attempt, 1);
+    assert_false(again.retry);
+}
+
+static void a_lease_whose_reply_never_left_is_undone_without_an_attempt(void **state) {
+    (void)state;
+    send("k", "p");
+    struct leased l = receive();
+    core_unlease(w.core, w.now, &l.ref, l.fence);
+    struct leased again = receive();
+    assert_true(again.ok && again.fence > l.fence);
+    assert_int_equal(again.attempt, 1);
+    core_unlease(w.core, w.now, &l.ref, l.fence); /* too late: another lease by now */
+    assert_int_equal(state_of("k"), STATE_LEASED);
+}
+
+static void extend_keeps_the_lease_and_revives_one_that_ran_out_unless_it_was_taken(void **state) {
+    (void)state;
+    send("k", "p");
+    struct leased l = receive_as(1000, false);
+    pass(900);
+    assert_int_equal(settle_as(&l, (struct settle_in){.verb = VERB_EXTEND, .lease_ms = 5000}, NULL), SETTLE_OK);
+    pass(4999);
+    assert_int_equal(state_of("k"), STATE_LEASED);
+    pass(1);
+    assert_int_equal(state_of("k"), STATE_PENDING);
+    assert_int_equal(verb(&l, VERB_EXTEND), SETTLE_OK);
+    assert_int_equal(state_of("k"), STATE_LEASED);
+    assert_false(receive().ok);
+    pass(5000);
+    assert_true(receive().ok);
+    assert_int_equal(verb(&l, VERB_EXTEND), SETTLE_FENCED);
+}
+
+/* ---- settling, in CONTRACT.md's order */
+
+static void repeating_the_settling_call_gets_the_stored_answer(void **state) {
+    (void)state;
+    struct settle_out out;
+    send("k", "p");
+    struct leased l = receive();
+    assert_int_equal(ack(&l, "first"), SETTLE_OK);
+    assert_int_equal(settle_as(&l, (struct settle_in){.verb = VERB_ACK, .result = SL("second")}, &out), SETTLE_DUPLICATE);
+    assert_int_equal(out.state, STATE_DONE);
+    assert_true(slice_eq(find("k")->settle->result, SL("first")));
+    assert_int_equal(nack(&l, CLASS_TRANSIENT), SETTLE_SETTLED);
+    restart_after(10);
+    assert_int_equal(ack(&l, "third"), SETTLE_DUPLICATE);
+}
+
+static void a_superseded_token_can_neither_settle_nor_step_nor_extend(void **state) {
+    (void)state;
+    send("k", "p");
+    struct leased old = receive_as(1000, false);
+    pass(1000);
+    struct leased new = receive();
+    assert_true(new.ok);
+    for (int round = 0; round < 3; round++) {
+        assert_int_equal(ack(&old, "zombie"), SETTLE_FENCED);
+        assert_int_equal(nack(&old, CLASS_POISON), SETTLE_FENCED);
+        assert_int_equal(verb(&old, VERB_EXTEND), SETTLE_FENCED);
+        assert_int_equal(verb(&old, VERB_RELEASE), SETTLE_FENCED);
+        assert_int_equal(verb(&old, VERB_START), SETTLE_FENCED);
+        assert_int_equal(settle_as(&old, (struct settle_in){.verb = VERB_STEP, .name = SL("s")}, NULL), SETTLE_FENCED);
+        if (round == 0) restart_after(5);
+        if (round == 1) assert_int_equal(ack(&new, "good"), SETTLE_OK);
+    }
+    assert_true(slice_eq(find("k")->settle->result, SL("good")));
+}
+
+static void an_expired_but_newest_token_still_settles_from_pending_and_from_dead(void **state) {
+    (void)state;
+    send("k", "p");
+    struct leased l = receive_as(1000, false);
+    pass(1000);
+    assert_int_equal(state_of("k"), STATE_PENDING);
+    assert_int_equal(ack(&l, "late"), SETTLE_OK);
+    assert_int_equal(state_of("k"), STATE_DONE);
+    send("k2", "p");
+    for (int i = 0; i < 3; i++) {
+        l = receive_as(1000, false);
+        pass(1000);
+    }
+    assert_int_equal(state_of("k2"), STATE_DEAD);
+    assert_int_equal(verb(&l, VERB_EXTEND), SETTLE_EXPIRED);
+    assert_int_equal(ack(&l, "later"), SETTLE_OK);
+    assert_int_equal(state_of("k2"), STATE_DONE);
+}
+
+static void effect_ids_are_recorded_even_from_a_refused_ack(void **state) {
+    (void)state;
+    send("k", "p");
+    struct leased old = receive_as(1000, false);
+    pass(1000);
+    struct leased new = receive();
+    settle_as(&old, (struct settle_in){.verb = VERB_ACK, .effect_id = SL("one")}, NULL);
+    settle_as(&new, (struct settle_in){.verb = VERB_ACK, .effect_id = SL("two")}, NULL);
+    settle_as(&old, (struct settle_in){.verb = VERB_ACK, .effect_id = SL("three")}, NULL);
+    settle_as(&new, (struct settle_in){.verb = VERB_ACK, .effect_id = SL("two")}, NULL);
+    restart_after(0);
+    u32 count;
+    assert_true(history_has_effect(find("k")->settle->history, SL("three"), &count));
+    assert_int_equal(count, 3);
+}
+
+/* ---- retries */
+
+static void transient_failures_back_off_and_the_sixth_is_the_last(void **state) {
+    (void)state;
+    send("k", "p");
+    i64 least = 1000;
+    for (int i = 1; i <= 6; i++) {
+        struct leased l = receive();
+        assert_true(l.ok);
+        assert_int_equal(nack(&l, CLASS_TRANSIENT), SETTLE_OK);
+        assert_int_equal(nack(&l, CLASS_TRANSIENT), SETTLE_DUPLICATE);
+        if (i == 6) break;
+        pass(least - 1);
+        assert_false(receive().ok); /* jitter only upwards */
+        pass(least / 4 + 2);
+        least *= 2;
+    }
+    assert_int_equal(state_of("k"), STATE_DEAD);
+}
+
+static void the_delay_of_a_nack_is_a_floor_and_the_cap_holds(void **state) {
+    (void)state;
+    send("k", "p");
+    struct leased l = receive();
+    struct settle_in in = {.verb = VERB_NACK, .failure_class = CLASS_TRANSIENT, .delay_ms = 60000};
+    assert_int_equal(settle_as(&l, in, NULL), SETTLE_OK);
+    pass(59999);
+    assert_false(receive().ok);
+    pass(1);
+    assert_true(receive().ok);
+    struct rules r = rules_default();
+    struct rng rng;
+    rng_seed(&rng, 1);
+    for (u32 n = 1; n < 40; n++) assert_in_range(rules_backoff_ms(&r, n, 0, &rng), 1000, 375000);
+}
+
+static void unknown_is_tried_three_times_poison_once_and_rejected_is_an_outcome(void **state) {
+    (void)state;
+    send("u", "p");
+    for (int i = 0; i < 3; i++) {
+        struct leased l = receive();
+        assert_true(l.ok);
+        nack(&l, CLASS_UNKNOWN);
+        pass(10000);
+    }
+    assert_int_equal(state_of("u"), STATE_DEAD);
+    send("p", "p");
+    struct leased l = receive();
+    nack(&l, CLASS_POISON);
+    assert_int_equal(state_of("p"), STATE_DEAD);
+    send("r", "p");
+    l = receive();
+    assert_int_equal(nack(&l, CLASS_ABSENT), SETTLE_NOT_RECONCILE);
+    struct settle_in in = {.verb = VERB_NACK, .failure_class = CLASS_REJECTED, .result = SL("no funds")};
+    assert_int_equal(settle_as(&l, in, NULL), SETTLE_OK);
+    assert_int_equal(state_of("r"), STATE_REJECTED);
+    assert_true(slice_eq(find("r")->settle->result, SL("no funds")));
+    assert_int_equal(settle_as(&l, in, NULL), SETTLE_DUPLICATE);
+}
+
+static void steps_are_recorded_once_and_survive_attempts_and_restarts(void **state) {
+    (void)state;
+    struct settle_out out;
+    send("k", "p");
+    struct leased l = receive();
+    struct settle_in step = {.verb = VERB_STEP, .name = SL("charge"), .result = SL("ch_1"), .content_type = SL("text/plain")};
+    assert_int_equal(settle_as(&l, step, &out), SETTLE_OK);
+    step.result = SL("ch_2");
+    assert_int_equal(settle_as(&l, step, &out), SETTLE_DUPLICATE);
+    assert_true(slice_eq(out.step_result, SL("ch_1")));
+    nack(&l, CLASS_TRANSIENT);
+    restart_after(10000);
+    pass(1);
+    l = receive();
+    assert_int_equal(settle_as(&l, step, &out), SETTLE_DUPLICATE);
+    assert_true(slice_eq(out.step_result, SL("ch_1")));
+}
+
+/* ---- time */
+
+static void a_delayed_message_waits_and_downtime_counts(void **state) {
+    (void)state;
+    send_full("k", "p", NULL, 10000, 0, NULL);
+    assert_false(receive().ok);
+    pass(4000);
+    assert_false(receive().ok);
+    restart_after(6000);
+    pass(1);
+    assert_true(receive().ok);
+}
+
+static void a_message_out_of_its_ttl_is_cancelled_unless_it_was_started(void **state) {
+    (void)state;
+    send_full("k", "p", NULL, 0, 5000, NULL);
+    send_full("s", "p", NULL, 0, 5000, NULL);
+    struct leased l = receive(); /* k starts in time */
+    pass(5000);
+    u32 no = core_ttl_due(w.core, w.now);
+    assert_true(no != MESSAGE_NONE);
+    struct seen *s = find("s");
+    assert_int_equal(s->at.message, no);
+    assert_int_equal(core_cancel(w.core, w.now, s, SL("ttl")), CANCEL_OK);
+    assert_int_equal(core_ttl_due(w.core, w.now), MESSAGE_NONE);
+    assert_int_equal(state_of("s"), STATE_CANCELLED);
+    assert_true(slice_eq(find("s")->settle->reason, SL("ttl")));
+    assert_int_equal(ack(&l, "r"), SETTLE_OK);
+}
+
+static void receiving_past_the_ttl_cancels_instead_of_delivering(void **state) {
+    (void)state;
+    send_full("k", "p", NULL, 0, 5000, NULL);
+    w.now.delay_ms += 6000; /* the tick that would have found it has not come yet */
+    assert_false(receive().ok);
+    assert_int_equal(state_of("k"), STATE_CANCELLED);
+}
+
+/* ---- groups */
+
+static void a_group_is_handed_out_in_order_one_at_a_time_and_groups_are_independent(void **state) {
+    (void)state;
+    send_full("a1", "p", "A", 0, 0, NULL);
+    send_full("a2", "p", "A", 0, 0, NULL);
+    send_full("b1", "p", "B", 0, 0, NULL);
+    struct leased a1 = receive(), b1 = receive();
+    assert_string_equal(a1.key, "a1");
+    assert_string_equal(b1.key, "b1");
+    assert_false(receive().ok);
+    nack(&a1, CLASS_TRANSIENT);
+    assert_false(receive().ok); /* the retrying head holds its group back */
+    pass(2000);
+    a1 = receive();
+    assert_string_equal(a1.key, "a1");
+    ack(&a1, "r");
+    struct leased a2 = receive();
+    assert_string_equal(a2.key, "a2");
+    ack(&a2, "r");
+    ack(&b1, "r");
+    struct core_memory m;
+    core_memory(w.core, &m);
+    assert_int_equal(m.groups, 0);
+}
+
+static void a_dead_head_blocks_its_group_until_it_is_cancelled(void **state) {
+    (void)state;
+    send_full("a1", "p", "A", 0, 0, NULL);
+    send_full("a2", "p", "A", 0, 0, NULL);
+    struct leased l = receive();
+    nack(&l, CLASS_POISON);
+    assert_false(receive().ok);
+    assert_int_equal(core_cancel(w.core, w.now, find("a1"), SL("skipped")), CANCEL_OK);
+    assert_string_equal(receive().key, "a2");
+}
+
+static void group_order_survives_restart_and_compaction(void **state) {
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "g%02d", i);
+        send_full(key, "p", "G", 0, 0, NULL);
+        if (i == 9) compact(); /* the first ten are carried behind ... nothing yet */
+    }
+    compact();
+    for (int i = 20; i < 30; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "g%02d", i);
+        send_full(key, "p", "G", 0, 0, NULL);
+    }
+    compact();
+    restart_after(0);
+    for (int i = 0; i < 30; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "g%02d", i);
+        struct leased l = receive();
+        assert_string_equal(l.key, key);
+        assert_false(receive().ok);
+        ack(&l, "r");
+        if (i == 15) restart_after(0);
+    }
+}
+
+/* ---- restart and compaction */
+
+static void arrivals_are_counted_exactly_and_the_last_eight_are_kept(void **state) {
+    (void)state;
+    send("k", "p");
+    for (int i = 0; i < 20; i++) {
+        pass(2000); /* each is written down on its own */
+        assert_int_equal(send("k", "p"), SEND_DUPLICATE);
+    }
+    send("k", "conflict");
+    pass(2000);
+    compact();
+    restart_after(0);
+    struct rec_arrivals a;
+    core_arrivals_view(w.core, find("k"), &a);
+    assert_int_equal(a.duplicates, 20);
+    assert_int_equal(a.total, 21);
+    assert_int_equal(a.count, 8);
+    assert_int_equal(a.last[7].kind, ARRIVAL_CONFLICT);
+    struct queue_info q;
+    core_queue_info(w.core, w.now, w.queue, &q);
+    assert_int_equal(q.counters.duplicates, 20);
+    assert_int_equal(q.counters.conflicts, 1);
+}
+
+static void arrivals_follow_a_settled_key_through_compaction(void **state) {
+    (void)state;
+    send("k", "p");
+    struct leased l = receive();
+    ack(&l, "r");
+    send("k", "p");
+    pass(2000);
+    compact();
+    send("k", "p");
+    pass(2000);
+    compact();
+    compact();
+    restart_after(0);
+    struct rec_arrivals a;
+    core_arrivals_view(w.core, find("k"), &a);
+    assert_int_equal(a.duplicates, 2);
+    assert_true(slice_eq(find("k")->settle->result, SL("r")));
+}
+
+static void compaction_and_restart_change_nothing_that_can_be_seen(void **state) {
+    (void)state;
+    for (int i = 0; i < 60; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%d", i);
+        send_full(key, "p", i % 4 == 0 ? "G" : NULL, i % 7 == 0 ? 5000 : 0, 0, NULL);
+    }
+    struct leased kept[60] = {0};
+    u32 leases = 0;
+    for (struct leased l; (l = receive_as(60000, false)).ok;) {
+        if (leases % 5 == 0) ack(&l, "r");
+        if (leases % 5 == 1) nack(&l, CLASS_TRANSIENT);
+        if (leases % 5 == 2) nack(&l, CLASS_POISON);
+        if (leases % 5 == 3) settle_as(&l, (struct settle_in){.verb = VERB_STEP, .name = SL("s"), .result = SL("x")}, NULL);
+        kept[leases++] = l;
+    }
+    core_queue_pause(w.core, w.queue, true);
+    struct queue_info before, after;
+    enum state states[60];
+    core_queue_info(w.core, w.now, w.queue, &before);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 60; i++) {
+            char key[16];
+            snprintf(key, sizeof key, "k%d", i);
+            states[i] = state_of(key);
+        }
+        u64 live = core_live_bytes(w.core);
+        compact();
+        if (round == 1) compact();
+        restart_after(0);
+        core_queue_info(w.core, w.now, w.queue, &after);
+        assert_memory_equal(&before.counters, &after.counters, sizeof before.counters);
+        assert_true(after.paused);
+        assert_int_equal(before.ready, after.ready);
+        assert_int_equal(before.delayed, after.delayed);
+        assert_int_equal(before.behind, after.behind);
+        assert_int_equal(before.leased, after.leased);
+        assert_int_equal(before.dead, after.dead);
+        assert_int_equal(before.settled_keys, after.settled_keys);
+        for (int i = 0; i < 60; i++) {
+            char key[16];
+            snprintf(key, sizeof key, "k%d", i);
+            assert_int_equal(states[i], state_of(key));
+        }
+        u64 now_live = core_live_bytes(w.core); /* carried copies are a little larger */
+        assert_true(now_live < live * 2 && live < now_live * 2);
+    }
+    for (u32 i = 0; i < leases; i++)
+        if (i % 5 == 4) assert_int_equal(ack(&kept[i], "late but newest"), SETTLE_OK);
+}
+
+static void an_id_never_comes_back_after_everything_was_forgotten(void **state) {
+    (void)state;
+    struct send_out first, second;
+    send_full("k", "p", NULL, 0, 0, &first);
+    struct leased l = receive();
+    ack(&l, "r");
+    pass(rules_default().window_ms * 2);
+    compact();
+    compact();
+    restart_after(0);
+    assert_int_equal(send_full("k", "p", NULL, 0, 0, &second), SEND_ACCEPTED);
+    assert_true(second.ref.seq > first.ref.seq);
+}
+
+static void a_record_naming_a_message_the_journal_lost_is_damage(void **state) {
+    (void)state;
+    send("a", "p");
+    send("b", "p");
+    u64 lost = w.count - 1; /* b's record is passed over; a is there to tell that b should be */
+    struct leased a = receive(), b = receive();
+    ack(&a, "r");
+    nack(&b, CLASS_TRANSIENT);
+    struct core_options options = {.hash_key = {11, 22}};
+    struct core *c = core_new(&options);
+    hx_st st = ST_OK;
+    struct errbuf err;
+    for (u64 i = 0; i < w.count && st == ST_OK; i++) {
+        const struct stored *s = &w.records[i];
+        if (i != lost) st = core_replay(c, i + 1, s->type, s->version, slice_of(s->body, s->n), &err);
+    }
+    assert_int_equal(st, ST_DAMAGED);
+    core_free(c);
+}
+
+/* ---- ids and tokens */
+
+static void tokens_are_told_apart_garbled_foreign_and_good(void **state) {
+    (void)state;
+    struct ref ref = {.hash = 0x1234567890abcdef, .seq = 77, .queue = 1};
+    struct buf text = {0};
+    struct token t;
+    core_token_text(w.core, &ref, 99, &text);
+    assert_int_equal(text.len, TOKEN_TEXT);
+    assert_int_equal(core_token_parse(w.core, buf_slice(&text), &t), TOKEN_OK);
+    assert_true(t.hash == ref.hash && t.seq == 77 && t.fence == 99);
+    assert_int_equal(core_token_parse(w.core, slice_of(text.p, text.len - 1), &t), TOKEN_INVALID);
+    assert_int_equal(core_token_parse(w.core, SL(""), &t), TOKEN_INVALID);
+    for (size_t i = 0; i < text.len; i++) {
+        char was = text.p[i];
+        text.p[i] = was == 'A' ? 'B' : 'A';
+        assert_int_equal(core_token_parse(w.core, buf_slice(&text), &t), TOKEN_INVALID);
+        text.p[i] = was;
+    }
+    struct core_options other = {.hash_key = {1, 2}};
+    struct core *c = core_new(&other);
+    assert_int_equal(core_token_parse(c, buf_slice(&text), &t), TOKEN_FOREIGN);
+    core_free(c);
+    buf_free(&text);
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        T(a_key_is_admitted_once_and_repeats_get_the_original),
+        T(a_changed_payload_under_a_known_key_is_a_conflict_before_and_after_settlement),
+        T(the_same_key_in_another_queue_is_another_key),
+        T(a_key_is_remembered_for_its_window_of_running_time_and_then_new),
+        T(keys_past_their_window_are_forgotten_and_their_memory_freed),
+        T(an_unsettled_key_never_expires),
+        T(full_means_no_new_message_but_lease_and_settlement_of_the_accepted_ones),
+        T(a_larger_result_is_refused_when_full_and_accepted_once_there_is_room),
+        T(what_is_promised_is_given_back_when_everything_is_settled),
+        T(a_message_has_one_live_lease),
+        T(fences_grow_over_leases_restarts_and_clock_steps),
+        T(a_lease_that_runs_out_counts_a_crash_and_three_make_it_dead),
+        T(a_reservation_that_was_never_started_costs_nothing_when_it_runs_out),
+        T(a_live_lease_gets_its_full_length_again_after_a_restart),
+        T(a_released_message_comes_back_at_once_with_no_attempt_spent),
+        T(a_lease_whose_reply_never_left_is_undone_without_an_attempt),
+        T(extend_keeps_the_lease_and_revives_one_that_ran_out_unless_it_was_taken),
+        T(repeating_the_settling_call_gets_the_stored_answer),
+        T(a_superseded_token_can_neither_settle_nor_step_nor_extend),
+        T(an_expired_but_newest_token_still_settles_from_pending_and_from_dead),
+        T(effect_ids_are_recorded_even_from_a_refused_ack),
+        T(transient_failures_back_off_and_the_sixth_is_the_last),
+        T(the_delay_of_a_nack_is_a_floor_and_the_cap_holds),
+        T(unknown_is_tried_three_times_poison_once_and_rejected_is_an_outcome),
+        T(steps_are_recorded_once_and_survive_attempts_and_restarts),
+        T(a_delayed_message_waits_and_downtime_counts),
+        T(a_message_out_of_its_ttl_is_cancelled_unless_it_was_started),
+        T(receiving_past_the_ttl_cancels_instead_of_delivering),
+        T(a_group_is_handed_out_in_order_one_at_a_time_and_groups_are_independent),
+        T(a_dead_head_blocks_its_group_until_it_is_cancelled),
+        T(group_order_survives_restart_and_compaction),
+        T(arrivals_are_counted_exactly_and_the_last_eight_are_kept),
+        T(arrivals_follow_a_settled_key_through_compaction),
+        T(compaction_and_restart_change_nothing_that_can_be_seen),
+        T(an_id_never_comes_back_after_everything_was_forgotten),
+        T(a_record_naming_a_message_the_journal_lost_is_damage),
+        T(tokens_are_told_apart_garbled_foreign_and_good),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
