@@ -87,9 +87,13 @@ static void announce(struct journal_file *j, struct batch *b, u64 took_us) {
     u64 end = b->pos + b->len;
     atomic_store(&j->last_commit_ms, clock_mono_ms());
     pthread_mutex_lock(&j->lock);
-    atomic_store(&j->durable, end);
     j->in_flight = NULL;
     batch_push(&j->idle, b);
+    if (file_failed(j)) { /* the groomer met a failure meanwhile: nothing moves any more, not even this */
+        pthread_mutex_unlock(&j->lock);
+        return;
+    }
+    atomic_store(&j->durable, end);
     j->batches++;
     j->synced_bytes += b->len;
     j->sync_us_total += took_us;

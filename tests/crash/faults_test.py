@@ -54,9 +54,9 @@ class Ledger:
             check(answer.get("applied") in ("no", "unknown"), f"{status} without `applied`: {answer}")
         return status, answer
 
-    def settle_one(self, client):
-        """Receives and acks one. False when there was none."""
-        messages = client.receive(self.queue)
+    def settle_one(self, client, wait="0s"):
+        """Receives and acks one. False when there was none. Reserved, not started: a lost answer costs no crash."""
+        messages = client.receive(self.queue, wait=wait, lease="2s", start="explicit")
         for m in messages:
             result = "done " + m["key"]
             status, answer = client.settle("ack", m["token"], result=result)
@@ -79,6 +79,9 @@ class Ledger:
             if key in self.done:
                 told = (answer["state"], answer.get("result", {}).get("body"))
                 check(told == ("done", self.done[key]), f"{key} was settled, and now: {answer}")
+            elif answer["state"] == "done":  # by an ack whose answer was lost
+                check(answer["result"]["body"] == "done " + key, f"{key} was settled by nobody: {answer}")
+                self.done[key] = answer["result"]["body"]
 
     def resolve(self, client):
         """Sends of unknown outcome, sent again: each is admitted now or was before."""
@@ -91,18 +94,10 @@ class Ledger:
     def drain(self, client):
         """Settles everything; afterwards nothing is left and all is done."""
         self.resolve(client)
-        while len(self.done) < len(self.sent):
-            check(self.settle_one_waiting(client), f"{len(self.sent) - len(self.done)} messages never came")
         self.verify(client)
-
-    def settle_one_waiting(self, client):
-        for m in client.receive(self.queue, wait="40s"):
-            result = "done " + m["key"]
-            status, answer = client.settle("ack", m["token"], result=result)
-            check(status == 200, f"ack answered {status}: {answer}")
-            self.done[m["key"]] = result
-            return True
-        return False
+        while len(self.done) < len(self.sent):
+            check(self.settle_one(client, wait="40s"), f"{len(self.sent) - len(self.done)} messages never came")
+        self.verify(client)
 
 
 # ---- frozen processes
@@ -540,7 +535,7 @@ def churn_does_not_grow_the_disk(directory):
     segment = max(os.path.getsize(f) for f in segments(broker.data))
     live = count * 200  # what is known of a settled key: its name, times and an empty result
     complain(f"{count * len(payload) >> 20} MiB went through, {used >> 20} MiB are used, segments of {segment >> 20} MiB")
-    check(used <= 3 * live + 6 * segment, f"{used} bytes used")
+    check(used <= 3 * live + 10 * segment, f"{used} bytes used")
     broker.kill()
     _, answer = broker.start().client().send("churn", "c0-0", payload.encode())
     check(answer.get("state") == "done", f"the first key is forgotten: {answer}")

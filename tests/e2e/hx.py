@@ -4,6 +4,7 @@ The tests of a file run side by side, each in a thread with its own queue: most 
 A test is a function whose name is a sentence, marked with @test; it gets a fresh queue name. The broker is `hx.broker`.
 """
 import base64
+import calendar
 import concurrent.futures
 import itertools
 import json
@@ -195,7 +196,8 @@ class Broker:
     def call(self, method, path, body=None, headers=()):
         conn = getattr(self.local, "conn", None)
         if conn is None or self.local.generation is not self.generation:
-            self.local.conn, self.local.generation = conn, _ = self.connect(), self.generation
+            conn = self.local.conn = self.connect()
+            self.local.generation = self.generation
         try:
             reply = conn.request(method, path, body, headers)
         except BaseException:
@@ -277,7 +279,6 @@ def stamp(text):
     """A time of the contract, in seconds."""
     assert isinstance(text, str) and RFC3339.match(text), f"not RFC 3339 UTC with milliseconds: {text!r}"
     seconds = time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")
-    import calendar
     return calendar.timegm(seconds) + int(text[20:23]) / 1000
 
 

@@ -49,7 +49,7 @@ SQL
 cat > "$work/outcome.sql" <<'SQL'
 \set a random(1, 10000)
 BEGIN;
-SELECT hapax.commit_outcome('pay', k, '{"ok":true}', 'application/json')
+SELECT hapax.commit_outcome('pay', k, 'captured', 'text/plain')
   FROM (SELECT 'capture:' || gen_random_uuid() AS k OFFSET 0) n, hapax.claim('pay', k);
 UPDATE account SET balance = balance + 1 WHERE id = :a;
 COMMIT;
@@ -64,7 +64,7 @@ SQL
 one_round() { # DATABASE SCRIPT -> latency in microseconds and WAL bytes of one transaction
     local before after out
     before=$(psql -XqAtd "$1" -c 'SELECT pg_current_wal_lsn()')
-    out=$(pgbench -n -M prepared -c "$clients" -j 1 -T "$each" -f "$work/$2.sql" "$1" 2>&1)
+    out=$(pgbench -n -M prepared -c "$clients" -j 1 -T "$each" -f "$work/$2.sql" "$1" 2>&1) || { echo "$out" >&2; return 1; }
     after=$(psql -XqAtd "$1" -c "SELECT pg_current_wal_lsn() - '$before'::pg_lsn")
     awk -v wal="$after" '/latency average/ {us = $4 * 1000} /actually processed/ {split($6, p, "/"); n = p[1]}
         END {printf "%.0f %.0f\n", us, wal / n}' <<< "$out"

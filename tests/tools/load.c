@@ -1051,6 +1051,7 @@ static void batch_answered(struct conn *c, int status, struct text body) {
             }
             line = (struct text){p, (size_t)(newline - p)};
             line_status = (int)json_number(line, "status");
+            if (!json_valid(line)) odd_answer(c, "not JSON", status, line);
             p = newline + 1;
         }
         send_answered(c, &c->calls[i], line_status, line);
@@ -1074,6 +1075,7 @@ static void settle_many_answered(struct conn *c, int status, struct text body) {
 
 /* One whole HTTP answer; true when the request (or the whole pipeline) is answered. */
 static bool answer(struct conn *c, int status, struct text body) {
+    if ((c->shape != SHAPE_BATCH || status != 200) && !json_valid(body)) odd_answer(c, "not JSON", status, body);
     switch (c->shape) {
     case SHAPE_SINGLES:
         send_answered(c, &c->calls[c->answered++], status, body);

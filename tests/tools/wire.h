@@ -234,4 +234,71 @@ static inline bool json_is(struct text object, const char *name, const char *raw
     return t.p && t.n == strlen(raw) && memcmp(t.p, raw, t.n) == 0;
 }
 
+/* Strict RFC 8259, for judging what a broker says: where the value at p ends, or NULL if it is not one. */
+static inline const char *json_strict_value(const char *p, const char *end, int depth);
+
+static inline const char *json_strict_string(const char *p, const char *end) {
+    if (p >= end || *p != '"') return NULL;
+    for (p++; p < end && *p != '"'; p++) {
+        if ((unsigned char)*p < 0x20) return NULL;
+        if (*p != '\\') continue;
+        if (++p >= end || !strchr("\"\\/bfnrtu", *p)) return NULL;
+        if (*p == 'u' && (end - p < 5 || strspn(p + 1, "0123456789abcdefABCDEF") < 4)) return NULL;
+    }
+    return p < end ? p + 1 : NULL;
+}
+
+static inline const char *json_strict_number(const char *p, const char *end) {
+    const char *digits;
+    if (p < end && *p == '-') p++;
+    digits = p;
+    while (p < end && *p >= '0' && *p <= '9') p++;
+    if (p == digits || (*digits == '0' && p > digits + 1)) return NULL;
+    if (p < end && *p == '.') {
+        digits = ++p;
+        while (p < end && *p >= '0' && *p <= '9') p++;
+        if (p == digits) return NULL;
+    }
+    return p;
+}
+
+static inline const char *json_strict_many(const char *p, const char *end, int depth) {
+    bool object = *p == '{';
+    char close = object ? '}' : ']';
+    p = json_space(p + 1, end);
+    if (p < end && *p == close) return p + 1;
+    for (;;) {
+        if (object) {
+            p = json_strict_string(p, end);
+            if (!p) return NULL;
+            p = json_space(p, end);
+            if (p >= end || *p != ':') return NULL;
+            p = json_space(p + 1, end);
+        }
+        p = json_strict_value(p, end, depth + 1);
+        if (!p) return NULL;
+        p = json_space(p, end);
+        if (p < end && *p == close) return p + 1;
+        if (p >= end || *p != ',') return NULL;
+        p = json_space(p + 1, end);
+    }
+}
+
+static inline const char *json_strict_value(const char *p, const char *end, int depth) {
+    static const char *const words[] = {"true", "false", "null"};
+    if (p >= end || depth > 64) return NULL;
+    if (*p == '{' || *p == '[') return json_strict_many(p, end, depth);
+    if (*p == '"') return json_strict_string(p, end);
+    for (size_t i = 0; i < 3; i++) {
+        size_t n = strlen(words[i]);
+        if ((size_t)(end - p) >= n && memcmp(p, words[i], n) == 0) return p + n;
+    }
+    return json_strict_number(p, end);
+}
+
+static inline bool json_valid(struct text t) {
+    const char *end = t.p + t.n, *p = json_strict_value(json_space(t.p, end), end, 0);
+    return p && json_space(p, end) == end;
+}
+
 #endif

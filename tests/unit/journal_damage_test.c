@@ -152,13 +152,29 @@ static void a_flipped_bit_is_harmless_or_refused(void **state) {
     flip_everywhere(b, b->m.end, 11);
 }
 
+/* The position in the newest valid slot of the mark. */
+static u64 marked(struct bench *b) {
+    struct buf bytes = {0};
+    struct meta meta;
+    struct mark a = {0}, c = {0};
+    assert_true(disk_sim_get(b->disk, "meta", &bytes) && format_meta_get((u8 *)bytes.p, &meta));
+    assert_true(disk_sim_get(b->disk, "mark", &bytes));
+    format_mark_get((u8 *)bytes.p, &a, meta.owner);
+    format_mark_get((u8 *)bytes.p + MARK_SLOT_GAP, &c, meta.owner);
+    buf_free(&bytes);
+    return a.sequence > c.sequence ? a.durable : c.durable;
+}
+
 /* Without the clean close the last batch is not proven: only that one may be cut for a torn tail. */
 static void a_flipped_bit_after_a_crash_costs_at_most_the_unproven_batch(void **state) {
     struct bench *b = *state;
     make_journal(b);
     struct journal *j = must_bring_up(b);
-    append_synced(b, j, 30);
+    do append_synced(b, j, 3);
+    while (b->m.pos[b->m.end - 1] % SEGMENT > SEGMENT / 4);
+    append_synced(b, j, 15);
     u64 proven = b->m.end;
+    assert_true(marked(b) < b->m.pos[proven - 9]); /* several batches that only their successors prove */
     append_synced(b, j, 3);
     disk_sim_stop_at(b->disk, 0);
     journal_close(j);
@@ -340,6 +356,82 @@ static void bytes_of_a_recycled_segment_never_pass(void **state) {
     buf_free(&report);
 }
 
+struct salts {
+    struct bench *b;
+    u64 seen[FILES_MAX];
+    size_t count;
+};
+
+static void note_salt(void *ctx, const char *name, u64 bytes) {
+    (void)bytes;
+    struct salts *s = ctx;
+    struct buf file = {0};
+    struct segment_head head;
+    if (!slice_starts(slice_str(name), SL("journal-"))) return;
+    assert_true(disk_sim_get(s->b->disk, name, &file) && format_segment_get((u8 *)file.p, &head));
+    for (size_t i = 0; i < s->count; i++) assert_true(s->seen[i] != head.salt);
+    s->seen[s->count++] = head.salt;
+    buf_free(&file);
+}
+
+static void every_segment_has_a_salt_of_its_own_and_a_new_one_in_its_next_life(void **state) {
+    struct bench *b = *state;
+    struct salts s = {.b = b};
+    struct journal *j = must_bring_up(b);
+    append_synced(b, j, 60);
+    disk_sim_each(b->disk, note_salt, &s);
+    assert_true(s.count > 1);
+    struct segment_head before, after;
+    struct buf file = {0};
+    u64 next = b->m.pos[b->m.end - 1] / SEGMENT + 1;
+    char name[48];
+    snprintf(name, sizeof name, "journal-%016llx.seg", (unsigned long long)next);
+    assert_true(disk_sim_get(b->disk, name, &file) && format_segment_get((u8 *)file.p, &before));
+    disk_sim_stop_at(b->disk, 0);
+    journal_close(j);
+    disk_sim_crash(b->disk, DISK_SIM_DROP);
+    j = must_bring_up(b);
+    assert_true(disk_sim_get(b->disk, name, &file) && format_segment_get((u8 *)file.p, &after));
+    assert_int_equal(before.number, after.number);
+    assert_true(before.salt != after.salt);
+    journal_close(j);
+    buf_free(&file);
+}
+
+static void a_checksum_covers_salt_position_head_and_body(void **state) {
+    (void)state;
+    u8 record[64] = {0};
+    memcpy(record + 16, "seventeen letters", 17);
+    format_record_put(record, 3, 1, 17, 4096);
+    format_record_seal(record, 99, 4096);
+    assert_int_equal(format_record_check(record, sizeof record, 99, 4096), 40);
+    assert_int_equal(format_record_check(record, sizeof record, 98, 4096), 0);
+    assert_int_equal(format_record_check(record, sizeof record, 99, 4104), 0);
+    assert_int_equal(format_record_check(record, sizeof record, 99, 4096 + (1ull << 32)), 0);
+    assert_int_equal(format_record_check(record, 39, 99, 4096), 0);
+    for (size_t i = 0; i < 40 * 8; i++) {
+        record[i / 8] ^= (u8)(1u << i % 8);
+        assert_int_equal(format_record_check(record, sizeof record, 99, 4096), 0);
+        record[i / 8] ^= (u8)(1u << i % 8);
+    }
+}
+
+static void nothing_is_ever_written_behind_a_torn_tail(void **state) {
+    struct bench *b = *state;
+    struct journal *j = must_bring_up(b);
+    append_synced(b, j, 48); /* sixteen batches: the mark has caught up, and the last one is proven */
+    assert_true(marked(b) > b->m.pos[b->m.end - 1]);
+    u64 torn_segment = b->m.pos[b->m.end - 1] / SEGMENT;
+    disk_sim_stop_at(b->disk, 0);
+    journal_close(j);
+    disk_sim_crash(b->disk, DISK_SIM_DROP);
+    for (int life = 0; life < 3; life++) journal_close(must_bring_up(b)); /* closed cleanly, without a word written */
+    j = must_bring_up(b);
+    append_synced(b, j, 1);
+    assert_true(b->m.pos[b->m.end - 1] / SEGMENT > torn_segment);
+    journal_close(j);
+}
+
 /* A body that is a copy of a whole segment, salt and all, in a batch that is then torn: neither a record nor a later
  * batch may be found in it. */
 static void a_payload_shaped_like_batches_never_passes(void **state) {
@@ -438,6 +530,9 @@ int main(void) {
         T(a_directory_of_a_newer_version_is_refused_in_words),
         T(a_lost_meta_file_is_not_taken_for_a_new_directory),
         T(bytes_of_a_recycled_segment_never_pass),
+        T(every_segment_has_a_salt_of_its_own_and_a_new_one_in_its_next_life),
+        T(a_checksum_covers_salt_position_head_and_body),
+        T(nothing_is_ever_written_behind_a_torn_tail),
         T(a_payload_shaped_like_batches_never_passes),
         T(verify_tells_a_sound_directory_from_a_damaged_one),
         T(verify_reports_a_torn_tail_and_writes_nothing),
