@@ -39,7 +39,9 @@
 -- answer `unknown` must survive a lost COMMIT reply: the same owner asking again must hear `unknown` again, not `new`.
 --
 -- Counting: every answer appends one row to hapax.tally, which has no index and no hot row, so duplicates of one key do
--- not wait for each other. sweep() folds the rows into one per scope and answer. An answer counts when its transaction commits.
+-- not wait for each other; it is unlogged, so a transaction that was only told `duplicate` writes no WAL and does not wait
+-- for the disk. sweep() folds the rows into hapax.total. An answer counts when its transaction commits; a crash of the
+-- server loses the counts, and nothing but the counts, since the last sweep.
 --
 -- WHAT A CRASH LEAVES: nothing of an uncommitted transaction; of a committed reservation its in_flight row, which the
 -- next claimant (after the lease, or at once with a higher fence) and stranded() report.
@@ -148,11 +150,16 @@ BEGIN
     );
     CREATE UNIQUE INDEX extra_effect_once ON hapax.extra_effect (scope, key, hashtextextended(effect_id, 0));
 
-    CREATE TABLE hapax.tally (
+    CREATE UNLOGGED TABLE hapax.tally (
+        scope  text COLLATE "C" NOT NULL,
+        answer text COLLATE "C" NOT NULL
+    ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+
+    CREATE TABLE hapax.total (
         scope  text COLLATE "C" NOT NULL,
         answer text COLLATE "C" NOT NULL,
         n      bigint NOT NULL
-    ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+    );
 
     INSERT INTO hapax.schema_version (version) VALUES (1);
 END
@@ -245,7 +252,7 @@ BEGIN
                 UPDATE hapax.entry e SET first_seen = at, since = at, lease_until = at + lease
                  WHERE e.scope = admit.scope COLLATE "C" AND e.key = admit.key COLLATE "C";
             END IF;
-            INSERT INTO hapax.tally VALUES (admit.scope, 'new', 1);
+            INSERT INTO hapax.tally VALUES (admit.scope, 'new');
             status := 'new';
             first_seen := at;
             attempt := 1;
@@ -271,15 +278,15 @@ BEGIN
         END LOOP;
     END LOOP;
 
-    again := seen.state <> 'released'
-         AND (coalesce(hapax.is_ours(seen.xact, seen.since), false)
-              OR (seen.lease_until > at AND hapax.same_claimant(seen, admit.fence, admit.owner)));
     first_seen := seen.first_seen;
     attempt := seen.attempt;
     IF status = 'duplicate' THEN
         result := seen.result;
         content_type := seen.content_type;
     ELSIF status IN ('new', 'unknown') THEN
+        again := seen.state <> 'released'
+             AND (coalesce(hapax.is_ours(seen.xact, seen.since), false)
+                  OR (seen.lease_until > at AND hapax.same_claimant(seen, admit.fence, admit.owner)));
         -- What is unknown stays a reservation even for claim: only commit_outcome or release may end it.
         IF status = 'unknown' THEN
             lease := coalesce(lease, interval '2 minutes');
@@ -294,8 +301,9 @@ BEGIN
                fingerprint = coalesce(e.fingerprint, admit.fingerprint)
          WHERE e.scope = admit.scope COLLATE "C" AND e.key = admit.key COLLATE "C";
     END IF;
-    IF status = 'duplicate' OR NOT again THEN
-        INSERT INTO hapax.tally VALUES (admit.scope, status, 1);
+    -- Asking again for what one has is not another claim.
+    IF again IS NOT TRUE THEN
+        INSERT INTO hapax.tally VALUES (admit.scope, status);
     END IF;
 END
 $$;
@@ -516,13 +524,20 @@ BEGIN
         dropped := dropped + hapax.sweep_scope(s.scope, s.keep, batch - dropped);
     END LOOP;
 
-    -- Fold the tally: a row costs a fraction of a key's, hence the larger share.
-    WITH taken AS (
+    -- Fold the counts: a row costs a fraction of a key's, hence the larger share. Totals in a rival's hands stay as they
+    -- are, beside ours, until the next time.
+    WITH fresh AS (
         DELETE FROM hapax.tally WHERE ctid = ANY (ARRAY(
             SELECT t.ctid FROM hapax.tally t LIMIT batch::bigint * 20 FOR UPDATE SKIP LOCKED))
-        RETURNING tally.scope, tally.answer, tally.n
+        RETURNING tally.scope, tally.answer
+    ), old AS (
+        DELETE FROM hapax.total WHERE ctid = ANY (ARRAY(SELECT o.ctid FROM hapax.total o FOR UPDATE SKIP LOCKED))
+        RETURNING total.scope, total.answer, total.n
     )
-    INSERT INTO hapax.tally SELECT t.scope, t.answer, sum(t.n) FROM taken t GROUP BY t.scope, t.answer;
+    INSERT INTO hapax.total
+    SELECT c.scope, c.answer, sum(c.n)
+      FROM (SELECT f.scope, f.answer, 1 AS n FROM fresh f UNION ALL SELECT o.scope, o.answer, o.n FROM old o) c
+     GROUP BY c.scope, c.answer;
 END
 $$;
 
@@ -540,11 +555,15 @@ SELECT e.scope, e.key, CASE e.state WHEN 'claimed' THEN 'done' ELSE e.state::tex
   FROM hapax.entry e LEFT JOIN hapax.scope c ON c.scope = e.scope;
 
 CREATE OR REPLACE VIEW hapax.signals AS
-WITH answers AS (
+WITH counted AS (
+    SELECT f.scope, f.answer, 1::bigint AS n FROM hapax.tally f
+    UNION ALL
+    SELECT o.scope, o.answer, o.n FROM hapax.total o
+), answers AS (
     SELECT t.scope, sum(t.n) AS claims, sum(t.n) FILTER (WHERE t.answer = 'duplicate') AS duplicates,
            sum(t.n) FILTER (WHERE t.answer = 'conflict') AS conflicts, sum(t.n) FILTER (WHERE t.answer = 'stale') AS stale,
            sum(t.n) FILTER (WHERE t.answer = 'unknown') AS unknown
-      FROM hapax.tally t GROUP BY t.scope
+      FROM counted t GROUP BY t.scope
 ), flying AS (
     SELECT e.scope, count(*) AS in_flight, min(e.since) AS since
       FROM hapax.entry e WHERE e.lease_until IS NOT NULL GROUP BY e.scope

@@ -28,7 +28,7 @@ DROP FUNCTION IF EXISTS
     hapax.claim, hapax.reserve, hapax.commit_outcome, hapax.release, hapax.step, hapax.expect, hapax.stranded, hapax.sweep,
     hapax.sweep_scope, hapax.admit, hapax.hold, hapax.verdict, hapax.same_claimant, hapax.is_settled, hapax.is_ours,
     hapax.check_name, hapax.require_version;
-DROP TABLE IF EXISTS hapax.tally, hapax.extra_effect, hapax.steps, hapax.entry, hapax.scope, hapax.schema_version;
+DROP TABLE IF EXISTS hapax.tally, hapax.total, hapax.extra_effect, hapax.steps, hapax.entry, hapax.scope, hapax.schema_version;
 DROP TYPE IF EXISTS hapax.state;
 DROP SCHEMA IF EXISTS hapax;
 COMMIT;

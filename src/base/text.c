@@ -39,9 +39,22 @@ bool utf8_valid(slice s) {
     return true;
 }
 
+#define EACH_BYTE(v) ((u64)(v)*0x0101010101010101u)
+
+/* Plain: every byte from 0x20 to 0x7e. */
+static bool eight_plain(u64 v) {
+    u64 high = v & EACH_BYTE(0x80);
+    u64 below_space = (v - EACH_BYTE(0x20)) & ~v & EACH_BYTE(0x80);
+    u64 del = v ^ EACH_BYTE(0x7f);
+    return !(high | below_space | ((del - EACH_BYTE(0x01)) & ~del & EACH_BYTE(0x80)));
+}
+
 bool has_control(slice s) {
     for (size_t i = 0; i < s.n; i++) {
-        if ((u8)s.p[i] < 0x20 || s.p[i] == 0x7f) return true;
+        while (s.n - i >= 8 && eight_plain(get_u64(s.p + i))) i += 8;
+        if (i == s.n) break;
+        u8 ch = (u8)s.p[i], next = i + 1 < s.n ? (u8)s.p[i + 1] : 0;
+        if (ch < 0x20 || ch == 0x7f || (ch == 0xc2 && next >= 0x80 && next < 0xa0)) return true;
     }
     return false;
 }

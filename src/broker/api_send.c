@@ -125,14 +125,10 @@ static void take_prefer(slice value, struct send_fields *f) {
 }
 
 static bool take_attr(struct call *c, struct buf *attrs, slice name, slice value) {
-    char lower[256];
-    if (name.n == 0 || name.n > sizeof lower) return fail(c, PROBLEM_param_invalid, "an attribute has no or too long a name");
-    for (size_t i = 0; i < name.n; i++) {
-        char ch = name.p[i];
-        lower[i] = ch >= 'A' && ch <= 'Z' ? (char)(ch + 32) : ch;
-    }
+    if (name.n == 0 || name.n > 255) return fail(c, PROBLEM_param_invalid, "an attribute has no or too long a name");
     if (!text_ok(value, ATTRS_BYTES_MAX)) return fail(c, PROBLEM_param_invalid, "an attribute's value is not plain UTF-8");
-    attrs_add(attrs, slice_of(lower, name.n), value);
+    if (!attrs_add(attrs, name, value))
+        return fail(c, PROBLEM_param_invalid, "attribute '%.*s' is given twice", (int)name.n, name.p);
     if (attrs->len <= ATTRS_BYTES_MAX) return true;
     return fail(c, PROBLEM_too_large, "attributes take more than %u bytes", ATTRS_BYTES_MAX);
 }
@@ -260,7 +256,7 @@ struct line {
     struct send_in in;
     slice key, payload_text, payload_base64;
     enum json_type payload_type;
-    bool has_key, has_payload, has_base64;
+    bool has_key, has_payload, has_base64, has_delay, has_ttl;
     slice delay, ttl;
 };
 
@@ -270,7 +266,7 @@ static bool line_attrs(struct json *j, struct buf *attrs) {
     while (json_member(j, &name)) {
         if (!json_string(j, &value)) return false;
         if (!text_ok(name, 255) || !text_ok(value, ATTRS_BYTES_MAX)) return json_fail(j, "attrs: names and values must be plain text");
-        attrs_add(attrs, name, value);
+        if (!attrs_add(attrs, name, value)) return json_fail(j, "attrs: a name is given twice, case aside");
     }
     return attrs->len <= ATTRS_BYTES_MAX || json_fail(j, "attrs: too large");
 }
@@ -294,8 +290,8 @@ static bool line_member(struct json *j, slice name, struct line *l, struct buf *
     if (slice_eq(name, SL("content_type"))) return json_string(j, &l->in.content_type);
     if (slice_eq(name, SL("group"))) return json_string(j, &l->in.group);
     if (slice_eq(name, SL("request_id"))) return json_string(j, &l->in.request_id);
-    if (slice_eq(name, SL("delay"))) return line_duration(j, &l->delay);
-    if (slice_eq(name, SL("ttl"))) return line_duration(j, &l->ttl);
+    if (slice_eq(name, SL("delay"))) return l->has_delay = true, line_duration(j, &l->delay);
+    if (slice_eq(name, SL("ttl"))) return l->has_ttl = true, line_duration(j, &l->ttl);
     if (slice_eq(name, SL("attrs"))) return line_attrs(j, attrs);
     return json_fail(j, "a member that a batch line does not have");
 }
@@ -344,8 +340,8 @@ static bool line_check(struct line *l, struct failure *f) {
         return false;
     }
     l->in.key = l->key;
-    bool delay_ok = l->delay.n == 0 || (duration_parse(l->delay, &l->in.delay_ms) && l->in.delay_ms <= DELAY_MS_MAX);
-    bool ttl_ok = l->ttl.n == 0 || (duration_parse(l->ttl, &l->in.ttl_ms) && l->in.ttl_ms <= DELAY_MS_MAX);
+    bool delay_ok = !l->has_delay || (duration_parse(l->delay, &l->in.delay_ms) && l->in.delay_ms <= DELAY_MS_MAX);
+    bool ttl_ok = !l->has_ttl || (duration_parse(l->ttl, &l->in.ttl_ms) && l->in.ttl_ms <= DELAY_MS_MAX);
     if (!delay_ok || !ttl_ok) {
         failure_set(f, PROBLEM_param_invalid, "%s must be a duration up to 366d, such as 500ms or 30s", delay_ok ? "ttl" : "delay");
         return false;

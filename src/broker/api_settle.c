@@ -44,6 +44,13 @@ static bool take_item(struct json *j, struct item *it) {
     return j->error == NULL;
 }
 
+static void fail_json(struct call *c, const struct json *j) {
+    struct buf why = {0};
+    json_error(j, &why);
+    fail(c, PROBLEM_json_invalid, "%.*s", (int)why.len, why.p);
+    buf_free(&why);
+}
+
 /* ---- from what was said to what is meant */
 
 static bool plain(slice s, size_t max) {
@@ -189,36 +196,52 @@ static u16 settle_one(struct call *c, enum verb verb, const struct item *it, str
     return problem_status(c->failure.problem);
 }
 
-static bool settle_array(struct call *c, enum verb verb, struct json *j, struct buf *decoded, struct buf *body) {
-    u32 count = 0;
+/* Well-formed, but is it an item? If not it fails alone, like any other that cannot be done. */
+static u16 settle_text(struct call *c, enum verb verb, slice text, struct buf *decoded, struct buf *body) {
+    struct json j;
+    struct item it = {0};
+    u16 status;
+    json_init(&j, text);
+    if (take_item(&j, &it)) {
+        status = settle_one(c, verb, &it, decoded, body);
+    } else {
+        buf_reset(&c->failure.more);
+        fail_json(c, &j);
+        failure_render(&c->failure, body);
+        buf_char(body, '}');
+        status = problem_status(c->failure.problem);
+    }
+    json_free(&j);
+    return status;
+}
+
+static void settle_array(struct call *c, enum verb verb, struct json *j, struct buf *decoded, struct buf *body) {
+    enum json_type type;
+    slice text;
     buf_char(body, '[');
-    if (!json_array(j)) return false;
+    CHECK(json_array(j));
     while (json_element(j)) {
-        struct item it = {0};
-        if (++count > SETTLE_ITEMS_MAX || !take_item(j, &it)) return false;
-        if (count > 1) buf_char(body, ',');
-        settle_one(c, verb, &it, decoded, body);
+        CHECK(json_value(j, &type, &text));
+        if (body->p[body->len - 1] != '[') buf_char(body, ',');
+        settle_text(c, verb, text, decoded, body);
     }
     buf_char(body, ']');
-    return json_end(j);
 }
 
 /* The whole text is checked before anything is applied: an error after half an array would answer for neither half. */
 static bool check_text(struct call *c) {
     struct json j;
+    enum json_type type = JSON_NONE;
+    slice raw;
     u32 count = 0;
     json_init(&j, c->req->body);
-    if (json_peek(&j) == JSON_ARRAY && json_array(&j))
-        while (json_element(&j) && take_item(&j, &(struct item){0})) count++;
+    bool array = json_peek(&j) == JSON_ARRAY;
+    if (array && json_array(&j))
+        while (json_element(&j) && json_skip(&j)) count++;
     else
-        take_item(&j, &(struct item){0});
+        json_value(&j, &type, &raw);
     bool ok = json_end(&j);
-    if (!ok) {
-        struct buf why = {0};
-        json_error(&j, &why);
-        fail(c, PROBLEM_json_invalid, "%.*s", (int)why.len, why.p);
-        buf_free(&why);
-    }
+    if (!ok) fail_json(c, &j);
     json_free(&j);
     if (ok && count > SETTLE_ITEMS_MAX) return fail(c, PROBLEM_too_large, "an array has at most %u items", SETTLE_ITEMS_MAX);
     return ok;
@@ -229,16 +252,13 @@ static void settle(struct call *c, enum verb verb) {
     if (!check_text(c)) return reply_failure(c);
     struct buf decoded = {0};
     struct json j;
-    struct item it = {0};
     u16 status = 200;
     buf_reset(&b->body);
     json_init(&j, c->req->body);
-    if (json_peek(&j) == JSON_ARRAY) {
-        CHECK(settle_array(c, verb, &j, &decoded, &b->body));
-    } else {
-        CHECK(take_item(&j, &it));
-        status = settle_one(c, verb, &it, &decoded, &b->body);
-    }
+    if (json_peek(&j) == JSON_ARRAY)
+        settle_array(c, verb, &j, &decoded, &b->body);
+    else
+        status = settle_text(c, verb, c->req->body, &decoded, &b->body);
     slice type = status == 200 ? SL("application/json") : SL("application/problem+json");
     reply_with(b, c->conn, status, type, SL(""), buf_slice(&b->body), 0);
     json_free(&j);

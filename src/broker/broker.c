@@ -6,7 +6,9 @@
 #define TICK_BUSY_MS       10             /* between two looks at the clock under load */
 #define TICK_MS_MAX        250            /* the running clock is charged at least this often */
 #define UNSYNCED_PAUSE     (64ull << 20)  /* stop reading requests while this much waits for the disk */
-#define ROOM_AHEAD         (8ull << 20)   /* room wanted beyond what is promised */
+#define ROOM_AHEAD_MIN     (8ull << 20)   /* room wanted beyond what is promised: at least this, ... */
+#define ROOM_AHEAD_MAX     (1ull << 30)   /* ... at most this, in between two seconds' worth */
+#define ROOM_LOOK_MS       1000
 
 void broker_advance(struct broker *b, struct broker_time t) {
     i64 passed = t.mono_ms - b->time.mono_ms;
@@ -29,13 +31,23 @@ static void *sink_reserve(void *ctx, size_t body_max) {
 
 static u64 sink_append(void *ctx, u8 type, u8 version, size_t body) {
     struct broker *b = ctx;
-    u64 pos = journal_append(b->journal, type, version, body);
+    u64 pos = journal_append(b->journal, type, version, body), cost = journal_cost(body);
     b->after = pos + 1;
+    b->room = b->room > cost ? b->room - cost : 0;
+    b->room_used += cost;
     return pos;
 }
 
+/* Asked for every message, so not of the journal: what it said at the turn's end, less what was appended since. */
 static u64 sink_room(void *ctx) {
-    return journal_room(((struct broker *)ctx)->journal);
+    return ((struct broker *)ctx)->room;
+}
+
+static bool sink_need(void *ctx, u64 bytes) {
+    struct broker *b = ctx;
+    bool there = journal_need(b->journal, bytes);
+    b->room = journal_room(b->journal);
+    return there;
 }
 
 static void sink_outcome(void *ctx, const struct ref *ref) {
@@ -75,6 +87,7 @@ hx_st broker_open(const struct broker_options *options, struct broker_time t, st
         .reserve = sink_reserve,
         .append = sink_append,
         .room = sink_room,
+        .need = sink_need,
         .cost = journal_cost,
         .on_outcome = sink_outcome,
         .on_ready = sink_ready,
@@ -215,13 +228,28 @@ i64 broker_next_ms(const struct broker *b, struct broker_time t) {
     return next > 0 ? next : 0;
 }
 
+/* Room is preallocated in the background; how far ahead depends on how fast it has been going. */
+static void look_ahead(struct broker *b) {
+    u64 promised = core_reserved_bytes(b->core);
+    if (promised > b->room_promised) b->room_used += promised - b->room_promised;
+    b->room_promised = promised;
+    if (b->now.run_ms - b->room_looked_run_ms < ROOM_LOOK_MS && b->room_ahead >= ROOM_AHEAD_MIN) return;
+    b->room_ahead = b->room_used * 2;
+    if (b->room_ahead < ROOM_AHEAD_MIN) b->room_ahead = ROOM_AHEAD_MIN;
+    if (b->room_ahead > ROOM_AHEAD_MAX) b->room_ahead = ROOM_AHEAD_MAX;
+    b->room_used = 0;
+    b->room_looked_run_ms = b->now.run_ms;
+}
+
 void broker_turn_end(struct broker *b, struct broker_time t) {
     broker_advance(b, t);
     /* Under load turns follow each other without a timer ever coming up: time is looked at here too. */
     if (t.mono_ms - b->ticked_mono_ms >= TICK_BUSY_MS) broker_tick(b, t);
     wait_run(b);
     compact_some(b);
-    journal_want(b->journal, core_reserved_bytes(b->core) + ROOM_AHEAD);
+    look_ahead(b);
+    journal_want(b->journal, core_reserved_bytes(b->core) + b->room_ahead);
+    b->room = journal_room(b->journal);
     journal_flush(b->journal);
 }
 

@@ -108,6 +108,8 @@ struct broker {
     i64 started_mono_ms, ticked_mono_ms;
     u64 after;     /* position behind the last record appended: what a reply has seen */
     bool draining;
+    u64 room, room_used, room_promised, room_ahead;
+    i64 room_looked_run_ms;
 
     struct wait_list *polls; /* [queue] */
     u32 polls_cap;
@@ -126,6 +128,7 @@ struct broker {
     struct buf body, fields, scratch; /* reused per request */
 
     u64 compact_cursor, compact_until; /* until == 0: not compacting */
+    u64 compact_after; /* where the journal ended at the last slice */
     u64 compacted_segments;
 };
 
@@ -208,8 +211,8 @@ void put_steps(struct buf *b, slice history);
 void put_attrs(struct buf *b, slice attrs);
 void render_key_view(struct broker *br, struct buf *b, const struct seen *s, bool with_payload);
 
-/* attrs.c-like helpers in parse.c: attributes as stored in a record */
-void attrs_add(struct buf *attrs, slice name, slice value);
+/* parse.c: attributes as stored in a record. Names are lower-cased; false if the name is there already. */
+bool attrs_add(struct buf *attrs, slice name, slice value);
 bool attrs_next(slice attrs, size_t *at, slice *name, slice *value);
 
 /* diff.c: which members of two JSON objects differ; false if they are not both objects */

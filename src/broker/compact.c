@@ -6,8 +6,12 @@
  * half a write more per record. */
 #include "broker/broker_priv.h"
 
-#define SLICE_BYTES   (256u * 1024u)
-#define SLACK_SEGMENTS 3u
+/* A slice is as much work as the turn's own, so that neither starves the other: at the threshold half of what is read
+ * falls away, so reading three times what was appended gains on it. */
+#define SLICE_PER_APPENDED 3u
+#define SLICE_MIN          (16u * 1024u)
+#define SLICE_MAX          (1024u * 1024u)
+#define SLACK_SEGMENTS     4u
 
 static bool worth_it(struct broker *b, const struct journal_stats *s) {
     u64 live = core_live_bytes(b->core);
@@ -21,9 +25,21 @@ static bool pressed(struct broker *b, const struct journal_stats *s) {
     return journal_room(b->journal) < wanted && s->used_bytes > live + live / 8 + 2 * s->segment_bytes;
 }
 
+/* Most records of an old segment are dead, and their type or first field tells: only the others are decoded. */
+static bool maybe_needed(struct broker *b, const struct journal_record *rec) {
+    switch (rec->type) {
+    case REC_MESSAGE:
+    case REC_SETTLE:
+    case REC_ARRIVALS: return rec->body.n >= 8 && core_points_at(b->core, get_u64(rec->body.p), rec->pos);
+    case REC_QUEUE: return true;
+    default: return false;
+    }
+}
+
 static hx_st carry_one(void *ctx, const struct journal_record *rec, struct errbuf *err) {
     struct broker *b = ctx;
     struct record r, arrivals;
+    if (!maybe_needed(b, rec)) return ST_OK;
     buf_reset(&b->scratch); /* carrying appends, which may move what the record's slices point into */
     buf_slice_add(&b->scratch, rec->body);
     u64 pos = rec->pos;
@@ -46,7 +62,11 @@ void compact_some(struct broker *b) {
         b->compact_until = end;
     }
     struct errbuf err = {{0}};
-    hx_st st = journal_scan(b->journal, &b->compact_cursor, b->compact_until, SLICE_BYTES, carry_one, b, &err);
+    u64 appended = b->after - b->compact_after;
+    u64 bytes = SLICE_MIN + (appended < SLICE_MAX ? appended * SLICE_PER_APPENDED : SLICE_MAX);
+    if (bytes > SLICE_MAX) bytes = SLICE_MAX;
+    hx_st st = journal_scan(b->journal, &b->compact_cursor, b->compact_until, bytes, carry_one, b, &err);
+    b->compact_after = b->after;
     if (st != ST_OK) {
         log_line(LOG_ERROR, "compaction cannot read the journal: %s: %s", status_text(st), err.text);
         check_failed(__FILE__, __LINE__, "journal_scan", "stored data cannot be read");

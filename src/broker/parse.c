@@ -59,7 +59,7 @@ static bool parse_quoted(slice value, struct buf *store, slice *key, const char 
         if (ch == '\\') {
             if (++i == value.n || (value.p[i] != '"' && value.p[i] != '\\')) break;
             ch = value.p[i];
-        } else if (ch < 0x20 || ch == 0x7f) {
+        } else if ((unsigned char)ch < 0x20 || (unsigned char)ch >= 0x7f) {
             *why = "a quoted key holds printable ASCII only; use %\"...\" for more";
             return false;
         }
@@ -91,7 +91,7 @@ static bool parse_display(slice value, struct buf *store, slice *key, const char
             if (low < 0) break;
             ch = (char)(high * 16 + low);
             i += 2;
-        } else if (ch < 0x20 || ch == 0x7f) {
+        } else if ((unsigned char)ch < 0x20 || (unsigned char)ch >= 0x7f) {
             break;
         }
         buf_char(store, ch);
@@ -171,14 +171,20 @@ bool parse_wait_param(struct call *c, i64 *wait_ms) {
 
 /* ---- attributes as a record holds them: u16 length and bytes of the name, then of the value */
 
-void attrs_add(struct buf *attrs, slice name, slice value) {
+bool attrs_add(struct buf *attrs, slice name, slice value) {
     char len[2];
+    size_t start = attrs->len, at = 0;
     put_u16(len, (u16)name.n);
     buf_add(attrs, len, 2);
-    buf_slice_add(attrs, name);
+    for (size_t i = 0; i < name.n; i++)
+        buf_char(attrs, name.p[i] >= 'A' && name.p[i] <= 'Z' ? (char)(name.p[i] + 32) : name.p[i]);
+    slice known, ignored, lower = slice_of(attrs->p + start + 2, name.n);
+    while (at < start && attrs_next(slice_of(attrs->p, start), &at, &known, &ignored))
+        if (slice_eq(known, lower)) return false;
     put_u16(len, (u16)value.n);
     buf_add(attrs, len, 2);
     buf_slice_add(attrs, value);
+    return true;
 }
 
 static bool attr_part(slice attrs, size_t *at, slice *out) {

@@ -99,7 +99,7 @@ static int receive_once(struct cli *cli, const hx_receive_options *options, i64 
     return rc;
 }
 
-enum { FOREVER_WAIT_MS = 20000 };
+enum { FOREVER_WAIT_MS = 20000, LEASE_MS_MAX = 43200000 };
 
 static int receive_print(struct cli *cli, hx_receive_options *options, i64 count, bool forever) {
     i64 received = 0, most = options->max;
@@ -128,7 +128,7 @@ static bool flags_read(struct cli *cli, struct receive_flags *f) {
         !args_number(cli, "concurrency", 1, 500, &f->concurrency))
         return false;
     if (f->wait > 60000) return args_wrong(cli, "--wait is at most 60s"), false;
-    if (args_has(cli, "lease") && (f->lease < 1000 || f->lease > 12 * 3600 * 1000))
+    if (args_has(cli, "lease") && (f->lease < 1000 || f->lease > LEASE_MS_MAX))
         return args_wrong(cli, "--lease is from 1s to 12h"), false;
     if (f->count && f->forever) return args_wrong(cli, "--count or --forever, not both"), false;
     bool exec = args_has(cli, "exec");

@@ -81,7 +81,7 @@ enum xfer {
     XFER_NOT_SENT,  /* no byte left: certainly nothing applied */
     XFER_LOST,      /* something was written and no whole reply came */
     XFER_BAD,       /* a reply came that is none */
-    XFER_CANCELLED, /* cancel_fd became readable before the reply began */
+    XFER_CANCELLED, /* cancel_fd became readable and no reply was on its way */
 };
 
 /* All times are of the monotonic clock. cancel_fd -1: none. *err says what went wrong. */

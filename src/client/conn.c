@@ -15,6 +15,8 @@
 
 #include "client/client_priv.h"
 
+enum { LEAVE_MS = 1000 }; /* how long an answer may still take after a stop */
+
 enum ready { READY, READY_TIMEOUT, READY_CANCELLED };
 
 static int poll_ms(i64 deadline) {
@@ -104,6 +106,7 @@ struct io {
     i64 deadline;
     int cancel_fd;
     struct errbuf *err;
+    bool leaving; /* a stop was asked for while the answer was awaited, see leave() */
 };
 
 static enum xfer lost(struct io *io, bool sent, const char *why) {
@@ -143,6 +146,21 @@ static enum xfer write_all(struct io *io, slice head, slice body, bool *early) {
     return XFER_DONE;
 }
 
+/* A stop while an answer is awaited. Hanging up at once could lose one that is already on its way, and with it leases
+ * that nobody would then give back. So only our half is closed: the broker ends a waiting poll when it sees that, and
+ * what it had answered before still arrives. */
+static void leave(struct io *io) {
+    i64 until = clock_mono_ms() + LEAVE_MS;
+    shutdown(io->conn->fd, SHUT_WR);
+    io->leaving = true;
+    io->cancel_fd = -1;
+    if (until < io->deadline) io->deadline = until;
+}
+
+static enum xfer gone(struct io *io, bool began, const char *why) {
+    return io->leaving && !began ? XFER_CANCELLED : lost(io, true, why);
+}
+
 /* More bytes into conn->in. */
 static enum xfer fill(struct io *io, bool began) {
     struct buf *in = &io->conn->in;
@@ -153,13 +171,12 @@ static enum xfer fill(struct io *io, bool began) {
             in->len += (size_t)n;
             return XFER_DONE;
         }
-        if (n == 0) return lost(io, true, "the connection was closed before the answer was complete");
+        if (n == 0) return gone(io, began, "the connection was closed before the answer was complete");
         if (errno == EINTR) continue;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) return lost(io, true, strerrordesc_np(errno));
-        /* Once an answer has begun it is read to its end: it may carry leases. */
-        enum ready r = wait_ready(io->conn->fd, POLLIN, io->deadline, began ? -1 : io->cancel_fd, NULL);
-        if (r == READY_TIMEOUT) return lost(io, true, "timed out waiting for the answer");
-        if (r == READY_CANCELLED) return XFER_CANCELLED;
+        if (errno != EAGAIN && errno != EWOULDBLOCK) return gone(io, began, strerrordesc_np(errno));
+        enum ready r = wait_ready(io->conn->fd, POLLIN, io->deadline, io->cancel_fd, NULL);
+        if (r == READY_TIMEOUT) return gone(io, began, "timed out waiting for the answer");
+        if (r == READY_CANCELLED) leave(io);
     }
 }
 
@@ -216,13 +233,13 @@ static enum xfer read_sized(struct io *io, size_t body_max, struct reply *out) {
 
 enum xfer conn_exchange(struct conn *c, slice head, slice body, i64 deadline, int cancel_fd, size_t body_max,
                         struct reply *out, struct errbuf *err) {
-    struct io io = {c, deadline, cancel_fd, err};
+    struct io io = {.conn = c, .deadline = deadline, .cancel_fd = cancel_fd, .err = err};
     bool early = false;
     enum xfer x = write_all(&io, head, body, &early);
     if (x == XFER_DONE) x = read_head(&io, out);
     if (x == XFER_DONE) x = out->chunked ? read_chunks(&io, body_max, out) : read_sized(&io, body_max, out);
     /* Bytes after the answer were not asked for; whatever they are, this connection is done. */
-    if (early || c->in.len) out->close = true;
+    if (early || io.leaving || c->in.len) out->close = true;
     c->reused = true;
     return x;
 }

@@ -85,6 +85,7 @@ static void list_append(struct list *l, struct list *take) {
 
 static struct item *list_pop(struct list *l) {
     struct item *it = l->head;
+    CHECK(it);
     l->head = it->next;
     if (!l->head) l->tail = &l->head;
     l->count--;

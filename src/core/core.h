@@ -38,6 +38,7 @@ struct core_sink {
     void *(*reserve)(void *ctx, size_t body_max);
     u64 (*append)(void *ctx, u8 type, u8 version, size_t body);
     u64 (*room)(void *ctx);
+    bool (*need)(void *ctx, u64 bytes); /* room() is not enough: can there be that much? */
     u64 (*cost)(size_t body); /* bytes of room a record with such a body takes */
     /* A message left the ranks of the unsettled, or became dead or held: whoever waits for its result may look. */
     void (*on_outcome)(void *ctx, const struct ref *ref);
@@ -219,6 +220,8 @@ enum cancel_verdict { CANCEL_OK, CANCEL_SETTLED, CANCEL_FULL };
 enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struct seen *seen, slice reason);
 
 /* ---- compaction. Segments are cleaned oldest first, so whatever a record overrides is older and goes with it. */
+/* Does something known under this hash have a record at this position? Cheap: asked of every record of a segment. */
+bool core_points_at(const struct core *c, u64 hash, u64 pos);
 /* A MESSAGE or SETTLE record of the oldest segment that is still needed: the position of the key's ARRIVALS record, which
  * must be written anew after it; 0 if there is none. */
 u64 core_carry_arrivals(const struct core *c, const struct record *r, u64 pos);

@@ -374,6 +374,14 @@ enum settle_verdict core_settle(struct core *c, struct core_now now, const struc
 
 /* ---- compaction */
 
+bool core_points_at(const struct core *c, u64 hash, u64 pos) {
+    struct core_cursor cursor = {0};
+    struct found f;
+    while (core_find(c, hash, &cursor, &f))
+        if (f.pos == pos || f.arrivals_pos == pos) return true;
+    return false;
+}
+
 u64 core_carry_arrivals(const struct core *c, const struct record *r, u64 pos) {
     u64 hash = r->type == REC_MESSAGE ? r->message.ref.hash : r->settle.ref.hash;
     struct core_cursor cursor = {0};

@@ -318,5 +318,6 @@ void reserve_on(struct core *c, const struct message *m) {
 }
 
 bool room_for(const struct core *c, u64 bytes) {
-    return c->sink->room(c->sink->ctx) >= c->reserved_bytes + bytes + HEADROOM_BYTES;
+    u64 need = c->reserved_bytes + bytes + HEADROOM_BYTES;
+    return c->sink->room(c->sink->ctx) >= need || c->sink->need(c->sink->ctx, need);
 }

@@ -38,6 +38,7 @@ static void begin_batch(struct journal_file *j) {
 
 static void note_closed(struct journal_file *j) {
     j->last_end = j->next_pos = j->open->pos + j->open->len;
+    j->closed_bytes += j->open->len;
     j->open = NULL;
 }
 
@@ -187,4 +188,21 @@ u64 append_room(struct journal *port) {
     if (ahead < SEGMENTS_RESERVED) return 0;
     if (counted > ahead - SEGMENTS_RESERVED) counted = ahead - SEGMENTS_RESERVED;
     return counted * certain_bytes(j) + (left > j->record_slack ? left - j->record_slack : 0);
+}
+
+bool append_need(struct journal *port, u64 bytes) {
+    struct journal_file *j = jf(port);
+    while (append_room(port) < bytes) {
+        if (file_failed(j)) return false;
+        pthread_mutex_lock(&j->lock);
+        if (j->want < bytes) j->want = bytes;
+        bool full = j->no_room;
+        if (!full && !j->manual) {
+            pthread_cond_signal(&j->groom_wake);
+            pthread_cond_wait(&j->loop_wake, &j->lock);
+        }
+        pthread_mutex_unlock(&j->lock);
+        if (full || (j->manual && !groom_step(j))) return false;
+    }
+    return true;
 }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -146,6 +147,22 @@ static int posix_lock(struct disk *d, bool on) {
     return 0;
 }
 
+static const u8 *posix_map(struct disk *d, struct disk_file *f, u64 bytes) {
+    (void)d;
+    void *p = mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED, f->fd, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static void posix_forget(struct disk *d, const u8 *map, u64 bytes) {
+    (void)d;
+    CHECK(madvise((void *)(uintptr_t)map, (size_t)bytes, MADV_DONTNEED) == 0);
+}
+
+static void posix_unmap(struct disk *d, const u8 *map, u64 bytes) {
+    (void)d;
+    CHECK(munmap((void *)(uintptr_t)map, (size_t)bytes) == 0);
+}
+
 static void posix_random(struct disk *d, void *p, size_t n) {
     (void)d;
     random_bytes(p, n);
@@ -172,6 +189,9 @@ static const struct disk_ops posix_ops = {
     .sync_dir = posix_sync_dir,
     .free_bytes = posix_free_bytes,
     .lock = posix_lock,
+    .map = posix_map,
+    .forget = posix_forget,
+    .unmap = posix_unmap,
     .random = posix_random,
     .destroy = posix_destroy,
 };

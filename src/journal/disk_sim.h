@@ -24,8 +24,8 @@ enum disk_sim_fault {
 /* The caller owns *it: disk_close(). */
 struct disk *disk_sim_new(u64 seed, u64 capacity_bytes);
 
-/* Every handle is dead afterwards and the lock is free; clears faults and stops. Close the journal first or after:
- * its operations no longer have any effect. */
+/* Clears faults and stops; handles that are still open do nothing any more, and the lock is free. A journal on the disk
+ * should have been closed before, behind disk_sim_stop_at(d, 0) so that closing it has no effect either. */
 void disk_sim_crash(struct disk *d, enum disk_sim_crash how);
 
 /* Operations so far (open, pread, pwrite, sync, allocate, rename, unlink, list, sync_dir, lock). */

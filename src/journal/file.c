@@ -72,11 +72,15 @@ static void file_drop(struct journal *port, u64 upto) {
 static void file_want(struct journal *port, u64 bytes) {
     struct journal_file *j = jf(port);
     pthread_mutex_lock(&j->lock);
-    bool changed = j->want != bytes;
+    u64 before = append_segments_wanted(j);
     j->want = bytes;
-    if (changed) pthread_cond_signal(&j->groom_wake);
+    if (append_segments_wanted(j) != before) pthread_cond_signal(&j->groom_wake); /* not every turn */
     pthread_mutex_unlock(&j->lock);
     if (j->manual) j->full = false;
+    i64 now = clock_mono_ms();
+    if (now - j->mapped_look_ms < MAP_LOOK_MS) return;
+    j->mapped_look_ms = now;
+    map_look(j);
 }
 
 static void file_stats(struct journal *port, struct journal_stats *out) {
@@ -99,7 +103,8 @@ static void file_stats(struct journal *port, struct journal_stats *out) {
     };
     pthread_mutex_unlock(&j->lock);
     out->used_bytes = tail > out->first ? tail - out->first : 0;
-    out->unsynced_bytes = tail > durable ? tail - durable : 0;
+    u64 appended = j->closed_bytes + (j->open && j->open->records ? j->open->len : 0);
+    out->unsynced_bytes = appended > out->synced_bytes ? appended - out->synced_bytes : 0;
 }
 
 /* ---- opening */
@@ -235,6 +240,7 @@ static const struct journal_ops file_ops = {
     .oldest_end = file_oldest_end,
     .drop = file_drop,
     .room = append_room,
+    .need = append_need,
     .want = file_want,
     .stats = file_stats,
     .close = file_close,

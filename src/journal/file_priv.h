@@ -8,6 +8,7 @@
  *   commit.c   the committer: one batch at a time, written, synced, announced
  *   groom.c    the groomer: prepares and recycles segments, writes the mark
  *   read.c     reads one record, scans a segment
+ *   map.c      durable records through memory, without a system call
  *   verify.c   explains a directory to a person
  *   format.c   the bytes
  *
@@ -28,12 +29,17 @@
 #define SEGMENTS_RESERVED 2u           /* compaction's own (P8) */
 #define SEGMENTS_SURPLUS  2u           /* spares kept beyond what is wanted, before they are given back */
 #define NAME_BYTES        40
+#define SEGMENTS_KNOWN    256u
+#define MAP_LOOK_MS       1000 /* after this long without reads, mapped pages are let go */
 
 struct segment {
     u64 number, salt;
     struct disk_file *file;
     char name[NAME_BYTES];
     u64 end; /* position where its batches end; set by recovery, or by the loop when it moves on */
+    /* The loop's, see map.c. */
+    const u8 *map;
+    u8 *areas;
     /* Recovery's notes. */
     bool linked;                  /* part of the chain */
     bool first_head, first_whole; /* its first batch has a valid header; is valid altogether */
@@ -93,8 +99,14 @@ struct journal_file {
     size_t reserved; /* body bytes of the reservation being filled */
     struct segment *active;
     u64 next_number, next_pos, last_end;
-    u64 dropped_to; /* segments below this number are dropped, though perhaps not yet gone */
+    u64 closed_bytes; /* handed over since start; the gaps between segments are not in it */
+    u64 dropped_to;   /* segments below this number are dropped, though perhaps not yet gone */
     struct reader reader, scan_reader;
+    struct segment *known[SEGMENTS_KNOWN]; /* by number; valid only from dropped_to on */
+    u64 known_number[SEGMENTS_KNOWN];
+    u32 mapped_areas;
+    u64 mapped_reads, mapped_reads_at_look;
+    i64 mapped_look_ms;
     struct {
         u64 next, batch_end; /* between two scans: the record the last one stopped at, inside which batch */
         struct buf copy;     /* the batch being scanned, if it was still in memory */
@@ -130,6 +142,7 @@ struct journal_file {
     bool seal_mark;           /* a segment was left: the mark is due */
     bool loop_waits, starved; /* the loop needs a segment; there is none to be had */
     bool stopping, groom_asleep;
+    bool no_room; /* the last attempt to preallocate found the disk full */
     u64 batches, synced_bytes, sync_us_total, sync_us_max;
     struct errbuf failure;
 
@@ -222,6 +235,7 @@ u64 append_record(struct journal *port, u8 type, u8 version, size_t body);
 void append_flush(struct journal *port);
 u64 append_tail(const struct journal_file *j);
 u64 append_room(struct journal *port);
+bool append_need(struct journal *port, u64 bytes);
 /* Segments beyond the reserve that `want` asks for; under the lock. */
 u64 append_segments_wanted(const struct journal_file *j);
 
@@ -238,6 +252,11 @@ void *commit_thread(void *journal);
 bool groom_step(struct journal_file *j);
 bool groom_prepare(struct journal_file *j); /* one more segment ahead; false if that cannot be had */
 void *groom_thread(void *journal);
+
+/* map.c */
+/* A durable record in its mapped segment; NULL: use pread. */
+const u8 *map_record(struct journal_file *j, u64 pos, const struct segment **segment);
+void map_look(struct journal_file *j); /* once in a while: lets pages go that nobody reads any more */
 
 /* read.c */
 hx_st read_record(struct journal *port, u64 pos, size_t size_hint, struct journal_record *out, struct errbuf *err);

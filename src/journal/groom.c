@@ -30,6 +30,12 @@ static bool write_mark(struct journal_file *j, struct mark m) {
 
 /* ---- dropping */
 
+/* The loop may be waiting to hear it. Under the lock. */
+static void set_no_room(struct journal_file *j, bool none) {
+    j->no_room = none;
+    pthread_cond_broadcast(&j->loop_wake);
+}
+
 static void remove_spare(struct journal_file *j, size_t index) {
     j->spares[index] = j->spares[--j->spare_count];
 }
@@ -44,6 +50,7 @@ static bool recycle(struct journal_file *j, struct segment *s, bool keep) {
     if (rc == 0 && keep) {
         pthread_mutex_lock(&j->lock);
         spare_add(j, id, j->segment_bytes);
+        set_no_room(j, false);
         pthread_mutex_unlock(&j->lock);
     }
     segment_free(j, s);
@@ -92,6 +99,7 @@ static bool groom_add_spare(struct journal_file *j) {
     if (rc == 0) {
         pthread_mutex_lock(&j->lock);
         spare_add(j, id, 0);
+        set_no_room(j, false);
         pthread_mutex_unlock(&j->lock);
         return true;
     }
@@ -100,6 +108,9 @@ static bool groom_add_spare(struct journal_file *j) {
     if (!disk_is_full(rc)) file_fail(j, "preallocate", name, 0, rc);
     j->full = true;
     j->full_until_ms = clock_mono_ms() + FULL_RETRY_MS;
+    pthread_mutex_lock(&j->lock);
+    set_no_room(j, true);
+    pthread_mutex_unlock(&j->lock);
     return false;
 }
 
@@ -184,21 +195,25 @@ static bool groom_mark(struct journal_file *j) {
     return true;
 }
 
-/* A fresh spare is written over in small steps while nobody commits, so that its later syncs are overwrites. */
+/* The spare to be used next, if it is a fresh one. */
+static struct spare *unwritten_spare(const struct journal_file *j) {
+    if (j->spare_count == 0) return NULL;
+    struct spare *s = &j->spares[best_spare(j)];
+    return s->zeroed < j->segment_bytes ? s : NULL;
+}
+
+/* It is written over in small steps while nobody commits, so that its later syncs are overwrites. */
 static bool groom_zero(struct journal_file *j) {
     if (j->manual || !j->started || clock_mono_ms() - atomic_load(&j->last_commit_ms) < ZERO_IDLE_MS) return false;
-    for (size_t i = 0; i < j->spare_count; i++) {
-        struct spare *s = &j->spares[i];
-        if (s->zeroed >= j->segment_bytes) continue;
-        u64 to = s->zeroed + ZERO_STEP < j->segment_bytes ? s->zeroed + ZERO_STEP : j->segment_bytes;
-        int rc = spare_zero(j, s->id, s->zeroed, to);
-        char name[NAME_BYTES];
-        spare_name(name, s->id);
-        if (rc) file_fail(j, "write", name, s->zeroed, rc);
-        s->zeroed = to;
-        return true;
-    }
-    return false;
+    struct spare *s = unwritten_spare(j);
+    if (!s) return false;
+    u64 to = s->zeroed + ZERO_STEP < j->segment_bytes ? s->zeroed + ZERO_STEP : j->segment_bytes;
+    char name[NAME_BYTES];
+    spare_name(name, s->id);
+    int rc = spare_zero(j, s->id, s->zeroed, to);
+    if (rc) file_fail(j, "write", name, s->zeroed, rc);
+    s->zeroed = to;
+    return true;
 }
 
 bool groom_step(struct journal_file *j) {
@@ -206,17 +221,11 @@ bool groom_step(struct journal_file *j) {
     return groom_next(j) || groom_drop(j) || groom_spares(j) || groom_mark(j) || groom_zero(j);
 }
 
-static bool zeroing_left(const struct journal_file *j) {
-    for (size_t i = 0; i < j->spare_count; i++)
-        if (j->spares[i].zeroed < j->segment_bytes) return true;
-    return false;
-}
-
 /* How long until something may be due without anybody calling; negative: forever. Under the lock. */
 static i64 idle_ms(const struct journal_file *j) {
     if (atomic_load(&j->durable) != j->mark.durable) return MARK_EVERY_MS - (clock_mono_ms() - j->mark_ms) + 1;
     if (ahead(j) < append_segments_wanted(j) + SEGMENTS_RESERVED) return FULL_RETRY_MS;
-    return zeroing_left(j) ? ZERO_IDLE_MS : -1;
+    return unwritten_spare(j) ? ZERO_IDLE_MS : -1;
 }
 
 static void wait_for_work(struct journal_file *j) {

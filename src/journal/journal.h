@@ -66,6 +66,7 @@ struct journal_ops {
     u64 (*oldest_end)(struct journal *j);
     void (*drop)(struct journal *j, u64 upto);
     u64 (*room)(struct journal *j);
+    bool (*need)(struct journal *j, u64 bytes);
     void (*want)(struct journal *j, u64 bytes);
     void (*stats)(struct journal *j, struct journal_stats *out);
     void (*close)(struct journal *j);
@@ -128,6 +129,11 @@ static inline void journal_drop(struct journal *j, u64 upto) {
  * segments not counted. */
 static inline u64 journal_room(struct journal *j) {
     return j->ops->room(j);
+}
+/* Is there that much room, or can it be had now? Waits while segments are being preallocated; false once the disk has no
+ * more to give. Asked before new work is refused: being faster than the groomer is not being full. */
+static inline bool journal_need(struct journal *j, u64 bytes) {
+    return j->ops->need(j, bytes);
 }
 /* How much room the caller would like to see: spares are preallocated in the background until there is that much, or
  * the disk is full (then room() simply stays lower and it is tried again now and then); surplus spares are given back.

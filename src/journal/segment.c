@@ -50,7 +50,9 @@ struct segment *segment_find(const struct journal_file *j, u64 number) {
 }
 
 void segment_free(struct journal_file *j, struct segment *s) {
+    if (s->map) j->disk->ops->unmap(j->disk, s->map, j->segment_bytes);
     if (s->file) j->disk->ops->close(j->disk, s->file);
+    mem_free(s->areas);
     mem_free(s);
 }
 

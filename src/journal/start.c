@@ -113,6 +113,7 @@ hx_st start_appending(struct journal *port, struct errbuf *err) {
     if (st == ST_OK) st = j->found.clean ? continue_in_place(j, err) : continue_afresh(j, err);
     if (st != ST_OK) return st;
     j->next_number = j->found.next_number;
+    j->closed_bytes = j->synced_bytes;
     j->dropped_to = j->drop_to = j->segments.at[0]->number;
     j->mark_ms = clock_mono_ms();
     while (groom_step(j)) {

@@ -1,7 +1,7 @@
 """The parts about many keys: is the cost of a message flat, what does a key weigh, how long does a restart take.
 
-SCALE is the number of settled keys to build up (5 million unless set; `full` stops at 10 and at 50 million, the sizes the
-targets name). A restart's bound is stated for those sizes; at others it is compared in proportion.
+SCALE is the number of settled keys to build up (5 million unless set; `full` stops at 10 and at 50 million, the sizes
+the targets name). A restart's bound is stated for those sizes; at others it is compared in proportion.
 """
 
 import json
@@ -65,7 +65,8 @@ class Scale:
         sent = self.fill(server, count)
         memory = self.stats(server)["memory"]
         told = (memory["pending_bytes"] + memory["index_bytes"]) / count
-        self.note_memory(f"memory per pending message, {count:,} of them", told, (server.rss_bytes() - before) / count, 200)
+        grown = (server.rss_bytes() - before) / count
+        self.note_memory(f"memory per pending message, {count:,} of them", told, grown, 200)
         self.drain(server, sent)
 
     def memory_of_keys(self, server, before):
@@ -87,7 +88,8 @@ class Scale:
         used = settled_disk(data)
         live = self.stats(server)["journal"]["live_bytes"]
         self.note(f"disk after {server.next_number:,} churned messages",
-                  f"{used / 1e6:,.0f} MB for {live / 1e6:,.0f} MB live, {used / live:.2f} x", "at most 3 x", used <= 3 * live)
+                  f"{used / 1e6:,.0f} MB for {live / 1e6:,.0f} MB live, {used / live:.2f} x",
+                  "at most 3 x", used <= 3 * live)
 
     def restart(self, server, how, pending):
         name = "kill -9" if how == signal.SIGKILL else "SIGTERM"
@@ -170,7 +172,7 @@ def run(bench):
         scale.flatness(small, large)
     except (RuntimeError, OSError) as why:
         failure = str(why)
-        scale.lines.append({"what": "a wrong answer or a failed start", "value": failure, "bound": "", "verdict": "FAILED"})
+        scale.lines.append({"what": "wrong answer or failed start", "value": failure, "bound": "", "verdict": "FAILED"})
     finally:
         for server in scale.opened:
             server.stop()
@@ -178,5 +180,6 @@ def run(bench):
         print(json.dumps(scale.lines, indent=2))
     else:
         for line in scale.lines:
-            print(f"{line['verdict']:6} {line['what']}: {line['value']}" + (f" ({line['bound']})" if line["bound"] else ""))
+            bound = f" ({line['bound']})" if line["bound"] else ""
+            print(f"{line['verdict']:6} {line['what']}: {line['value']}{bound}")
     return 1 if failure else 0

@@ -31,10 +31,10 @@ class History:
         self.line(op, "invoke", self.number, **fields)
         return self.number
 
-    def send(self, key, value=None, phase="ok", id=None, group="-", delay=0, dup=0, state="pending", result="-", code="",
+    def send(self, key, value=None, phase="ok", id=None, group="-", delay=0, ttl=0, dup=0, state="pending", result="-", code="",
              verify=0):
         value = value or "v-" + key
-        n = self.invoke("send", key=key, value=value, group=group, extra=f"delay={delay},verify={verify}")
+        n = self.invoke("send", key=key, value=value, group=group, extra=f"delay={delay},ttl={ttl},verify={verify}")
         if phase == "ok":
             self.line("send", "ok", n, key=key, value=value, id=id or "id-" + key, group=group, result=result,
                       extra=f"dup={dup},state={state}")
@@ -207,11 +207,21 @@ def steps_extends_releases_and_reservations(h):
 @good
 def a_lost_receive_may_have_cost_a_crash(h):
     h.send("a")
-    n = h.ask()
-    h.line("recv", "info", n)
+    h.line("recv", "info", h.ask())
     h.wait(1500)
     h.ack(h.recv("a", crashes=1))
     h.verify("a")
+
+
+@good
+def a_time_to_live_ends_unstarted_work_only(h):
+    h.send("late", ttl=1000)
+    h.send("begun", ttl=1000)
+    h.recv("begun")
+    h.wait(3000)
+    h.ack(h.recv("begun", crashes=1))
+    h.verify("late", state="cancelled", result="-")
+    h.verify("begun")
 
 
 @bug("lost")
@@ -418,6 +428,27 @@ def a_delayed_send_is_delivered_at_once(h):
     h.ack(h.recv("a"))
 
 
+@bug("early")
+def cancelled_long_before_its_time_to_live_is_over(h):
+    h.send("a", ttl=60000)
+    h.verify("a", state="cancelled", result="-")
+
+
+@bug("late")
+def begun_long_after_its_time_to_live(h):
+    h.send("a", ttl=1000)
+    h.wait(5000)
+    h.ack(h.recv("a"))
+
+
+@bug("dup-delivery")
+def delivered_after_it_was_called_cancelled(h):
+    h.send("a", ttl=1000)
+    h.wait(1000)
+    h.send("a", ttl=1000, dup=1, state="cancelled")
+    h.recv("a")
+
+
 @bug("fence")
 def a_fence_repeats_after_a_restart(h):
     h.send("a")
@@ -514,6 +545,14 @@ def a_step_nobody_took(h):
 def a_reservation_that_ran_out_counts_as_a_crash(h):
     h.send("a")
     h.recv("a", start="explicit")
+    h.wait(1500)
+    h.ack(h.recv("a", crashes=1))
+
+
+@bug("miscount")
+def a_lost_reservation_counts_as_a_crash(h):
+    h.send("a")
+    h.line("recv", "info", h.ask(start="explicit"))
     h.wait(1500)
     h.ack(h.recv("a", crashes=1))
 

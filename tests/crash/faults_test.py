@@ -18,7 +18,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from broker import (FS_SHUTDOWN, HAPAX, UNDO, Client, Lost, NotReady, Skip, Tap, await_event, check, complain,  # noqa: E402
-                    mounted, mounted_ext4, new_broker)
+                    ensure_built, mounted, mounted_ext4, new_broker)
 from storm import Storm  # noqa: E402
 
 LONG = os.environ.get("FAULTS") == "long"
@@ -122,7 +122,7 @@ def a_consumer_frozen_past_its_lease_is_fenced_when_it_wakes(directory):
     c.send("q", "k")
     here = os.path.dirname(os.path.abspath(__file__))
     zombie = subprocess.Popen([sys.executable, "-B", "-c", ZOMBIE, str(broker.port), here], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE, text=True)
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     UNDO.append(zombie.kill)
     check(zombie.stdout.readline() == "holds\n", "the consumer got no message")
     zombie.send_signal(signal.SIGSTOP)
@@ -420,8 +420,8 @@ def indexes(short, long):
 
 @promise
 def nothing_is_answered_after_a_failed_sync(directory):
-    sweep(directory, [f"inject=fdatasync:error=EIO:when={n}" for n in indexes((1, 2, 3, 4, 5, 6, 8, 11, 15, 20), 60)],
-          enough=6)
+    sweep(directory, [f"inject=fdatasync:error=EIO:when={n}" for n in indexes((1, 2, 3, 4, 6, 8, 11, 15, 20), 60)] +
+          [f"inject=fdatasync:error=EIO:when={n}+" for n in indexes((1, 7, 12), 40)], enough=6)
 
 
 @promise
@@ -752,4 +752,5 @@ def quiet(f):
 
 
 if __name__ == "__main__":
+    ensure_built()
     sys.exit(tap.run())

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Sending one message: admission, duplicates, conflicts, keys in all their spellings, what is handed on, waiting."""
+import base64
 import hashlib
 import time
 
@@ -136,7 +137,6 @@ def a_conflict_with_a_settled_key_is_still_a_conflict(q):
 @test
 def a_result_comes_back_byte_for_byte(q):
     blob = bytes(range(256)) * 3
-    import base64
     hx.broker.put(q, "bin")
     hx.broker.ok("ack", hx.broker.one(q), result_base64=base64.b64encode(blob).decode(), content_type="image/x-thing")
     result = hx.broker.send(q, "bin").json()["result"]
@@ -234,17 +234,16 @@ def a_repeated_key_header_is_refused(q):
 @test
 def malformed_spellings_of_a_key_are_refused(q):
     for bad in ('"open', 'a"b', "a b", "a,b", '"a" "b"', '"a"b', '"a\\n"', '%"open', '%"%4"', '%"%zz"', '%"a"b', b"\xc3\xa9",
-                b'"\xc3\xa9"', '%"%ff"', '%"%c3"', '%"%ed%a0%80"', '%"%c0%80"', '%"%f4%90%80%80"', "%", "%a\"", '"\\"'):
-        if bad in ("%",):
-            continue  # a lone % is a bare token
+                b'"\xc3\xa9"', '%"%ff"', '%"%c3"', '%"%ed%a0%80"', '%"%c0%80"', '%"%f4%90%80%80"', '%a"', '"\\"'):
         problem(hx.broker.send(q, bad), 400, "key_invalid")
 
 
 @test
 def control_characters_in_a_key_are_refused(q):
+    hx.broker.put(q, "good")
     for byte in (0, 1, 9, 10, 13, 0x1b, 0x1f, 0x7f):
         problem(hx.broker.send(q, '%%"a%%%02xb"' % byte), 400, "key_invalid")
-        problem(hx.broker.get(f"/v1/queues/{q}/keys/a%{byte:02x}b") if hx.broker.put(q, f"made{byte}") else None, 400, "key_invalid")
+        problem(hx.broker.get(f"/v1/queues/{q}/keys/a%{byte:02x}b"), 400, "key_invalid")
     # U+0085 and its like are control characters of UTF-8 as much as those of ASCII.
     problem(hx.broker.send(q, '%"a%c2%85b"'), 400, "key_invalid")
     line = hx.broker.batch(q, [{"key": "a\nb", "payload": ""}]).lines()[0]

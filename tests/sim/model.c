@@ -6,7 +6,7 @@
 static const char *const at_names[] = {"pending", "leased", "dead", "done", "rejected", "cancelled", "forgotten"};
 static const char *const end_names[] = {"never", "open", "acked", "nacked", "expired", "released", "undone", "cancelled"};
 
-const char *at_name(enum at at) { return at_names[at]; }
+const char *model_at_name(enum at at) { return at_names[at]; }
 
 struct model *model_new(struct arena *arena, u32 queues, u32 keys) {
     struct model *m = arena_alloc(arena, sizeof *m);
@@ -44,14 +44,14 @@ void model_all_durable(struct model *m) {
 
 /* ---- sets */
 
-void set_add(struct set *s, const struct phase *p) {
+void model_set_add(struct set *s, const struct phase *p) {
     for (u32 i = 0; i < s->count; i++)
         if (memcmp(&s->at[i], p, sizeof *p) == 0) return;
     if (s->count == SET_MAX) sim_fail("the model: more than %u states of one message", SET_MAX);
     s->at[s->count++] = *p;
 }
 
-bool phase_settled(const struct phase *p) {
+bool model_phase_settled(const struct phase *p) {
     return p->at >= AT_DONE;
 }
 
@@ -92,29 +92,29 @@ static void close_one(const struct model *m, const struct message *msg, const st
     if (p->at == AT_PENDING && p->attempts == 0 && msg->ttl_at && m->delay >= msg->ttl_at) {
         next = out_of_ttl(m, p);
         stays = !noticed(m, m->delay - (m->delay_slip - msg->ttl_slip) - msg->ttl_at);
-        set_add(out, &next);
+        model_set_add(out, &next);
     }
-    if (phase_settled(p) && p->at != AT_FORGOTTEN && m->run - p->settled_min >= WINDOW_MS) {
+    if (model_phase_settled(p) && p->at != AT_FORGOTTEN && m->run - p->settled_min >= WINDOW_MS) {
         next = (struct phase){.at = AT_FORGOTTEN};
-        set_add(out, &next);
+        model_set_add(out, &next);
         stays = m->forgiving || m->run - (m->run_slip - p->settled_slip) - p->settled_max < WINDOW_MS + REAP_MS;
     }
-    if (stays) set_add(out, p);
+    if (stays) model_set_add(out, p);
 }
 
-void close_set(const struct model *m, const struct message *msg, const struct set *in, struct set *out) {
+void model_set_close(const struct model *m, const struct message *msg, const struct set *in, struct set *out) {
     out->count = 0;
     for (u32 i = 0; i < in->count; i++) close_one(m, msg, &in->at[i], out);
 }
 
-bool filter_set(const struct model *m, const struct message *msg, const struct set *in, explain_fn explain, void *ctx,
+bool model_set_filter(const struct model *m, const struct message *msg, const struct set *in, explain_fn explain, void *ctx,
                 struct set *out) {
     struct set closed;
-    close_set(m, msg, in, &closed);
+    model_set_close(m, msg, in, &closed);
     out->count = 0;
     for (u32 i = 0; i < closed.count; i++) {
         struct phase next = closed.at[i];
-        if (explain(m, msg, &next, ctx)) set_add(out, &next);
+        if (explain(m, msg, &next, ctx)) model_set_add(out, &next);
     }
     return out->count > 0;
 }
@@ -128,7 +128,7 @@ static bool subset(const struct set *a, const struct set *b) {
     return true;
 }
 
-struct set *set_copy(struct model *m, const struct set *s) {
+struct set *model_set_copy(struct model *m, const struct set *s) {
     size_t bytes = offsetof(struct set, at) + s->count * sizeof s->at[0];
     struct set *copy = arena_alloc(m->arena, bytes);
     memcpy(copy, s, bytes);
@@ -163,7 +163,7 @@ static void live_add(struct model *m, struct message *msg) {
 
 static void live_update(struct model *m, struct message *msg) {
     bool live = false;
-    for (u32 i = 0; i < msg->set->count; i++) live |= !phase_settled(&msg->set->at[i]);
+    for (u32 i = 0; i < msg->set->count; i++) live |= !model_phase_settled(&msg->set->at[i]);
     if (live && !msg->live_at) live_add(m, msg);
     if (live || !msg->live_at) return;
     struct message *last = m->live[--m->live_count];
@@ -172,7 +172,7 @@ static void live_update(struct model *m, struct message *msg) {
     msg->live_at = 0;
 }
 
-void set_describe(const struct set *s, struct buf *out) {
+void model_set_describe(const struct set *s, struct buf *out) {
     for (u32 i = 0; i < s->count; i++) {
         const struct phase *p = &s->at[i];
         buf_printf(out, "%s%s(%s%s, fence %llu, attempts %u, failures %u+%u, crashes %u)", i ? " | " : "", at_names[p->at],
@@ -181,19 +181,19 @@ void set_describe(const struct set *s, struct buf *out) {
     }
 }
 
-u64 message_move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what) {
+u64 model_move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what) {
     struct set next;
-    if (!filter_set(m, msg, msg->set, explain, ctx, &next)) {
+    if (!model_set_filter(m, msg, msg->set, explain, ctx, &next)) {
         struct buf text = {0};
         struct set closed;
-        close_set(m, msg, msg->set, &closed);
-        set_describe(&closed, &text);
+        model_set_close(m, msg, msg->set, &closed);
+        model_set_describe(&closed, &text);
         sim_fail("%s: q%u/k%u (%s) can only be %.*s", what, msg->queue, msg->key, msg->id, (int)text.len, text.p);
     }
     if (subset(&next, msg->set)) {
-        if (next.count < msg->set->count) msg->versions[msg->version_count - 1].set = msg->set = set_copy(m, &next);
+        if (next.count < msg->set->count) msg->versions[msg->version_count - 1].set = msg->set = model_set_copy(m, &next);
     } else {
-        version_push(m, msg, set_copy(m, &next), ++m->moves);
+        version_push(m, msg, model_set_copy(m, &next), ++m->moves);
     }
     live_update(m, msg);
     return msg->versions[msg->version_count - 1].index;
@@ -201,7 +201,7 @@ u64 message_move(struct model *m, struct message *msg, explain_fn explain, void 
 
 /* ---- messages and queues */
 
-struct message *message_new(struct model *m, u32 queue, const struct send_item *item) {
+struct message *model_message_new(struct model *m, u32 queue, const struct send_item *item) {
     struct message *msg = arena_alloc(m->arena, sizeof *msg), **slot = key_slot(m, queue, item->key);
     *msg = (struct message){
         .prev = *slot,
@@ -219,12 +219,12 @@ struct message *message_new(struct model *m, u32 queue, const struct send_item *
     struct set first = {.count = 1};
     first.at[0] = (struct phase){.at = AT_PENDING, .due_slip = m->delay_slip};
     if (item->delay_ms) first.at[0].due = first.at[0].due_max = m->delay + item->delay_ms;
-    version_push(m, msg, set_copy(m, &first), ++m->moves);
+    version_push(m, msg, model_set_copy(m, &first), ++m->moves);
     live_update(m, msg);
     return msg;
 }
 
-slice message_id(const struct message *msg) { return msg->id_known ? slice_str(msg->id) : SL(""); }
+slice model_id(const struct message *msg) { return msg->id_known ? slice_str(msg->id) : SL(""); }
 
 /* Ids are never used twice. */
 static void check_id_unused(const struct model *m, const struct message *msg, slice id) {
@@ -235,7 +235,7 @@ static void check_id_unused(const struct model *m, const struct message *msg, sl
                          other->queue, other->key);
 }
 
-void message_learn_id(struct model *m, struct message *msg, slice id) {
+void model_learn_id(struct model *m, struct message *msg, slice id) {
     if (msg->id_known) {
         if (slice_eq(slice_str(msg->id), id)) return;
         sim_fail("P2: q%u/k%u has id %s, and is now called %.*s", msg->queue, msg->key, msg->id, (int)id.n, id.p);
@@ -257,26 +257,26 @@ static void queue_push(struct model *m, struct queue *q) {
     q->versions[q->version_count++] = (struct queue_version){.index = ++m->moves, .exists = q->exists, .paused = q->paused};
 }
 
-void queue_touch(struct model *m, u32 queue) {
+void model_queue_touch(struct model *m, u32 queue) {
     struct queue *q = &m->queues[queue];
     if (q->exists) return;
     q->exists = true;
     queue_push(m, q);
 }
 
-void queue_set(struct model *m, u32 queue, bool paused) {
+void model_queue_set(struct model *m, u32 queue, bool paused) {
     struct queue *q = &m->queues[queue];
-    queue_touch(m, queue);
+    model_queue_touch(m, queue);
     if (q->paused == paused) return;
     q->paused = paused;
     queue_push(m, q);
 }
 
-bool surely_settled(const struct model *m, const struct message *msg) {
+bool model_surely_settled(const struct model *m, const struct message *msg) {
     struct set closed;
-    close_set(m, msg, msg->set, &closed);
+    model_set_close(m, msg, msg->set, &closed);
     for (u32 i = 0; i < closed.count; i++)
-        if (!phase_settled(&closed.at[i])) return false;
+        if (!model_phase_settled(&closed.at[i])) return false;
     return true;
 }
 
@@ -293,19 +293,19 @@ static bool surely_first(const struct model *m, const struct message *msg) {
     return true;
 }
 
-bool surely_ready(const struct model *m, const struct message *msg) {
+bool model_surely_ready(const struct model *m, const struct message *msg) {
     struct set closed;
     if (m->queues[msg->queue].paused) return false;
-    close_set(m, msg, msg->set, &closed);
+    model_set_close(m, msg, msg->set, &closed);
     for (u32 i = 0; i < closed.count; i++)
         if (closed.at[i].at != AT_PENDING || !surely_due(m, &closed.at[i])) return false;
     return surely_first(m, msg);
 }
 
-bool any_surely_ready(const struct model *m, u32 queue) {
+bool model_any_ready(const struct model *m, u32 queue) {
     if (m->tight || m->run - m->loose_run <= NOTICE_MS) return false;
     for (u32 i = 0; i < m->live_count; i++)
-        if (m->live[i]->queue == queue && surely_ready(m, m->live[i])) return true;
+        if (m->live[i]->queue == queue && model_surely_ready(m, m->live[i])) return true;
     return false;
 }
 
@@ -313,6 +313,7 @@ bool any_surely_ready(const struct model *m, u32 queue) {
 
 void model_life_ends(struct model *m, bool clean) {
     m->clean = clean;
+    m->sure_run = m->safe.run;
     m->forgiving = true;
     m->parked_count = 0;
     if (clean) m->floor = m->moves;
@@ -340,12 +341,12 @@ static void clocks_restart(struct model *m, i64 wall_ms) {
 /* The states at the crash, as time had made them by then; live leases get their full length again. */
 static void life_over(struct model *m, struct message *msg, struct set *out, const struct set *in) {
     struct set closed;
-    close_set(m, msg, in, &closed);
+    model_set_close(m, msg, in, &closed);
     out->count = 0;
     for (u32 i = 0; i < closed.count; i++) {
         struct phase p = closed.at[i];
         if (p.at == AT_LEASED) p.lease_from = m->run;
-        set_add(out, &p);
+        model_set_add(out, &p);
     }
 }
 
@@ -357,7 +358,7 @@ void model_boot(struct model *m, i64 mono_ms, i64 wall_ms) {
                 struct set rearmed;
                 if (!counts) continue;
                 life_over(m, msg, &rearmed, msg->versions[v].set);
-                msg->versions[v].set = set_copy(m, &rearmed);
+                msg->versions[v].set = model_set_copy(m, &rearmed);
             }
     clocks_restart(m, wall_ms);
     m->mono = mono_ms;
@@ -381,7 +382,7 @@ static bool any_cut(const struct model *m) {
 static void stretch_add(struct model *m, u32 slot, u64 from, u64 to, struct message *msg, const struct set *set) {
     struct stretch *s = arena_alloc(m->arena, sizeof *s);
     *s = (struct stretch){.next = m->stretches, .from = from, .to = to, .slot = slot, .message = msg};
-    if (set) s->set = set_copy(m, set);
+    if (set) s->set = model_set_copy(m, set);
     m->stretches = s;
 }
 
@@ -417,10 +418,10 @@ static bool cut_explains(struct model *m, const struct found *f, const struct ht
                          struct set *out) {
     out->count = 0;
     if (!f->message) return reply->status == 404;
-    if (reply->status == 404) return filter_set(m, f->message, f->version->set, explain_absent, NULL, out);
+    if (reply->status == 404) return model_set_filter(m, f->message, f->version->set, explain_absent, NULL, out);
     slice id = view_text(&shown->view, "id");
     if (f->message->id_known && !slice_eq(slice_str(f->message->id), id)) return false;
-    return filter_set(m, f->message, f->version->set, explain_shown, shown, out);
+    return model_set_filter(m, f->message, f->version->set, model_explain_shown, shown, out);
 }
 
 static void no_cut_left(const struct model *m, const char *what, u32 queue, u32 key, slice body) {
@@ -428,7 +429,7 @@ static void no_cut_left(const struct model *m, const char *what, u32 queue, u32 
     if (key != UINT32_MAX && *key_slot(m, queue, key)) {
         struct found f = key_at(m, *key_slot(m, queue, key), m->floor);
         if (f.message)
-            set_describe(f.version->set, &text);
+            model_set_describe(f.version->set, &text);
         else
             buf_lit(&text, "unknown");
     }
@@ -493,8 +494,8 @@ static void adopt(struct model *m, const struct stretch *s) {
     *slot = msg;
     if (msg->version_count == 1 && msg->versions[0].index > m->moves) {
         struct set both = *msg->set; /* a second stretch of the same message */
-        for (u32 i = 0; i < s->set->count; i++) set_add(&both, &s->set->at[i]);
-        msg->versions[0].set = msg->set = set_copy(m, &both);
+        for (u32 i = 0; i < s->set->count; i++) model_set_add(&both, &s->set->at[i]);
+        msg->versions[0].set = msg->set = model_set_copy(m, &both);
         return;
     }
     msg->version_count = 0;
@@ -518,7 +519,7 @@ static void recount(struct model *m) {
         for (u32 p = 0; p < msg->set->count; p++)
             if (msg->set->at[p].fence > m->fence_top) m->fence_top = msg->set->at[p].fence;
         if (m->clean) continue;
-        msg->dups_min = msg->dup_run <= m->safe.run ? msg->dups : msg->dups_safe;
+        if (msg->dup_run > m->sure_run) msg->dups_min = msg->dups_safe;
     }
 }
 
@@ -548,9 +549,11 @@ struct message *model_pick(struct model *m, struct rng *rng, u32 queue) {
 
 u32 model_unsettled(const struct model *m) {
     u32 n = 0;
-    for (u32 i = 0; i < m->live_count; i++) n += !surely_settled(m, m->live[i]);
+    for (u32 i = 0; i < m->live_count; i++) n += !model_surely_settled(m, m->live[i]);
     return n;
 }
+
+u32 model_live(const struct model *m) { return m->live_count; }
 
 struct message *model_some_dead(const struct model *m, u32 queue) {
     for (u32 i = 0; i < m->live_count; i++) {
@@ -564,6 +567,6 @@ struct message *model_some_dead(const struct model *m, u32 queue) {
 void model_describe_unsettled(const struct model *m, struct buf *out) {
     for (u32 i = 0; i < m->live_count && i < 5; i++) {
         buf_printf(out, "%sq%u/k%u ", i ? "; " : "", m->live[i]->queue, m->live[i]->key);
-        set_describe(m->live[i]->set, out);
+        model_set_describe(m->live[i]->set, out);
     }
 }

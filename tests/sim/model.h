@@ -49,9 +49,10 @@ void model_census_end(struct model *m);
 
 /* For clients: some message to ask about or cancel, NULL if there is none; the id as far as it is known. */
 struct message *model_pick(struct model *m, struct rng *rng, u32 queue);
-slice message_id(const struct message *msg);
+slice model_id(const struct message *msg);
 /* The last phase. */
 u32 model_unsettled(const struct model *m);
+u32 model_live(const struct model *m); /* at least as many */
 struct message *model_some_dead(const struct model *m, u32 queue);
 void model_describe_unsettled(const struct model *m, struct buf *out);
 

@@ -90,6 +90,7 @@ struct model {
     struct {
         i64 run, delay;
     } safe, mark; /* clocks that surely are written down; the next such */
+    i64 sure_run; /* safe.run of the life that ended */
     bool tight;
     i64 loose_run; /* since when there has been room */
 
@@ -106,28 +107,28 @@ struct model {
 };
 
 /* model.c */
-struct message *message_new(struct model *m, u32 queue, const struct send_item *item);
-void message_learn_id(struct model *m, struct message *msg, slice id);
-void set_add(struct set *s, const struct phase *p);
-struct set *set_copy(struct model *m, const struct set *s);
-void close_set(const struct model *m, const struct message *msg, const struct set *in, struct set *out);
-bool phase_settled(const struct phase *p);
-bool surely_settled(const struct model *m, const struct message *msg);
-bool surely_ready(const struct model *m, const struct message *msg);
-bool any_surely_ready(const struct model *m, u32 queue);
-void queue_set(struct model *m, u32 queue, bool paused);
-void queue_touch(struct model *m, u32 queue);
-const char *at_name(enum at at);
-void set_describe(const struct set *s, struct buf *out);
-void parked_remove(struct model *m, const struct op *op);
+struct message *model_message_new(struct model *m, u32 queue, const struct send_item *item);
+void model_learn_id(struct model *m, struct message *msg, slice id);
+void model_set_add(struct set *s, const struct phase *p);
+struct set *model_set_copy(struct model *m, const struct set *s);
+void model_set_close(const struct model *m, const struct message *msg, const struct set *in, struct set *out);
+bool model_phase_settled(const struct phase *p);
+bool model_surely_settled(const struct model *m, const struct message *msg);
+bool model_surely_ready(const struct model *m, const struct message *msg);
+bool model_any_ready(const struct model *m, u32 queue);
+void model_queue_set(struct model *m, u32 queue, bool paused);
+void model_queue_touch(struct model *m, u32 queue);
+const char *model_at_name(enum at at);
+void model_set_describe(const struct set *s, struct buf *out);
+void model_unpark(struct model *m, const struct op *op);
 
 /* Does this state explain what was seen? Then *next, a copy of it, is moved on. */
 typedef bool (*explain_fn)(const struct model *m, const struct message *msg, struct phase *next, void *ctx);
 /* Keeps what explains; false if nothing does. */
-bool filter_set(const struct model *m, const struct message *msg, const struct set *in, explain_fn explain, void *ctx,
+bool model_set_filter(const struct model *m, const struct message *msg, const struct set *in, explain_fn explain, void *ctx,
                 struct set *out);
 /* The same for the message itself; fails the seed if nothing explains it. Returns the move's index. */
-u64 message_move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what);
+u64 model_move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what);
 
 static inline struct message **key_slot(const struct model *m, u32 queue, u32 key) {
     return &m->keys[queue * m->key_count + key];
@@ -140,14 +141,14 @@ struct shown {
     slice state;
     bool full; /* a key's whole view: counts, steps, attempts too */
 };
-bool explain_shown(const struct model *m, const struct message *msg, struct phase *next, void *shown);
-bool result_matches(struct arena *scratch, const struct view *v, const struct phase *p);
-bool steps_match(struct arena *scratch, const struct view *v, const struct note *steps);
-void check_shown_identity(struct model *m, struct message *msg, const struct view *v);
-void check_shown_duplicates(struct model *m, struct message *msg, const struct view *v);
+bool model_explain_shown(const struct model *m, const struct message *msg, struct phase *next, void *shown);
+bool model_result_matches(struct arena *scratch, const struct view *v, const struct phase *p);
+bool model_steps_match(struct arena *scratch, const struct view *v, const struct note *steps);
+void model_check_identity(struct model *m, struct message *msg, const struct view *v);
+void model_check_duplicates(struct model *m, struct message *msg, const struct view *v);
 
 /* model_settle.c */
-void answered_settle(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch);
+void model_answered_settle(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch);
 void note_add(const struct model *m, const struct note **list, slice name, slice content_type, slice result);
 
 #endif

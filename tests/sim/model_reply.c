@@ -23,12 +23,12 @@ static bool refused(struct model *m, u32 status, const struct view *v) {
 static bool explain_known(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     (void)msg, (void)ctx;
     if (next->at == AT_FORGOTTEN) return false;
-    bool over = phase_settled(next) && m->run - (m->run_slip - next->settled_slip) - next->settled_max >= WINDOW_MS;
+    bool over = model_phase_settled(next) && m->run - (m->run_slip - next->settled_slip) - next->settled_max >= WINDOW_MS;
     return !over; /* past its window a key is new again at the next look-up */
 }
 
 static bool explain_known_shown(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
-    return explain_known(m, msg, next, NULL) && explain_shown(m, msg, next, ctx);
+    return explain_known(m, msg, next, NULL) && model_explain_shown(m, msg, next, ctx);
 }
 
 static bool explain_forgotten(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
@@ -39,11 +39,11 @@ static bool explain_forgotten(const struct model *m, const struct message *msg, 
 static struct message *admit(struct model *m, struct op *op, const struct send_item *item) {
     struct message *old = *key_slot(m, op->queue, item->key);
     if (old) {
-        message_move(m, old, explain_forgotten, NULL, "P2: admitted anew");
+        model_move(m, old, explain_forgotten, NULL, "P2: admitted anew");
         tally.readmitted++;
     }
     tally.accepted++;
-    struct message *msg = message_new(m, op->queue, item);
+    struct message *msg = model_message_new(m, op->queue, item);
     saw(op, msg->versions[0].index);
     return msg;
 }
@@ -60,10 +60,10 @@ static void answered_accepted(struct model *m, struct op *op, const struct send_
     struct message *msg = op->parked && !op->was_duplicate ? op->waits_for : NULL;
     if (!msg && op->parked) sim_fail("a duplicate that waited is called accepted");
     if (!msg) msg = admit(m, op, item);
-    check_shown_identity(m, msg, v);
+    model_check_identity(m, msg, v);
     struct shown shown = {.scratch = scratch, .view = *v, .state = view_text(v, "state")};
-    saw(op, message_move(m, msg, explain_shown, &shown, "accepted"));
-    bool settled = phase_settled(&msg->set->at[0]);
+    saw(op, model_move(m, msg, model_explain_shown, &shown, "accepted"));
+    bool settled = model_phase_settled(&msg->set->at[0]);
     if (status != (settled ? 200 : 202) || view_true(v, "duplicate")) sim_fail("accepted with status %u", status);
 }
 
@@ -74,11 +74,11 @@ static void answered_duplicate(struct model *m, struct op *op, const struct send
     if (msg->variant != item->variant) sim_fail("q%u/k%u: another payload is called a duplicate", op->queue, item->key);
     if (op->parked && !op->was_duplicate) sim_fail("a first send that waited is called a duplicate");
     if (!op->parked) duplicate_arrived(m, msg);
-    check_shown_identity(m, msg, v);
+    model_check_identity(m, msg, v);
     struct shown shown = {.scratch = scratch, .view = *v, .state = view_text(v, "state")};
-    saw(op, message_move(m, msg, explain_known_shown, &shown, "duplicate"));
-    check_shown_duplicates(m, msg, v);
-    bool settled = phase_settled(&msg->set->at[0]);
+    saw(op, model_move(m, msg, explain_known_shown, &shown, "duplicate"));
+    model_check_duplicates(m, msg, v);
+    bool settled = model_phase_settled(&msg->set->at[0]);
     tally.duplicates++;
     tally.duplicates_settled += settled;
     if (status != (settled ? 200 : 202) || !view_true(v, "duplicate")) sim_fail("a duplicate with status %u", status);
@@ -88,8 +88,8 @@ static void answered_conflict(struct model *m, struct op *op, const struct send_
     struct message *msg = *key_slot(m, op->queue, item->key);
     if (!msg || msg->variant == item->variant) sim_fail("q%u/k%u: 422 without a conflict", op->queue, item->key);
     if (!view_is(v, "applied", "no")) sim_fail("a conflict does not say applied: no");
-    check_shown_identity(m, msg, v);
-    saw(op, message_move(m, msg, explain_known, NULL, "conflict"));
+    model_check_identity(m, msg, v);
+    saw(op, model_move(m, msg, explain_known, NULL, "conflict"));
     tally.conflicts++;
 }
 
@@ -117,7 +117,7 @@ static bool has_line(slice fields, slice line) {
 
 static void answered_send(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
     struct view v = view_of(scratch, reply->body);
-    queue_touch(m, op->queue);
+    model_queue_touch(m, op->queue);
     answered_line(m, op, &op->sends[0], reply->status, &v, scratch);
     bool duplicate = view_true(&v, "duplicate");
     if (duplicate != has_line(reply->fields, SL("Idempotent-Replayed: true\r\n"))) sim_fail("Idempotent-Replayed is wrong");
@@ -133,7 +133,7 @@ static void answered_batch(struct model *m, struct op *op, const struct http_rep
         if (!refused(m, reply->status, &v)) sim_fail("a batch got status %u", reply->status);
         return;
     }
-    queue_touch(m, op->queue);
+    model_queue_touch(m, op->queue);
     tally.batches++;
     for (u32 i = 0; i < op->count; i++) {
         if (!slice_cut(rest, '\n', &line, &rest)) sim_fail("a batch of %u lines got %u back", op->count, i);
@@ -166,7 +166,7 @@ static bool explain_delivery(const struct model *m, const struct message *msg, s
     if (attempt != next->attempts + 1 || failures != next->failures + next->unknowns || crashes != next->crashes)
         return false;
     if (!view_is(d->view, "delivery", next->attempts ? "retry" : "first")) return false;
-    if (!steps_match(d->scratch, d->view, next->steps)) return false;
+    if (!model_steps_match(d->scratch, d->view, next->steps)) return false;
     next->at = AT_LEASED;
     next->end = END_OPEN;
     next->fence = d->fence;
@@ -181,7 +181,7 @@ static bool explain_delivery(const struct model *m, const struct message *msg, s
 
 static bool explain_ttl_over(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     (void)m, (void)msg, (void)ctx;
-    return phase_settled(next);
+    return model_phase_settled(next);
 }
 
 /* FIFO: whatever came before it in its group must be settled by now. */
@@ -191,7 +191,7 @@ static void check_group(struct model *m, const struct message *msg) {
     for (u32 i = m->live_count; i-- > 0;) {
         struct message *other = m->live[i];
         if (other->queue != msg->queue || other->group != msg->group || other->order >= msg->order) continue;
-        message_move(m, other, explain_ttl_over, NULL, "FIFO: a later message of its group was handed out");
+        model_move(m, other, explain_ttl_over, NULL, "FIFO: a later message of its group was handed out");
     }
 }
 
@@ -224,14 +224,14 @@ static void delivered_one(struct model *m, struct op *op, const struct view *v, 
     if (d.fence <= m->fence_top)
         sim_fail("P3: fence %llu after %llu", (unsigned long long)d.fence, (unsigned long long)m->fence_top);
     m->fence_top = d.fence;
-    check_shown_identity(m, msg, v);
+    model_check_identity(m, msg, v);
     check_contents(msg, v, scratch);
     bool again = msg->set->at[0].fence != 0;
     tally.delivered++;
     tally.redelivered += again;
     struct set before;
-    close_set(m, msg, msg->set, &before);
-    saw(op, message_move(m, msg, explain_delivery, &d, "handed out"));
+    model_set_close(m, msg, msg->set, &before);
+    saw(op, model_move(m, msg, explain_delivery, &d, "handed out"));
     if (before.at[0].end == END_EXPIRED) ++*(before.at[0].started ? &tally.expired : &tally.reservations_expired);
     check_group(m, msg);
     struct lease *lease = arena_alloc(m->arena, sizeof *lease);
@@ -245,7 +245,7 @@ static void answered_receive(struct model *m, struct op *op, const struct http_r
     if (refused(m, reply->status, &v)) return;
     const struct member *list = view_get(&v, "messages");
     if (reply->status != 200 || !list) sim_fail("receive got status %u", reply->status);
-    queue_touch(m, op->queue);
+    model_queue_touch(m, op->queue);
     struct view items = view_of(scratch, list->raw);
     if (items.count > op->max) sim_fail("%u messages for max=%u", items.count, op->max);
     if (items.count && m->queues[op->queue].paused) sim_fail("a paused queue hands out");
@@ -257,7 +257,7 @@ static void answered_receive(struct model *m, struct op *op, const struct http_r
     if (items.count && !reply->receipt) sim_fail("leases without a receipt");
     if (op->parked && items.count) tally.polls_woken++;
     if (items.count == 0) tally.polls_empty++;
-    if (items.count < op->max && any_surely_ready(m, op->queue))
+    if (items.count < op->max && model_any_ready(m, op->queue))
         sim_fail("receive got %u of %u although more was ready", items.count, op->max);
 }
 
@@ -269,14 +269,14 @@ static void answered_key(struct model *m, struct op *op, const struct http_reply
     tally.lookups++;
     if (refused(m, reply->status, &shown.view)) return;
     if (reply->status == 404) {
-        if (msg) saw(op, message_move(m, msg, explain_forgotten, NULL, "404 for a key"));
+        if (msg) saw(op, model_move(m, msg, explain_forgotten, NULL, "404 for a key"));
         return;
     }
     if (reply->status != 200 || !msg) sim_fail("a key that %s got status %u", msg ? "is known" : "is not", reply->status);
     shown.state = view_text(&shown.view, "state");
-    check_shown_identity(m, msg, &shown.view);
-    saw(op, message_move(m, msg, explain_shown, &shown, "shown"));
-    check_shown_duplicates(m, msg, &shown.view);
+    model_check_identity(m, msg, &shown.view);
+    saw(op, model_move(m, msg, model_explain_shown, &shown, "shown"));
+    model_check_duplicates(m, msg, &shown.view);
 }
 
 struct raw_result {
@@ -289,10 +289,10 @@ static bool explain_result(const struct model *m, const struct message *msg, str
     (void)m, (void)msg;
     const struct http_reply *reply = r->reply;
     if (reply->status == 404) return next->at == AT_FORGOTTEN;
-    if (reply->status == 409) return slice_eq(r->state, slice_str(at_name((enum at)next->at))) && !phase_settled(next);
-    if (!phase_settled(next) || next->at == AT_FORGOTTEN) return false;
+    if (reply->status == 409) return slice_eq(r->state, slice_str(model_at_name((enum at)next->at))) && !model_phase_settled(next);
+    if (!model_phase_settled(next) || next->at == AT_FORGOTTEN) return false;
     if (reply->status != (next->result.n ? 200 : 204)) return false;
-    return slice_eq(reply->body, next->result) && has_line(reply->fields, slice_str(at_name((enum at)next->at)));
+    return slice_eq(reply->body, next->result) && has_line(reply->fields, slice_str(model_at_name((enum at)next->at)));
 }
 
 static void answered_result(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
@@ -308,14 +308,14 @@ static void answered_result(struct model *m, struct op *op, const struct http_re
         if (reply->status != 404) sim_fail("the result of an unknown key got status %u", reply->status);
         return;
     }
-    saw(op, message_move(m, msg, explain_result, &r, "result"));
+    saw(op, model_move(m, msg, explain_result, &r, "result"));
 }
 
 static bool surely_at(const struct model *m, const struct message *msg, slice state) {
     struct set closed;
-    close_set(m, msg, msg->set, &closed);
+    model_set_close(m, msg, msg->set, &closed);
     for (u32 i = 0; i < closed.count; i++)
-        if (!slice_eq(slice_str(at_name((enum at)closed.at[i].at)), state)) return false;
+        if (!slice_eq(slice_str(model_at_name((enum at)closed.at[i].at)), state)) return false;
     return true;
 }
 
@@ -332,8 +332,8 @@ static void answered_list(struct model *m, struct op *op, const struct http_repl
         shown.state = view_text(&shown.view, "state");
         if (!msg || !slice_eq(shown.state, op->state)) sim_fail("a list of %.*s holds something else", (int)op->state.n,
                                                                 op->state.p);
-        check_shown_identity(m, msg, &shown.view);
-        saw(op, message_move(m, msg, explain_shown, &shown, "listed"));
+        model_check_identity(m, msg, &shown.view);
+        saw(op, model_move(m, msg, model_explain_shown, &shown, "listed"));
     }
     if (!cursor->is_null) return;
     u32 sure = 0;
@@ -355,7 +355,7 @@ static void count_states(const struct model *m, u32 queue, struct bounds b[AT_FO
         bool can[AT_FORGOTTEN + 1] = {0};
         u32 kinds = 0;
         if (m->live[i]->queue != queue) continue;
-        close_set(m, m->live[i], m->live[i]->set, &closed);
+        model_set_close(m, m->live[i], m->live[i]->set, &closed);
         for (u32 p = 0; p < closed.count; p++) can[closed.at[p].at] = true;
         for (u32 s = 0; s <= AT_FORGOTTEN; s++) kinds += can[s];
         for (u32 s = 0; s <= AT_FORGOTTEN; s++) {
@@ -376,7 +376,7 @@ static void answered_queue(struct model *m, struct op *op, const struct http_rep
     }
     if (reply->status != 200) sim_fail("a queue got status %u", reply->status);
     if (op->kind == OP_PAUSE || op->kind == OP_RESUME) {
-        queue_set(m, op->queue, op->kind == OP_PAUSE);
+        model_queue_set(m, op->queue, op->kind == OP_PAUSE);
         tally.paused += op->kind == OP_PAUSE;
     }
     if (m->queues[op->queue].version_count) {
@@ -387,9 +387,9 @@ static void answered_queue(struct model *m, struct op *op, const struct http_rep
     count_states(m, op->queue, b);
     for (u32 i = 0; i < 3; i++) {
         i64 n = -1;
-        view_i64(&v, at_name(shown[i]), &n);
+        view_i64(&v, model_at_name(shown[i]), &n);
         if (n < b[shown[i]].low || n > b[shown[i]].high)
-            sim_fail("queue %u: %lld are %s; it must be %lld to %lld", op->queue, (long long)n, at_name(shown[i]),
+            sim_fail("queue %u: %lld are %s; it must be %lld to %lld", op->queue, (long long)n, model_at_name(shown[i]),
                      (long long)b[shown[i]].low, (long long)b[shown[i]].high);
     }
 }
@@ -405,8 +405,8 @@ static bool explain_cancel(const struct model *m, const struct message *msg, str
     if (c->status == 404) return next->at == AT_FORGOTTEN;
     if (next->at == AT_FORGOTTEN) return false;
     bool again = next->at == AT_CANCELLED;
-    if (phase_settled(next) && !again)
-        return c->status == 409 && view_is(c->view, "code", "settled") && view_is(c->view, "state", at_name((enum at)next->at));
+    if (model_phase_settled(next) && !again)
+        return c->status == 409 && view_is(c->view, "code", "settled") && view_is(c->view, "state", model_at_name((enum at)next->at));
     if (c->status != 200 || !view_is(c->view, "state", "cancelled") || view_true(c->view, "duplicate") != again) return false;
     if (again) return true;
     if (next->at == AT_LEASED) next->end = END_CANCELLED;
@@ -423,8 +423,8 @@ static void answered_cancel(struct model *m, struct op *op, const struct http_re
     if (refused(m, reply->status, &v)) return;
     struct message *msg = op->target, *now = *key_slot(m, op->queue, msg->key);
     if (now != msg && reply->status == 404) return; /* lost in a crash, or its key has been admitted anew since */
-    if (now && slice_eq(message_id(now), op->id)) msg = now; /* lost, sent again, and called the same */
-    saw(op, message_move(m, msg, explain_cancel, &c, "cancel"));
+    if (now && slice_eq(model_id(now), op->id)) msg = now; /* lost, sent again, and called the same */
+    saw(op, model_move(m, msg, explain_cancel, &c, "cancel"));
     tally.cancelled += reply->status == 200;
 }
 
@@ -438,7 +438,7 @@ void model_answered(struct model *m, struct op *op, const struct http_reply *rep
     case OP_RECEIVE: answered_receive(m, op, reply, scratch); break;
     case OP_SETTLE: {
         struct view v = view_of(scratch, reply->body);
-        if (reply->status != 503 || !refused(m, reply->status, &v)) answered_settle(m, op, reply, scratch);
+        if (reply->status != 503 || !refused(m, reply->status, &v)) model_answered_settle(m, op, reply, scratch);
         break;
     }
     case OP_KEY: answered_key(m, op, reply, scratch); break;
@@ -449,26 +449,26 @@ void model_answered(struct model *m, struct op *op, const struct http_reply *rep
     case OP_RESUME: answered_queue(m, op, reply, scratch); break;
     case OP_CANCEL: answered_cancel(m, op, reply, scratch); break;
     }
-    if (op->parked) parked_remove(m, op);
+    if (op->parked) model_unpark(m, op);
 }
 
 static bool explain_unsettled(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     (void)m, (void)msg, (void)ctx;
-    return !phase_settled(next) && next->at != AT_DEAD;
+    return !model_phase_settled(next) && next->at != AT_DEAD;
 }
 
 /* A send that waits has been admitted, or is a duplicate of what is not settled yet. */
 static void parked_send(struct model *m, struct op *op) {
     struct message *msg = *key_slot(m, op->queue, op->sends[0].key);
     struct set left;
-    queue_touch(m, op->queue);
-    op->was_duplicate = msg && filter_set(m, msg, msg->set, explain_unsettled, NULL, &left);
+    model_queue_touch(m, op->queue);
+    op->was_duplicate = msg && model_set_filter(m, msg, msg->set, explain_unsettled, NULL, &left);
     if (!op->was_duplicate) {
         op->waits_for = admit(m, op, &op->sends[0]);
         return;
     }
     if (msg->variant != op->sends[0].variant) sim_fail("a conflict was made to wait");
-    message_move(m, msg, explain_unsettled, NULL, "made to wait");
+    model_move(m, msg, explain_unsettled, NULL, "made to wait");
     duplicate_arrived(m, msg);
     op->waits_for = msg;
 }
@@ -476,9 +476,9 @@ static void parked_send(struct model *m, struct op *op) {
 void model_parked(struct model *m, struct op *op) {
     if (op->wait_ms == 0) sim_fail("a request that did not ask to wait is not answered");
     if (op->kind == OP_RECEIVE) {
-        queue_touch(m, op->queue);
+        model_queue_touch(m, op->queue);
         tally.polls_parked++;
-        if (any_surely_ready(m, op->queue)) sim_fail("a poll waits although something is ready");
+        if (model_any_ready(m, op->queue)) sim_fail("a poll waits although something is ready");
     } else if (op->kind == OP_SEND) {
         tally.waits_parked++;
         parked_send(m, op);
@@ -486,7 +486,7 @@ void model_parked(struct model *m, struct op *op) {
         tally.waits_parked++;
         op->waits_for = *key_slot(m, op->queue, op->sends[0].key);
         if (!op->waits_for) sim_fail("waiting for the result of an unknown key");
-        message_move(m, op->waits_for, explain_unsettled, NULL, "made to wait for a result");
+        model_move(m, op->waits_for, explain_unsettled, NULL, "made to wait for a result");
     } else {
         sim_fail("a request that cannot wait is not answered");
     }
@@ -495,7 +495,7 @@ void model_parked(struct model *m, struct op *op) {
     m->parked[m->parked_count++] = op;
 }
 
-void parked_remove(struct model *m, const struct op *op) {
+void model_unpark(struct model *m, const struct op *op) {
     for (u32 i = 0; i < m->parked_count; i++)
         if (m->parked[i] == op) {
             m->parked[i] = m->parked[--m->parked_count];
@@ -503,7 +503,7 @@ void parked_remove(struct model *m, const struct op *op) {
         }
 }
 
-void model_gone(struct model *m, struct op *op) { parked_remove(m, op); }
+void model_gone(struct model *m, struct op *op) { model_unpark(m, op); }
 
 void model_delivered(struct model *m, const struct op *op) {
     if (op->saw > m->floor) m->floor = op->saw;
@@ -528,12 +528,12 @@ void model_unwritten(struct model *m, const struct op *op) {
     for (u32 i = 0; i < op->lease_count; i++) {
         struct message *msg = op->leases[i]->message;
         struct set as_it_was = *msg->set;
-        message_move(m, msg, explain_unwritten, op->leases[i], "undone");
+        model_move(m, msg, explain_unwritten, op->leases[i], "undone");
         tally.leases_undone++;
         if (!m->tight) continue;
         struct set both = *msg->set;
-        for (u32 p = 0; p < as_it_was.count; p++) set_add(&both, &as_it_was.at[p]);
-        msg->versions[msg->version_count - 1].set = msg->set = set_copy(m, &both);
+        for (u32 p = 0; p < as_it_was.count; p++) model_set_add(&both, &as_it_was.at[p]);
+        msg->versions[msg->version_count - 1].set = msg->set = model_set_copy(m, &both);
     }
 }
 
@@ -541,9 +541,9 @@ static void check_waiting(const struct model *m, const struct op *op) {
     if (m->mono - op->parked_mono >= op->wait_ms)
         sim_fail("call %u asked to wait %lld ms and still waits after %lld ms", op->number, (long long)op->wait_ms,
                  (long long)(m->mono - op->parked_mono));
-    if (op->kind == OP_RECEIVE && any_surely_ready(m, op->queue))
+    if (op->kind == OP_RECEIVE && model_any_ready(m, op->queue))
         sim_fail("call %u waits for a message although one is ready", op->number);
-    if (op->waits_for && surely_settled(m, op->waits_for))
+    if (op->waits_for && model_surely_settled(m, op->waits_for))
         sim_fail("call %u waits for an outcome that is there", op->number);
 }
 

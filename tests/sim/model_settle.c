@@ -43,13 +43,13 @@ static bool problem(const struct settling *s, u32 status, const char *code) {
 /* Refused, but an effect that was reported is kept; short of room it may not be. */
 static bool refused(const struct settling *s, struct phase *p, u32 status, const char *code) {
     if (!problem(s, status, code)) return false;
-    if (!slice_eq(view_text(&s->view, "state"), slice_str(at_name((enum at)p->at)))) return false;
+    if (!slice_eq(view_text(&s->view, "state"), slice_str(model_at_name((enum at)p->at)))) return false;
     if (!s->model->tight) effect_add(s, p);
     return true;
 }
 
 static bool ok_with(const struct settling *s, enum at state, bool duplicate) {
-    return s->status == 200 && view_is(&s->view, "state", at_name(state)) && view_true(&s->view, "duplicate") == duplicate;
+    return s->status == 200 && view_is(&s->view, "state", model_at_name(state)) && view_true(&s->view, "duplicate") == duplicate;
 }
 
 static slice result_type(const struct settle_item *item) {
@@ -137,7 +137,7 @@ static bool step(const struct settling *s, struct phase *p) {
     struct phase as_result = {.result = s->item->result, .content_type = result_type(s->item)};
     if (known) as_result = (struct phase){.result = known->result, .content_type = known->content_type};
     if (!known) note_add(s->model, &p->steps, s->item->name, as_result.content_type, as_result.result);
-    return result_matches(s->scratch, &s->view, &as_result);
+    return model_result_matches(s->scratch, &s->view, &as_result);
 }
 
 static bool release(const struct settling *s, struct phase *p) {
@@ -179,7 +179,7 @@ static bool settle_settled(const struct settling *s, struct phase *p) {
     bool same = (s->verb == DO_ACK && p->end == END_ACKED) || (s->verb == DO_NACK && p->end == END_NACKED);
     if (p->by_token && same && s->item->lease->fence == p->fence) {
         if (!s->model->tight) effect_add(s, p);
-        return ok_with(s, (enum at)p->at, true) && result_matches(s->scratch, &s->view, p);
+        return ok_with(s, (enum at)p->at, true) && model_result_matches(s->scratch, &s->view, p);
     }
     return refused(s, p, 409, s->item->lease->fence < p->fence ? "fenced" : "settled");
 }
@@ -190,7 +190,7 @@ static bool explain_settling(const struct model *m, const struct message *msg, s
     bool unknown = problem(s, 404, "no_such_message");
     if (next->at == AT_FORGOTTEN) return unknown;
     if (unknown) return false;
-    return phase_settled(next) ? settle_settled(s, next) : settle_live(s, next);
+    return model_phase_settled(next) ? settle_settled(s, next) : settle_live(s, next);
 }
 
 static void count_refusal(const struct settling *s) {
@@ -224,7 +224,7 @@ static void settle_answer(struct model *m, struct op *op, const struct settle_it
         return;
     }
     struct message *msg = item->lease->message;
-    if (s->status == 200) message_learn_id(m, msg, view_text(&s->view, "id"));
+    if (s->status == 200) model_learn_id(m, msg, view_text(&s->view, "id"));
     struct phase before = msg->set->at[0];
     char what[160];
     slice text = s->status == 200 ? view_text(&s->view, "state") : s->code;
@@ -232,7 +232,7 @@ static void settle_answer(struct model *m, struct op *op, const struct settle_it
     buf_printf(&said, "%s under fence %llu got %u %.*s", verb_name(op->verb), (unsigned long long)item->lease->fence,
                s->status, (int)(text.n < 40 ? text.n : 40), text.p);
     buf_char(&said, 0);
-    u64 saw = message_move(m, msg, explain_settling, s, what);
+    u64 saw = model_move(m, msg, explain_settling, s, what);
     if (saw > op->saw) op->saw = saw;
     if (s->status == 200)
         count_success(s, &before, &msg->set->at[0]);
@@ -240,7 +240,7 @@ static void settle_answer(struct model *m, struct op *op, const struct settle_it
         count_refusal(s);
 }
 
-void answered_settle(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
+void model_answered_settle(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
     struct view list = {0};
     if (op->array) {
         list = view_of(scratch, reply->body);

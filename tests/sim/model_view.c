@@ -1,7 +1,7 @@
 /* What a reply shows of a message, held against a state it may be in. */
 #include "model_priv.h"
 
-bool result_matches(struct arena *scratch, const struct view *v, const struct phase *p) {
+bool model_result_matches(struct arena *scratch, const struct view *v, const struct phase *p) {
     const struct member *result = view_get(v, "result");
     if (!result) return false;
     struct view r = view_of(scratch, result->raw);
@@ -10,7 +10,7 @@ bool result_matches(struct arena *scratch, const struct view *v, const struct ph
            slice_eq(view_text(&r, "content_type"), p->content_type);
 }
 
-bool steps_match(struct arena *scratch, const struct view *v, const struct note *steps) {
+bool model_steps_match(struct arena *scratch, const struct view *v, const struct note *steps) {
     const struct member *list = view_get(v, "steps");
     if (!list) return false;
     struct view items = view_of(scratch, list->raw);
@@ -20,7 +20,7 @@ bool steps_match(struct arena *scratch, const struct view *v, const struct note 
         struct view item = view_of(scratch, items.at[i].raw);
         if (!s || !slice_eq(view_text(&item, "name"), s->name)) return false;
         struct phase as_result = {.result = s->result, .content_type = s->content_type};
-        if (!result_matches(scratch, &item, &as_result)) return false;
+        if (!model_result_matches(scratch, &item, &as_result)) return false;
     }
     return s == NULL;
 }
@@ -67,29 +67,29 @@ static bool expiry_matches(const struct model *m, const struct view *v, const st
     return left >= WINDOW_MS - passed_max && left <= WINDOW_MS - passed_min;
 }
 
-bool explain_shown(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+bool model_explain_shown(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     const struct shown *shown = ctx;
     (void)msg;
-    if (!slice_eq(shown->state, slice_str(at_name((enum at)next->at)))) return false;
-    bool settled = phase_settled(next);
-    if (settled && !result_matches(shown->scratch, &shown->view, next)) return false;
+    if (!slice_eq(shown->state, slice_str(model_at_name((enum at)next->at)))) return false;
+    bool settled = model_phase_settled(next);
+    if (settled && !model_result_matches(shown->scratch, &shown->view, next)) return false;
     if (settled && !slice_eq(view_text(&shown->view, "reason"), next->reason)) return false;
     if (settled && !expiry_matches(m, &shown->view, next)) return false;
     if (!shown->full) return true;
-    return counts_match(&shown->view, next) && steps_match(shown->scratch, &shown->view, next->steps) &&
+    return counts_match(&shown->view, next) && model_steps_match(shown->scratch, &shown->view, next->steps) &&
            effects_match(shown->scratch, &shown->view, next->effects) &&
            attempts_match(shown->scratch, &shown->view, next);
 }
 
-void check_shown_identity(struct model *m, struct message *msg, const struct view *v) {
+void model_check_identity(struct model *m, struct message *msg, const struct view *v) {
     i64 first_seen;
-    message_learn_id(m, msg, view_text(v, "id"));
+    model_learn_id(m, msg, view_text(v, "id"));
     if (view_get(v, "first_seen") && (!view_time(v, "first_seen", &first_seen) || first_seen != msg->born_wall))
         sim_fail("q%u/k%u came first at %lld, not at %.*s", msg->queue, msg->key, (long long)msg->born_wall,
                  (int)view_text(v, "first_seen").n, view_text(v, "first_seen").p);
 }
 
-void check_shown_duplicates(struct model *m, struct message *msg, const struct view *v) {
+void model_check_duplicates(struct model *m, struct message *msg, const struct view *v) {
     i64 n;
     (void)m;
     if (!view_i64(v, "duplicates", &n)) return;

@@ -184,16 +184,17 @@ struct world {
     struct faults *faults;
     struct journal *journal;
     struct broker *broker;
-    u64 secret_seed, lives;
-    u64 sim_stall; /* turns without disk work left */
-    u32 full_left; /* turns with a full disk left */
-    bool faults_on, draining;
-    u64 first_seen_segment;
+    u64 lives;
+    u32 stall_left; /* turns without disk work left */
+    u32 full_left;  /* turns with a full disk left */
+    bool faults_on, draining, broker_broken;
+    u64 first_pos; /* of the journal, to see segments go */
 
     struct call calls[CALLS_MAX];
     u32 calls_live;
     u32 next_call;
-    struct call *asking; /* the call broker_request is working on */
+    struct call *asking;       /* the call broker_request is working on */
+    struct http_reply *census; /* where the answer to a question out of band goes */
     struct {
         struct call *call;
         struct http_reply reply;
@@ -204,7 +205,6 @@ struct world {
     struct lease *held[HELD_MAX]; /* what consumers think they hold */
     struct lease *stale[HELD_MAX];
     u32 held_count, stale_count;
-    bool draining_phase;
 };
 
 static inline struct broker_time world_time(const struct world *w) {
@@ -242,7 +242,6 @@ void net_settle_late(struct world *w);
 void clients_act(struct world *w);
 void clients_delivered(struct world *w, const struct op *op, u32 actor);
 void clients_drain(struct world *w); /* one turn of well-behaved work */
-bool clients_idle(const struct world *w);
 
 /* request.c */
 struct request {

@@ -11,8 +11,8 @@
  *           is one call with an `ok` line for each message (or one without an id when it got none).
  *   value   digest of everything the producer handed in for the consumer: payload, content type, attributes
  *   result  digest of a settlement's result (on ack/nack invoke and in the answers to duplicates)
- *   extra   name=value pairs joined by commas: dup lease delay start crashes failures steps state class code verify
- *           (times in ms; verify=1 marks the sends that ask, after the drain, what became of each key)
+ *   extra   name=value pairs joined by commas: dup lease delay start crashes failures steps state class code ttl
+ *           verify (times in ms; verify=1 marks the sends that ask, after the drain, what became of each key)
  *   -       a field that does not apply. Fields are compared as text, only the numbers are read as numbers.
  *
  * Two rules make the verdicts certain rather than likely. A call takes effect at one moment between its invoke and
@@ -52,6 +52,7 @@
     X(REFUSED, "wrongly-refused", "a token was refused although nothing had superseded it")                            \
     X(OVERLAP, "overlap", "two live leases in one FIFO group")                                                         \
     X(EARLY, "early", "delivered again before its lease, delay or backoff had run out")                                \
+    X(LATE, "late", "begun although its time to live was over")                                                        \
     X(FENCE, "fence", "a fence that repeats or does not grow")                                                         \
     X(ORDER, "order", "delivered out of its group's order")                                                            \
     X(DIVERGENT, "divergent-replay", "a duplicate was told another outcome than the first one")                        \
@@ -100,7 +101,7 @@ struct event {
     uint64_t number, fence;
     uint64_t queue, key, value, id, token, group, result; /* hashes of the text; 0 for "-" */
     struct text queue_text, key_text, code;
-    int64_t lease_ms, delay_ms;
+    int64_t lease_ms, delay_ms, ttl_ms;
     int64_t crashes, failures, steps; /* -1: not given */
     enum state state;
     enum class class;
@@ -151,7 +152,7 @@ struct message {
     uint32_t queue, group, in_group; /* in_group: next message sent to the same group */
     uint32_t attempts, offers, leases;
     uint64_t first_number, line;
-    int64_t first_ok;
+    int64_t first_invoke, first_ok, ttl_us;
     uint64_t value; /* the admitted one, 0 unknown */
     uint64_t settled_fence, settled_line, poison_fence;
     int64_t settled_ok;          /* when the final settlement was answered; NEVER */
@@ -170,7 +171,7 @@ struct group {
 struct queue {
     uint64_t name;
     struct text text;
-    uint64_t lost_receives;
+    uint64_t lost_receives, lost_starts; /* without an answer: all, and those that began work by themselves */
     bool dead_listed;
 };
 
@@ -365,7 +366,9 @@ static uint32_t message_new(const struct event *e) {
                           .leases = NONE,
                           .first_number = e->number,
                           .line = e->line,
+                          .first_invoke = e->time,
                           .first_ok = NEVER,
+                          .ttl_us = e->ttl_ms * 1000,
                           .settled_ok = NEVER};
     group_join(m, index, e->group);
     return index;
@@ -404,6 +407,8 @@ static void id_seen(uint32_t index, uint64_t id, uint64_t line) {
 
 /* What a duplicate is told about a settled message: it must never change, and must be a result somebody offered. */
 static void told_settled(struct message *m, const struct event *e) {
+    if (e->state == ST_CANCELLED && e->time < m->first_invoke + m->ttl_us - slop_us)
+        violation(V_EARLY, m, e->line, "cancelled before its time to live was over");
     if (m->told_result_set && (m->told != e->state || m->told_result != e->result))
         violation(V_DIVERGENT, m, e->line, "told %s now, %s before, or another result", state_names[e->state],
                   state_names[m->told]);
@@ -462,6 +467,11 @@ static void delivery_matches(const struct event *e, struct message *m, const str
     const struct attempt *sent = attempt_at(a);
     if (sent->delay_us && e->time < sent->first_invoke + sent->delay_us - slop_us)
         violation(V_EARLY, m, e->line, "delivered before its delay was over");
+    if (m->ttl_us && m->leases == NONE && !queues[m->queue].lost_receives && m->first_ok != NEVER &&
+        c->invoke > m->first_ok + m->ttl_us + slop_us)
+        violation(V_LATE, m, e->line, "delivered for the first time after its time to live");
+    if (m->told_result_set && m->told == ST_CANCELLED)
+        violation(V_DUP_DELIVERY, m, e->line, "told cancelled before, delivered now");
     if (c->invoke > m->settled_ok)
         violation(V_DUP_DELIVERY, m, e->line, "settled on line %" PRIu64 ", asked for after that", m->settled_line);
 }
@@ -657,7 +667,9 @@ static void settle_fail(const struct event *e, const struct call *c) {
     } else if (code_is(e, "settled")) {
         count_refused_stale++;
         bool asked = m->done_asked || m->rejected_asked || m->poison || l->spent || l->maybe_spent;
-        if (!asked) violation(V_REFUSED, m, e->line, "%s refused as settled, nobody settled it", op_names[e->op]);
+        bool timed_out = m->ttl_us && e->time >= m->first_invoke + m->ttl_us - slop_us;
+        if (!asked && !timed_out)
+            violation(V_REFUSED, m, e->line, "%s refused as settled, nobody settled it", op_names[e->op]);
     }
 }
 
@@ -711,7 +723,11 @@ static void on_outcome(const struct event *e) {
         if (e->phase == PH_FAIL) send_fail(e, c);
     } else if (e->op == OP_RECV) {
         if (e->phase == PH_OK) recv_ok(e, c);
-        if (e->phase == PH_INFO) queues[queue_find(e)].lost_receives++;
+        if (e->phase == PH_INFO) {
+            struct queue *q = &queues[queue_find(e)];
+            q->lost_receives++;
+            q->lost_starts += !c->explicit_start;
+        }
     } else {
         if (e->phase == PH_OK) settle_ok(e, c);
         if (e->phase == PH_INFO) settle_info(e, c);
@@ -795,6 +811,7 @@ static bool read_pair(struct event *e, struct text name, struct text value) {
     if (name_is(name, "dup")) e->dup = n != 0;
     if (name_is(name, "verify")) e->verify = n != 0;
     if (name_is(name, "lease")) e->lease_ms = (int64_t)n;
+    if (name_is(name, "ttl")) e->ttl_ms = (int64_t)n;
     if (name_is(name, "delay")) e->delay_ms = (int64_t)n;
     if (name_is(name, "crashes")) e->crashes = (int64_t)n;
     if (name_is(name, "failures")) e->failures = (int64_t)n;
@@ -899,7 +916,7 @@ struct past {
 };
 
 static void judge_against_past(const struct lease *l, const struct past *past, const struct message *m) {
-    uint64_t lost = queues[m->queue].lost_receives;
+    uint64_t lost = queues[m->queue].lost_starts;
     if (l->crashes >= 0 && (uint64_t)l->crashes > past->crashes_max + lost)
         violation(V_MISCOUNT, m, l->line, "%" PRId64 " crashes told, at most %" PRIu64 " happened", l->crashes,
                   past->crashes_max + lost);
@@ -990,7 +1007,7 @@ static void judge_after_settlement(const struct message *m) {
 }
 
 static void judge_result(const struct message *m) {
-    if (!m->told_result_set) return;
+    if (!m->told_result_set || (m->told == ST_CANCELLED && m->settled_ok == NEVER)) return;
     bool offered = false;
     uint64_t stands = 0;
     bool one_stands = false;
@@ -1009,7 +1026,7 @@ static void judge_result(const struct message *m) {
 }
 
 static uint64_t crashes_possible(const struct message *m) {
-    uint64_t n = queues[m->queue].lost_receives;
+    uint64_t n = queues[m->queue].lost_starts;
     for (uint32_t i = m->leases; i != NONE; i = lease_at(i)->next) n += !lease_at(i)->spent && lease_at(i)->started;
     return n;
 }
@@ -1030,7 +1047,9 @@ static void judge_fate(const struct message *m) {
     bool poison = m->poison > 0, settled = m->settled_ok != NEVER;
     bool maybe_settled = m->done_asked || m->rejected_asked;
     if (m->told_result_set) {
-        if (!maybe_settled) violation(V_LOST, m, m->line, "told %s, but nobody made it so", state_names[m->told]);
+        bool timed_out = m->told == ST_CANCELLED && m->ttl_us;
+        if (!maybe_settled && !timed_out)
+            violation(V_LOST, m, m->line, "told %s, but nobody made it so", state_names[m->told]);
     } else if (m->told == ST_DEAD || m->listed_dead) {
         if (!m->delivered && !queues[m->queue].lost_receives) violation(V_LOST, m, m->line, "dead without a delivery");
     } else if (!settled && !maybe_settled && !poison) {

@@ -59,7 +59,7 @@ static struct {
 } opt = {.host = "127.0.0.1",
          .time_ms = 10000,
          .producers = 8,
-         .consumers = 8,
+         .consumers = 16,
          .lease_ms = 1500,
          .batch_max = 60,
          .pending_max = 20000,
@@ -235,6 +235,13 @@ static uint32_t delay_of(const struct item *it) {
     return h % 50 == 0 ? 300 + (uint32_t)(h >> 32) % 700 : 0;
 }
 
+/* Some messages are not worth doing later. */
+static uint32_t ttl_of(const struct item *it) {
+    if (producer_is_fifo(it->producer) || delay_of(it)) return 0;
+    uint64_t h = item_hash(&(struct item){it->producer, it->index, 0, false}, 11);
+    return h % 60 == 0 ? 200 + (uint32_t)(h >> 32) % 1500 : 0;
+}
+
 static const char *content_type_of(const struct item *it) {
     static const char *const types[] = {"text/plain", "application/octet-stream", "application/vnd.load+json"};
     return types[item_hash(it, 3) % 3];
@@ -276,9 +283,15 @@ static uint64_t item_digest(const struct item *it) {
     return digest_of((struct text){payload.p, payload.n}, content_type_of(it), value);
 }
 
-/* The result an attempt offers: the variant makes repeated acks differ on purpose. */
-static void result_text(const struct todo *t, char out[KEY_MAX + 64]) {
-    snprintf(out, KEY_MAX + 64, "result %u of %s", t->variant, t->key);
+/* The result an attempt offers: the variant makes repeated acks differ on purpose; one in four is no UTF-8. */
+static bool result_is_binary(const struct todo *t) {
+    return t->op != OP_STEP && (t->variant + strlen(t->key)) % 4 == 0;
+}
+
+static struct text result_of(const struct todo *t, char out[KEY_MAX + 64]) {
+    int n = snprintf(out, KEY_MAX + 64, "result %u of %s", t->variant, t->key);
+    if (result_is_binary(t)) out[0] = (char)0xff;
+    return (struct text){out, (size_t)n};
 }
 
 static uint64_t result_digest(struct text body, const char *content_type) {
@@ -390,7 +403,8 @@ static void send_recorded(const struct conn *c, const struct call *call) {
     group_text(&call->item, group);
     e.key = key;
     e.group = group;
-    snprintf(e.extra, sizeof e.extra, "delay=%u,verify=%d", delay_of(&call->item), stage == STAGE_VERIFY);
+    snprintf(e.extra, sizeof e.extra, "delay=%u,ttl=%u,verify=%d", delay_of(&call->item), ttl_of(&call->item),
+             stage == STAGE_VERIFY);
     record(c, OP_SEND, call->number, &e);
 }
 
@@ -437,6 +451,8 @@ static void single_send_add(struct conn *c, const struct item *it) {
     bytes_format(&c->out, "Hapax-Attr-V: %s\r\n", value);
     if (group[0] != '-') bytes_format(&c->out, "Hapax-Group: %s\r\n", group);
     if (delay_of(it)) bytes_format(&c->out, "Hapax-Delay: %ums\r\n", delay_of(it));
+    if (ttl_of(it)) bytes_format(&c->out, "Hapax-Ttl: %ums\r\n", ttl_of(it));
+    if (c->item_count == 1 && stage == STAGE_CHAOS && chance(200)) bytes_text(&c->out, "Prefer: wait=1\r\n");
     bytes_format(&c->out, "Content-Length: %zu\r\n\r\n", payload.n);
     bytes_add(&c->out, payload.p, payload.n);
 }
@@ -463,6 +479,7 @@ static void batch_line_add(struct bytes *b, const struct item *it) {
     bytes_format(b, ",\"content_type\":\"%s\",\"attrs\":{\"v\":\"%s\"}", content_type_of(it), value);
     if (group[0] != '-') bytes_format(b, ",\"group\":\"%s\"", group);
     if (delay_of(it)) bytes_format(b, ",\"delay\":\"%ums\"", delay_of(it));
+    if (ttl_of(it)) bytes_format(b, ",\"ttl\":\"%ums\"", ttl_of(it));
     bytes_text(b, "}\n");
 }
 
@@ -493,28 +510,34 @@ static void items_sent(struct conn *c, bool batch) {
     request_add(c, "POST", path, "application/x-ndjson", (struct text){body.p, body.n});
 }
 
+static void result_add(struct bytes *b, const struct todo *t, struct text result) {
+    if (result_is_binary(t)) {
+        bytes_text(b, ",\"content_type\":\"application/octet-stream\",\"result_base64\":\"");
+        base64_add(b, result);
+        bytes_text(b, "\"");
+    } else {
+        bytes_text(b, ",\"result\":");
+        json_quote(b, result);
+    }
+}
+
 static void settle_object_add(struct bytes *b, const struct todo *t) {
-    char result[KEY_MAX + 64];
-    result_text(t, result);
-    struct text text = {result, strlen(result)};
+    char memory[KEY_MAX + 64];
+    struct text result = result_of(t, memory);
     bytes_format(b, "{\"token\":\"%s\"", t->token);
     if (t->op == OP_NACK) bytes_format(b, ",\"class\":\"%s\",\"reason\":\"on purpose\"", t->class);
     if (t->op == OP_NACK && t->explicit_delay) bytes_format(b, ",\"delay\":\"%ums\"", t->delay_ms);
     if (t->op == OP_EXTEND) bytes_format(b, ",\"lease\":\"%ums\"", t->lease_ms);
     if (t->op == OP_STEP) bytes_format(b, ",\"name\":\"step%u\"", t->variant);
     bool rejects = t->op == OP_NACK && strcmp(t->class, "rejected") == 0;
-    if (t->op == OP_ACK || t->op == OP_STEP || rejects) {
-        bytes_text(b, ",\"result\":");
-        json_quote(b, text);
-    }
+    if (t->op == OP_ACK || t->op == OP_STEP || rejects) result_add(b, t, result);
     bytes_text(b, "}");
 }
 
 static uint64_t todo_result_digest(const struct todo *t) {
-    char result[KEY_MAX + 64];
+    char memory[KEY_MAX + 64];
     if (t->op != OP_ACK && !(t->op == OP_NACK && strcmp(t->class, "rejected") == 0)) return 0;
-    result_text(t, result);
-    return result_digest((struct text){result, strlen(result)}, "text/plain");
+    return result_digest(result_of(t, memory), result_is_binary(t) ? "application/octet-stream" : "text/plain");
 }
 
 static void settle_recorded(const struct conn *c, const struct call *call) {
@@ -625,7 +648,7 @@ static void send_answered(struct conn *c, struct call *call, int status, struct 
         if (!json_copy(body, "id", id, sizeof id) || !json_copy(body, "state", state, sizeof state))
             odd_answer(c, "send without id or state", status, body);
         bool dup = json_is(body, "duplicate", "true");
-        if ((status == 200) != (dup && state_is_final(state))) odd_answer(c, "status and state differ", status, body);
+        if ((status == 200) != state_is_final(state)) odd_answer(c, "status and state differ", status, body);
         e.phase = "ok";
         e.id = id;
         if (state_is_final(state)) e.result = told_result(body);

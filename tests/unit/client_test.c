@@ -439,6 +439,9 @@ static void a_reply_split_at_every_byte_reads_the_same(void **state) {
 
 static const char *bad_reply;
 
+/* A body that would do, so that only what is around it can be at fault. */
+#define GOOD "{\"outcome\":\"accepted\",\"id\":\"m1\"}"
+
 static void answer_bad(struct exchange *x) {
     answer_bytes(x, bad_reply, strlen(bad_reply));
 }
@@ -446,17 +449,23 @@ static void answer_bad(struct exchange *x) {
 static void replies_that_are_none_are_protocol_errors_of_unknown_effect(void **state) {
     (void)state;
     const char *replies[] = {
-        "HTTP/1.0 202 Accepted\r\nContent-Length: 2\r\n\r\n{}",
+        "HTTP/1.0 202 Accepted\r\nContent-Length: 32\r\n\r\n" GOOD,
         "SSH-2.0-OpenSSH_9.2\r\n\r\n",
-        "HTTP/1.1 20 Accepted\r\nContent-Length: 2\r\n\r\n{}",
-        "HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
-        "HTTP/1.1 202 Accepted\r\nContent-Length: +2\r\n\r\n{}",
-        "HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
-        "HTTP/1.1 202 Accepted\r\n\r\n{}",
-        "HTTP/1.1 202 Accepted\r\nContent-Length : 2\r\n\r\n{}",
-        "HTTP/1.1 202 Accepted\r\n folded: 1\r\nContent-Length: 2\r\n\r\n{}",
-        "HTTP/1.1 202 Accepted\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
-        "HTTP/1.1 202 Accepted\r\nContent-Length: 99999999999\r\n\r\n{}",
+        "HTTP/1.1 20 Accepted\r\nContent-Length: 32\r\n\r\n" GOOD,
+        "HTTP/1.1 202 Accepted\r\nContent-Length: 32\r\nContent-Length: 32\r\n\r\n" GOOD,
+        "HTTP/1.1 202 Accepted\r\nContent-Length: +32\r\n\r\n" GOOD,
+        "HTTP/1.1 202 Accepted\r\nContent-Length: 32\r\nTransfer-Encoding: chunked\r\n\r\n20\r\n" GOOD "\r\n0\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\nTransfer-Encoding: gzip, chunked\r\n\r\n20\r\n" GOOD "\r\n0\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\n\r\n" GOOD,
+        "HTTP/1.1 202 Accepted\r\nContent-Length : 32\r\n\r\n" GOOD,
+        "HTTP/1.1 202 Accepted\r\n folded: 1\r\nContent-Length: 32\r\n\r\n" GOOD,
+        "HTTP/1.1 202 Accepted\r\nX: a\nContent-Length: 32\r\n\r\n" GOOD,
+        "HTTP/1.1 202 Accepted\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n" GOOD "\r\n0\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\nTransfer-Encoding: chunked\r\n\r\n20\r\n" GOOD "0\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\nTransfer-Encoding: chunked\r\n\r\n20\n" GOOD "\r\n0\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000020\r\n" GOOD "\r\n0\r\n\r\n",
+        "HTTP/1.1 204 No Content\r\nContent-Length: 32\r\n\r\n" GOOD,
+        "HTTP/1.1 202 Accepted\r\nContent-Length: 99999999999\r\n\r\n" GOOD,
         "HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\n\r\n{]",
         "HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\n\r\n{}",
     };
@@ -1185,6 +1194,46 @@ static void stopping_finishes_what_runs_and_gives_back_what_was_only_reserved(vo
     scene_end(&sc);
 }
 
+/* The second poll is answered with a message, but only after the stop. */
+static void answer_late(struct exchange *x) {
+    bool poll = target_is(x, "/v1/queues/q/receive");
+    if (poll && count_target(x->server, "/v1/queues/q/receive") > 1) {
+        gate_wait(x->server);
+        answer(x, 200, "", "{\"messages\":[" MESSAGE("9") "]}");
+        return;
+    }
+    answer_consumer(x);
+}
+
+static void an_answer_on_its_way_when_the_stop_comes_is_read_and_given_back(void **state) {
+    (void)state;
+    struct scene sc;
+    supply = "{\"messages\":[]}";
+    scene_init(&sc);
+    sc.server->script = answer_late;
+    hx_client *c = client_of(sc.server, 10000);
+    hx_consume_options o = {.queue = "q", .handler = handle_plainly, .ctx = &sc};
+    hx_consumer *consumer;
+    assert_int_equal(hx_consume(c, &o, &consumer, NULL), HX_OK);
+    await_requests(sc.server, "/v1/queues/q/receive", 2);
+    hx_consumer_stop(consumer);
+    gate_open(sc.server);
+    hx_consumer_close(consumer);
+    assert_int_equal(atomic_load(&sc.handled), 0);
+    const struct request *release = nth_request(sc.server, "/v1/release", 0);
+    assert_non_null(release);
+    assert_string_equal(release->body, "[{\"token\":\"t9\"}]");
+    hx_close(c);
+    scene_end(&sc);
+}
+
+static hx_status do_step(void *ctx, hx_message *m, hx_value *result) {
+    (void)m;
+    ++*(int *)ctx;
+    hx_value_set(result, hx_str("made"));
+    return HX_OK;
+}
+
 static void told_lost(void *ctx, hx_message *m) {
     struct scene *sc = ctx;
     (void)m;
@@ -1196,6 +1245,9 @@ static hx_verdict handle_until_lost(void *ctx, hx_message *m) {
     assert_false(hx_message_lease_lost(m));
     scene_wait(sc, &sc->lost_told);
     sc->lost_seen = hx_message_lease_lost(m);
+    int runs = 0;
+    assert_int_equal(hx_step_once(m, "s9", do_step, &runs, NULL, NULL), HX_FENCED);
+    assert_int_equal(runs, 0); /* nothing more is begun without the lease */
     return HX_FAIL_UNKNOWN;
 }
 
@@ -1238,7 +1290,9 @@ static void the_handler_is_told_when_the_lease_ended_without_a_word_from_the_bro
 
 static hx_verdict handle_until_renewed(void *ctx, hx_message *m) {
     struct scene *sc = ctx;
+    i64 began = clock_mono_ms();
     await_requests(sc->server, "/v1/extend", 4); /* longer than the lease itself */
+    assert_true(clock_mono_ms() - began < 4000); /* and each well before the lease would have ended */
     sc->lost_seen = hx_message_lease_lost(m);
     return HX_DONE;
 }
@@ -1260,13 +1314,6 @@ static void a_lease_is_renewed_as_long_as_the_handler_runs(void **state) {
     assert_string_equal(nth_request(sc.server, "/v1/extend", 0)->body, "[{\"token\":\"t1\",\"lease\":\"1s\"}]");
     hx_close(c);
     scene_end(&sc);
-}
-
-static hx_status do_step(void *ctx, hx_message *m, hx_value *result) {
-    (void)m;
-    ++*(int *)ctx;
-    hx_value_set(result, hx_str("made"));
-    return HX_OK;
 }
 
 static hx_status fail_step(void *ctx, hx_message *m, hx_value *result) {
@@ -1396,6 +1443,7 @@ int main(void) {
         cmocka_unit_test(a_message_is_reserved_started_handled_and_acked),
         cmocka_unit_test(each_verdict_becomes_its_settling_call),
         cmocka_unit_test(stopping_finishes_what_runs_and_gives_back_what_was_only_reserved),
+        cmocka_unit_test(an_answer_on_its_way_when_the_stop_comes_is_read_and_given_back),
         cmocka_unit_test(the_handler_is_told_when_the_broker_says_the_lease_is_gone),
         cmocka_unit_test(the_handler_is_told_when_the_lease_ended_without_a_word_from_the_broker),
         cmocka_unit_test(a_lease_is_renewed_as_long_as_the_handler_runs),

@@ -47,6 +47,10 @@ static u64 sink_room(void *ctx) {
     (void)ctx;
     return w.room;
 }
+static bool sink_need(void *ctx, u64 bytes) {
+    (void)ctx;
+    return w.room >= bytes;
+}
 static u64 sink_cost(size_t n) {
     return n + 80;
 }
@@ -61,7 +65,7 @@ static void sink_ready(void *ctx, u16 queue) {
 
 static void start_core(void) {
     struct core_options options = {.hash_key = {11, 22}, .seed = 5};
-    struct core_sink sink = {NULL, sink_reserve, sink_append, sink_room, sink_cost, sink_outcome, sink_ready};
+    struct core_sink sink = {NULL, sink_reserve, sink_append, sink_room, sink_need, sink_cost, sink_outcome, sink_ready};
     struct errbuf err;
     w.core = core_new(&options);
     for (u64 i = w.first; i < w.count; i++) {

@@ -304,6 +304,48 @@ static inline void appends_within_room_never_fail(void **state) {
     mem_free(b);
 }
 
+static inline hx_st scan_quietly(void *ctx, const struct journal_record *rec, struct errbuf *err) {
+    (void)err;
+    struct bench *b = ctx;
+    u64 number = body_number(rec);
+    assert_true(number < b->m.end && rec->pos == b->m.pos[number]);
+    return ST_OK;
+}
+
+/* Everything at once, as a broker does it: turns of appends, reads of old and new, compaction in steps, drops. */
+static inline void busy_use_agrees_with_the_model(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    struct journal_stats stats;
+    struct errbuf err = {0};
+    struct rng rng;
+    rng_seed(&rng, 11);
+    u64 cursor = 0;
+    for (int turn = 0; turn < 1500; turn++) {
+        append_some(b, j, w, 1 + rng_below(&rng, 8));
+        if (turn % 16 == 0) w->settle(w, j, b->m.pos[b->m.end - 1]);
+        u64 pick = b->m.dropped + rng_below(&rng, b->m.end - b->m.dropped);
+        struct journal_record rec;
+        if (journal_read(j, b->m.pos[pick], 0, &rec, &err) != ST_OK) fail_msg("record %d: %s", (int)pick, err.text);
+        assert_true(body_number(&rec) == pick && body_right(&rec, w->most));
+        if (turn % 100 == 0) journal_want(j, rng_below(&rng, 5) * 50000);
+        journal_stats_get(j, &stats);
+        if (stats.used_bytes < 4 * stats.segment_bytes) continue;
+        u64 until = journal_oldest_end(j);
+        if (cursor < stats.first) cursor = stats.first;
+        if (journal_scan(j, &cursor, until, 20000, scan_quietly, b, &err) != ST_OK) fail_msg("scan: %s", err.text);
+        if (cursor >= until) model_drop_oldest(&b->m, j);
+    }
+    assert_null(journal_failed(j));
+    assert_true(b->m.dropped > 1000);
+    journal_close(j);
+    j = world_start(w, &b->r);
+    assert_true(replay_is_right(&b->r, &b->m, b->m.end));
+    journal_close(j);
+    mem_free(b);
+}
+
 static inline void damage_in_the_middle_is_refused_with_file_and_offset(void **state) {
     struct world *w = *state;
     struct bench *b = bench_new(w);
@@ -359,6 +401,7 @@ static inline void the_secret_stays_the_same(void **state) {
     X(a_scan_sees_every_record_of_the_oldest_segment_once)                                                             \
     X(dropped_segments_are_gone_and_the_rest_stays)                                                                    \
     X(appends_within_room_never_fail)                                                                                  \
+    X(busy_use_agrees_with_the_model)                                                                                  \
     X(damage_in_the_middle_is_refused_with_file_and_offset)                                                            \
     X(a_second_opener_is_told_busy)                                                                                    \
     X(the_secret_stays_the_same)

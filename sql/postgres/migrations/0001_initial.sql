@@ -67,11 +67,16 @@ CREATE TABLE hapax.extra_effect (
 );
 CREATE UNIQUE INDEX extra_effect_once ON hapax.extra_effect (scope, key, hashtextextended(effect_id, 0));
 
-CREATE TABLE hapax.tally (
+CREATE UNLOGGED TABLE hapax.tally (
+    scope  text COLLATE "C" NOT NULL,
+    answer text COLLATE "C" NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+
+CREATE TABLE hapax.total (
     scope  text COLLATE "C" NOT NULL,
     answer text COLLATE "C" NOT NULL,
     n      bigint NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000);
+);
 
 INSERT INTO hapax.schema_version (version) VALUES (1);
 COMMIT;

@@ -1,0 +1,77 @@
+/* Durable records through memory.
+ *
+ * Every duplicate is checked against the original's bytes, every delivery and settlement reads the message back: a system
+ * call each would be the largest part of their cost. So segments are mapped, and records that many look at are read in
+ * place. The page cache is the cache; a mapping only borrows it.
+ *
+ * What is borrowed shows up as this process's resident memory, so it is bounded: a segment is looked at in areas of 64 KiB
+ * (what one page fault maps at most), an area's first read goes through pread, its second makes it resident, and when too
+ * many are, or nobody has read for a while, all are let go at once. Reads scattered over more than fits thus mostly stay
+ * with pread, which is the cheaper way to look at a page once. */
+#include "journal/file_priv.h"
+
+#define AREA_BITS 16u
+#define AREAS_MAX 4096u /* 256 MiB */
+
+enum area { AREA_UNREAD, AREA_READ_ONCE, AREA_RESIDENT };
+
+static size_t area_count(const struct journal_file *j) {
+    return (size_t)(j->segment_bytes >> AREA_BITS) + 1;
+}
+
+/* Dropped segments are never known: the groomer may be freeing them at this moment. */
+static struct segment *known_segment(struct journal_file *j, u64 number) {
+    struct segment **slot = &j->known[number % SEGMENTS_KNOWN];
+    if (number < j->dropped_to) return NULL;
+    if (*slot && j->known_number[number % SEGMENTS_KNOWN] == number) return *slot;
+    pthread_mutex_lock(&j->lock);
+    *slot = segment_find(j, number);
+    pthread_mutex_unlock(&j->lock);
+    j->known_number[number % SEGMENTS_KNOWN] = number;
+    return *slot;
+}
+
+static bool map_segment(struct journal_file *j, struct segment *s) {
+    if (s->map) return true;
+    if (s->areas || !j->disk->ops->map) return false; /* tried before */
+    s->areas = mem_zalloc(area_count(j));
+    s->map = j->disk->ops->map(j->disk, s->file, j->segment_bytes);
+    return s->map != NULL;
+}
+
+static void let_go(struct journal_file *j) {
+    pthread_mutex_lock(&j->lock);
+    for (size_t i = 0; i < j->segments.count; i++) {
+        struct segment *s = j->segments.at[i];
+        if (!s->map || s->number < j->dropped_to) continue;
+        j->disk->ops->forget(j->disk, s->map, j->segment_bytes);
+        memset(s->areas, AREA_UNREAD, area_count(j));
+    }
+    pthread_mutex_unlock(&j->lock);
+    j->mapped_areas = 0;
+}
+
+const u8 *map_record(struct journal_file *j, u64 pos, const struct segment **segment) {
+    if (!j->started || !j->disk->ops->map) return NULL;
+    struct segment *s = known_segment(j, segment_of(j, pos));
+    if (!s || !map_segment(j, s)) return NULL;
+    u64 offset = offset_of(j, pos);
+    u8 *area = &s->areas[offset >> AREA_BITS];
+    if (*area == AREA_UNREAD) {
+        *area = AREA_READ_ONCE;
+        return NULL;
+    }
+    if (*area == AREA_READ_ONCE) {
+        if (j->mapped_areas >= AREAS_MAX) let_go(j);
+        *area = AREA_RESIDENT;
+        j->mapped_areas++;
+    }
+    j->mapped_reads++;
+    *segment = s;
+    return s->map + offset;
+}
+
+void map_look(struct journal_file *j) {
+    if (j->mapped_areas && j->mapped_reads == j->mapped_reads_at_look) let_go(j);
+    j->mapped_reads_at_look = j->mapped_reads;
+}

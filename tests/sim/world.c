@@ -1,0 +1,411 @@
+/* The world: clocks, turns, the lives of the broker, and the phases of a seed.
+ *
+ * A seed first draws a profile, in which every kind of fault is absent, rare or frequent; seeds that mix all evenly find
+ * less than seeds that each push in a few directions. Then: the wild phase; in some seeds a day of running time, so that
+ * windows end, and a second wild phase; then faults cease, tame clients clean up, and everything accepted has to come to
+ * its end. */
+#include "model.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#define CAPACITY_SEGMENTS 80u
+#define DRAIN_TURNS_MAX   1500u
+
+struct tally tally;
+
+static struct world *now_running;
+static sigjmp_buf out_of_broker;
+static volatile sig_atomic_t inside_broker;
+
+static u32 some(struct rng *r, u32 rare, u32 frequent) {
+    u64 n = rng_below(r, 10);
+    return n < 4 ? 0 : n < 8 ? rare : frequent;
+}
+
+static struct profile profile_of(u64 seed) {
+    struct rng r;
+    rng_seed(&r, seed * 2654435761u + 17);
+    struct profile p = {.seed = seed};
+    p.queues = 1 + (u32)rng_below(&r, 2);
+    p.keys = 6 + (u32)rng_below(&r, 55);
+    p.groups = 1 + (u32)rng_below(&r, 5);
+    p.turns = 250 + (u32)rng_below(&r, 500);
+    p.producers = 1 + (u32)rng_below(&r, 6);
+    p.consumers = 2 + (u32)rng_below(&r, 12);
+    p.dt_ms = rng_below(&r, 3) == 0 ? 20 : rng_below(&r, 2) ? 200 : 700;
+    p.segment_bytes = rng_below(&r, 2) ? 16384 : 32768;
+    p.capacity = (u64)p.segment_bytes * CAPACITY_SEGMENTS;
+    p.crash = some(&r, 60, 300);
+    p.clean_restart = some(&r, 30, 150);
+    p.stop = some(&r, 50, 300);
+    p.wall_step = some(&r, 50, 500);
+    p.fail_disk = some(&r, 30, 150);
+    p.full_disk = some(&r, 30, 100);
+    p.stall = some(&r, 50, 200);
+    p.slow_disk = some(&r, 2000, 7000);
+    p.lose_request = some(&r, 300, 2000);
+    p.lose_reply = some(&r, 500, 3000);
+    p.double_request = some(&r, 500, 3000);
+    p.cut_poll = some(&r, 1000, 4000);
+    p.unwritten = some(&r, 300, 1500);
+    p.crash_in_recovery = some(&r, 2000, 5000);
+    p.nack = some(&r, 1500, 5000);
+    p.stale = some(&r, 2000, 5000);
+    p.conflict = some(&r, 300, 1500);
+    p.group = some(&r, 3000, 9000);
+    p.delay = some(&r, 1000, 4000);
+    p.ttl = some(&r, 1000, 4000);
+    p.explicit_start = some(&r, 3000, 9000);
+    p.batch = some(&r, 1000, 4000);
+    p.prefer_wait = some(&r, 1000, 4000);
+    p.big_result = some(&r, 500, 3000);
+    p.drift = rng_below(&r, 2);
+    p.long_run = rng_below(&r, 12) == 0;
+    return p;
+}
+
+/* ---- lives */
+
+static void open_world(struct world *w, u64 seed) {
+    w->profile = profile_of(seed);
+    rng_seed(&w->rng, seed);
+    w->mono_ms = 1000000;
+    w->wall_ms = 1700000000000;
+    w->inner = disk_sim_new(seed, w->profile.capacity);
+    w->disk = faulty_disk_new(w->inner, &w->faults);
+    w->model = model_new(&w->arena, w->profile.queues, w->profile.keys);
+    w->faults_on = true;
+    model_time(w->model, w->mono_ms, w->wall_ms);
+}
+
+static hx_st boot(struct world *w, struct errbuf *err) {
+    struct journal_file_options o = {.disk = w->disk, .segment_bytes = w->profile.segment_bytes, .manual = true};
+    struct broker_options b = {.port = {.ctx = w, .respond = net_respond}, .seed = w->profile.seed + w->lives};
+    w->journal = NULL;
+    w->broker = NULL;
+    hx_st st = journal_file_open(&o, &w->journal, err);
+    if (st != ST_OK) return st;
+    journal_file_secret(w->journal, b.secret);
+    b.journal = w->journal;
+    return broker_open(&b, world_time(w), &w->broker, err);
+}
+
+static void drop_objects(struct world *w) {
+    if (w->broker && !w->broker_broken) broker_free(w->broker);
+    if (w->journal) journal_close(w->journal);
+    w->broker = NULL;
+    w->journal = NULL;
+    w->broker_broken = false;
+}
+
+static void crash_disk(struct world *w) {
+    static const enum disk_sim_crash hows[] = {DISK_SIM_KILL, DISK_SIM_KILL, DISK_SIM_TEAR, DISK_SIM_TEAR, DISK_SIM_DROP,
+                                               DISK_SIM_KEEP};
+    u64 n = rng_below(&w->rng, 6);
+    struct journal_stats s = {0};
+    if (w->journal && w->broker) journal_stats_get(w->journal, &s);
+    if (hows[n] == DISK_SIM_TEAR && s.unsynced_bytes) tally.torn_tails++;
+    ++*(hows[n] == DISK_SIM_KILL ? &tally.kills : &tally.power_cuts);
+    trace("crash, kind %u, %llu bytes unsynced", (u32)hows[n], (unsigned long long)s.unsynced_bytes);
+    disk_sim_crash(w->inner, hows[n]);
+    fault_clear(w->faults);
+}
+
+static void time_down(struct world *w) {
+    i64 down = chance(w, 2000) ? between(w, 1000, 7200000) : between(w, 1, 5000);
+    w->mono_ms += down;
+    w->wall_ms += down;
+    if (w->faults_on && chance(w, w->profile.wall_step)) w->wall_ms += between(w, -100000, 100000);
+}
+
+static void start_life(struct world *w) {
+    for (u32 tries = 0;; tries++) {
+        struct errbuf err = {{0}};
+        bool hurt = w->faults_on && tries < 4 && chance(w, w->profile.crash_in_recovery);
+        if (hurt) fault_arm(w->faults, FAULT_DIE, (u32)rng_below(&w->rng, 30));
+        w->lives++;
+        hx_st st = boot(w, &err);
+        if (st == ST_OK && !fault_fired(w->faults) && !journal_failed(w->journal)) break;
+        bool excused = fault_fired(w->faults) || (st == ST_NO_SPACE && w->full_left);
+        if (!excused) sim_fail("the broker does not start: %s: %s", status_text(st), err.text);
+        if (st == ST_NO_SPACE) disk_sim_set_capacity(w->inner, w->profile.capacity);
+        tally.crashes_in_recovery++;
+        trace("died in recovery: %s", err.text);
+        crash_disk(w);
+        drop_objects(w);
+    }
+    fault_clear(w->faults);
+}
+
+static void work_until_idle(struct world *w) {
+    for (u32 i = 0; i < 2000 && journal_file_work(w->journal); i++) {
+    }
+}
+
+/* Every key and queue is asked for; the model finds out what the crash left. */
+static void census(struct world *w) {
+    struct http_reply reply;
+    struct send_item item = {0};
+    struct op op = {.sends = &item};
+    for (op.queue = 0; op.queue < w->profile.queues; op.queue++) {
+        op.kind = OP_QUEUE;
+        net_ask(w, &op, &reply);
+        model_census_queue(w->model, op.queue, &reply, &w->scratch);
+        op.kind = OP_KEY;
+        for (item.key = 0; item.key < w->profile.keys; item.key++) {
+            arena_reset(&w->scratch);
+            if (!model_known(w->model, op.queue, item.key)) continue;
+            net_ask(w, &op, &reply);
+            model_census_key(w->model, op.queue, item.key, &reply, &w->scratch);
+        }
+    }
+    arena_reset(&w->scratch);
+    model_census_end(w->model);
+}
+
+static void next_life(struct world *w, bool clean) {
+    model_life_ends(w->model, clean);
+    net_forget_all(w);
+    drop_objects(w);
+    time_down(w);
+    start_life(w);
+    trace("life %llu begins", (unsigned long long)w->lives);
+    model_boot(w->model, w->mono_ms, w->wall_ms);
+    work_until_idle(w);
+    census(w);
+    w->first_pos = 0;
+}
+
+bool world_dead(struct world *w) {
+    return w->broker_broken || journal_failed(w->journal) != NULL;
+}
+
+static void die(struct world *w) {
+    if (world_dead(w) && fault_fired(w->faults)) trace("the journal failed: %s", journal_failed(w->journal));
+    if (world_dead(w) && !fault_fired(w->faults)) sim_fail("the journal failed for no reason: %s", journal_failed(w->journal));
+    crash_disk(w);
+    next_life(w, false);
+}
+
+static void restart_cleanly(struct world *w) {
+    trace("clean restart");
+    broker_drain(w->broker, world_time(w));
+    net_arrivals(w);
+    if (!world_dead(w)) broker_turn_end(w->broker, world_time(w));
+    if (!world_dead(w)) broker_stop(w->broker, world_time(w));
+    work_until_idle(w);
+    if (world_dead(w)) {
+        die(w);
+        return;
+    }
+    net_release(w);
+    net_forget_all(w);
+    broker_free(w->broker);
+    w->broker = NULL;
+    journal_close(w->journal);
+    w->journal = NULL;
+    bool failed = fault_fired(w->faults);
+    if (failed) crash_disk(w);
+    tally.clean_restarts++;
+    next_life(w, !failed);
+}
+
+/* ---- turns */
+
+static void pass_time(struct world *w, i64 ms) {
+    const struct profile *p = &w->profile;
+    w->mono_ms += ms;
+    w->wall_ms += ms;
+    if (p->drift && w->mono_ms % 7 == 0) w->wall_ms += 1;
+    if (w->faults_on && chance(w, p->wall_step)) {
+        i64 step = between(w, -3600000, 3600000);
+        ++*(step < 0 ? &tally.wall_steps_back : &tally.wall_steps_ahead);
+        w->wall_ms += step;
+    }
+    model_time(w->model, w->mono_ms, w->wall_ms);
+}
+
+static i64 turn_ms(struct world *w) {
+    if (w->faults_on && chance(w, w->profile.stop)) {
+        tally.broker_stops++;
+        return between(w, 1001, 600000);
+    }
+    return between(w, 0, 2 * (i64)w->profile.dt_ms) % 1001;
+}
+
+/* Little room: whatever the broker needs more than the smallest reserve it may refuse. */
+static void feel_disk(struct world *w) {
+    u64 promised = 110000 + 2800ull * model_live(w->model);
+    model_tight(w->model, journal_room(w->journal) < promised);
+}
+
+static void disk_work(struct world *w) {
+    const struct profile *p = &w->profile;
+    if (w->stall_left > 0) {
+        w->stall_left--;
+        return;
+    }
+    if (w->faults_on && chance(w, p->stall)) {
+        tally.sync_stalls++;
+        w->stall_left = (u32)between(w, 5, 60);
+        return;
+    }
+    if (w->faults_on && chance(w, p->slow_disk)) return;
+    u32 steps = w->faults_on ? (u32)between(w, 1, 40) : 200;
+    for (u32 i = 0; i < steps && journal_file_work(w->journal); i++) {
+    }
+}
+
+static void watch_journal(struct world *w) {
+    struct journal_stats s;
+    journal_stats_get(w->journal, &s);
+    if (s.tail <= s.durable) model_all_durable(w->model);
+    if (w->first_pos && s.first > w->first_pos) tally.segments_dropped++;
+    w->first_pos = s.first;
+}
+
+static void disk_weather(struct world *w) {
+    const struct profile *p = &w->profile;
+    if (w->full_left > 0 && --w->full_left == 0) disk_sim_set_capacity(w->inner, p->capacity);
+    if (w->full_left == 0 && chance(w, p->full_disk)) {
+        tally.disk_full_phases++;
+        w->full_left = (u32)between(w, 20, 150);
+        disk_sim_set_capacity(w->inner, 0);
+    }
+    if (!chance(w, p->fail_disk)) return;
+    enum fault_kind kind = rng_below(&w->rng, 3) ? FAULT_SYNC : FAULT_WRITE;
+    if (rng_below(&w->rng, 3) == 0) kind = FAULT_DIE;
+    tally.failed_syncs += kind == FAULT_SYNC;
+    tally.failed_writes += kind == FAULT_WRITE;
+    fault_arm(w->faults, kind, (u32)rng_below(&w->rng, 6));
+}
+
+/* The broker's part of a turn. False if the process died in it. */
+static bool broker_part(struct world *w, bool clients) {
+    for (u32 i = 0; i < 8 && broker_tick(w->broker, world_time(w)); i++) {
+    }
+    if (world_dead(w)) return false;
+    net_cuts(w);
+    if (clients) net_arrivals(w);
+    if (world_dead(w)) return false;
+    broker_turn_end(w->broker, world_time(w));
+    return !world_dead(w);
+}
+
+/* A broker that cannot go on after its journal failed may end itself in the middle of a request. */
+static bool guarded_part(struct world *w, bool clients) {
+    inside_broker = 1;
+    bool alive = false;
+    if (sigsetjmp(out_of_broker, 1) == 0)
+        alive = broker_part(w, clients);
+    else
+        w->broker_broken = true;
+    inside_broker = 0;
+    return alive;
+}
+
+static void turn(struct world *w, i64 ms, bool clients) {
+    tally.turns++;
+    pass_time(w, ms);
+    feel_disk(w);
+    trace("turn: mono %lld wall %lld", (long long)w->mono_ms, (long long)w->wall_ms);
+    bool alive = guarded_part(w, clients);
+    if (alive) {
+        model_turn_end(w->model);
+        disk_work(w);
+    }
+    if (!alive || world_dead(w)) {
+        die(w);
+        return;
+    }
+    watch_journal(w);
+    net_release(w);
+}
+
+static void wild_phase(struct world *w, u32 turns) {
+    w->faults_on = true;
+    for (u32 i = 0; i < turns; i++) {
+        clients_act(w);
+        disk_weather(w);
+        turn(w, turn_ms(w), true);
+        if (chance(w, w->profile.crash)) die(w);
+        if (chance(w, w->profile.clean_restart)) restart_cleanly(w);
+    }
+}
+
+static void calm(struct world *w) {
+    w->faults_on = false;
+    w->stall_left = w->full_left = 0;
+    fault_clear(w->faults);
+    disk_sim_set_capacity(w->inner, w->profile.capacity);
+}
+
+/* A day and some: every window ends. A restart now and then, a request now and then. */
+static void long_phase(struct world *w) {
+    tally.long_runs++;
+    calm(w);
+    for (u32 i = 0; i < 88000; i++) {
+        bool busy = i % 500 == 0;
+        if (busy) clients_act(w);
+        if (i % 29000 == 7000) restart_cleanly(w);
+        if (i % 31000 == 13000) die(w);
+        turn(w, 1000, true);
+    }
+}
+
+/* Faults have ended: everything must come to its end, and nobody may wait for ever. */
+static void last_phase(struct world *w) {
+    calm(w);
+    u32 turns = 0;
+    while (model_unsettled(w->model) > 0 || w->calls_live > 0) {
+        if (turns++ == DRAIN_TURNS_MAX) {
+            struct buf text = {0};
+            model_describe_unsettled(w->model, &text);
+            sim_fail("liveness: %u messages unsettled, %u calls open after %u turns without faults: %.*s",
+                     model_unsettled(w->model), w->calls_live, turns, (int)text.len, text.p);
+        }
+        if (model_unsettled(w->model) > 0 && turns % 2) clients_drain(w);
+        turn(w, between(w, 1, 1000), true);
+    }
+    restart_cleanly(w);
+}
+
+static void on_abort(int sig) {
+    (void)sig;
+    struct world *w = now_running;
+    if (inside_broker && w && w->journal && fault_fired(w->faults) && journal_failed(w->journal))
+        siglongjmp(out_of_broker, 1);
+    inside_broker = 0;
+    sim_fail("the broker aborted");
+}
+
+static void close_world(struct world *w) {
+    broker_free(w->broker);
+    journal_close(w->journal);
+    disk_close(w->disk);
+    for (u32 i = 0; i < CALLS_MAX; i++) buf_free(&w->late[i].bytes);
+    arena_reset(&w->arena);
+    mem_free(w->arena.chunks);
+    arena_reset(&w->scratch);
+    mem_free(w->scratch.chunks);
+    mem_free(w);
+}
+
+void sim_run(u64 seed) {
+    struct world *w = mem_zalloc(sizeof *w);
+    now_running = w;
+    signal(SIGABRT, on_abort);
+    open_world(w, seed);
+    start_life(w);
+    work_until_idle(w);
+    wild_phase(w, w->profile.turns);
+    if (w->profile.long_run) {
+        long_phase(w);
+        wild_phase(w, w->profile.turns / 3);
+    }
+    last_phase(w);
+    close_world(w);
+    now_running = NULL;
+}
