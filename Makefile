@@ -16,7 +16,11 @@ WARN    := -Wall -Wextra -Wconversion -Wshadow -Werror -Wstrict-prototypes -Wmis
 HARDEN  := -fPIE -fstack-protector-strong -fstack-clash-protection
 CPPFLAGS := -Isrc -Iinclude -D_GNU_SOURCE -DHAPAX_VERSION='"$(VERSION)"'
 OPT     := -O2 -D_FORTIFY_SOURCE=2
+LTO     := -flto=auto -ffat-lto-objects
 LDHARD  := -pie -Wl,-z,relro,-z,now,-z,noexecstack
+ifneq ($(SAN),)
+LTO     :=
+endif
 ifeq ($(SAN),address)
 OPT     := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 else ifeq ($(SAN),thread)
@@ -61,14 +65,14 @@ deps:
 
 $(BUILD)/obj/%.o: src/%.c Makefile VERSION
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(LTO) -c $< -o $@
 
 $(BUILD)/pic/%.o: src/%.c Makefile VERSION
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -c $< -o $@
 
 $(BUILD)/hapaxd: $(BUILD)/obj/broker/hapaxd.o $(SERVER_OBJ)
-	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -luv -lpthread
+	$(Q)$(CC) $(CFLAGS) $(LTO) $(LDFLAGS) $^ -o $@ -luv -lpthread
 
 $(BUILD)/hapax: $(BUILD)/obj/cli/hapax.o $(CLI_OBJ) $(BUILD)/libhapax.a
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -lpthread

@@ -164,7 +164,7 @@ static void lookup_load(struct broker *b, const struct found *f) {
 
 static void lookup_load_arrivals(struct broker *b) {
     struct lookup *l = &b->lookup;
-    if (l->seen.at.arrivals_pos == 0) return;
+    if (l->seen.at.arrivals_pos == 0 || core_arrivals_in_memory(b->core, l->seen.at.entry)) return;
     broker_fetch(b, l->seen.at.arrivals_pos, 0, &l->arrivals_store, &l->arrivals);
     CHECK(l->arrivals.type == REC_ARRIVALS);
     l->seen.arrivals = &l->arrivals.arrivals;

@@ -108,6 +108,8 @@ struct broker {
     i64 started_mono_ms, ticked_mono_ms;
     u64 after;     /* position behind the last record appended: what a reply has seen */
     bool draining;
+    u16 last_queue; /* of the last request, and its name, which lives as long as the queue */
+    slice last_queue_name;
     u64 room, room_used, room_promised, room_ahead;
     i64 room_looked_run_ms;
 

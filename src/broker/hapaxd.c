@@ -18,7 +18,8 @@ struct daemon {
     struct http_server *server;
     struct broker *broker;
     struct journal *journal;
-    bool stopping, paused;
+    bool stopping, paused, turn_timed;
+    struct broker_time turn_time;
     int exit_code;
 };
 
@@ -29,6 +30,13 @@ struct settings {
 
 static struct broker_time time_now(void) {
     return (struct broker_time){.mono_ms = clock_mono_ms(), .wall_ms = clock_wall_ms()};
+}
+
+/* Requests of one turn share its time: they are decided together anyway. */
+static struct broker_time turn_time(struct daemon *d) {
+    if (!d->turn_timed) d->turn_time = time_now();
+    d->turn_timed = true;
+    return d->turn_time;
 }
 
 /* ---- the broker's world */
@@ -127,7 +135,7 @@ static void wake(void *ctx) {
 static void on_request(void *ctx, struct http_conn *conn, const struct http_request *req) {
     struct daemon *d = ctx;
     void *user = NULL;
-    broker_request(d->broker, time_now(), conn, &user, req);
+    broker_request(d->broker, turn_time(d), conn, &user, req);
     if (user) http_conn_set_user(conn, user);
 }
 
@@ -145,7 +153,9 @@ static void on_fate(void *ctx, u64 receipt, bool written) {
 
 static void on_turn_end(void *ctx) {
     struct daemon *d = ctx;
-    broker_turn_end(d->broker, time_now());
+    d->turn_timed = false;
+    broker_turn_end(d->broker, turn_time(d));
+    d->turn_timed = false;
     set_paused(d, broker_wants_pause(d->broker));
     arm_timer(d);
 }
@@ -270,7 +280,7 @@ static hx_st open_storage(struct daemon *d, const char *path, struct disk **disk
 }
 
 static hx_st start(struct daemon *d, const struct settings *s, const char *host, u16 port, struct errbuf *err) {
-    struct disk *disk;
+    struct disk *disk = NULL;
     d->loop = loop_new();
     loop_on_wake(d->loop, on_wake, d);
     hx_st st = open_storage(d, s->data, &disk, err);

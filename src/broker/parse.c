@@ -19,7 +19,16 @@ bool parse_queue_name(struct call *c, slice name) {
 
 bool queue_of_call(struct call *c, bool create, u16 *queue) {
     slice name = c->arg[0];
-    if (core_queue_find(c->b->core, name, queue)) return true;
+    struct broker *b = c->b;
+    *queue = b->last_queue;
+    if (b->last_queue && slice_eq(name, b->last_queue_name)) return true;
+    if (core_queue_find(b->core, name, queue)) {
+        struct queue_info q; /* requests come in runs of the same queue */
+        core_queue_info(b->core, b->now, *queue, &q);
+        b->last_queue = *queue;
+        b->last_queue_name = q.name;
+        return true;
+    }
     if (!parse_queue_name(c, name)) return false;
     if (!create) return fail(c, PROBLEM_no_such_queue, "queue '%.*s' does not exist", (int)name.n, name.p);
     struct rules rules = rules_default();

@@ -56,6 +56,7 @@ static const struct route *find_route(const struct http_request *req, slice args
 
 u64 broker_body_limit(struct broker *b, const struct http_request *head) {
     (void)b;
+    if (!head->chunked && head->body_length <= SMALL_BODY_MAX) return SMALL_BODY_MAX; /* fits everywhere */
     slice args[2];
     const struct route *r = find_route(head, args, NULL);
     return r ? r->body_max : SMALL_BODY_MAX;

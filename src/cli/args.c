@@ -36,7 +36,7 @@ int args_wrong(const struct cli *cli, const char *fmt, ...) {
 
 /* ---- likely typing errors */
 
-enum { TYPED_MAX = 63 };
+enum { TYPED_MAX = 63, FLAG_MAX = 32 };
 
 /* Edit distance with insertions, deletions and replacements. */
 static size_t distance(slice a, slice b) {
@@ -132,35 +132,50 @@ static bool check_words(const struct cli *cli) {
     return args_wrong(cli, "too many arguments: \"%s\"", cli->words[v->most]), false;
 }
 
+/* Tokens are opaque and may begin with dashes; no flag is as long as a token. */
+static bool is_token(const char *arg) {
+    return strlen(arg) > FLAG_MAX && !strchr(arg, '=');
+}
+
+/* One argument, or a flag with its value: *used says which. */
+static bool parse_argument(struct cli *cli, int argc, char **argv, bool *flags, int *used) {
+    *used = 1;
+    bool dashed = *flags && argv[0][0] == '-' && argv[0][1] && !is_token(argv[0]);
+    if (!dashed) {
+        cli->words[cli->word_count++] = argv[0];
+        return true;
+    }
+    if (strcmp(argv[0], "--") == 0) {
+        *flags = false;
+        return true;
+    }
+    if (argv[0][1] == '-') return parse_flag(cli, argc, argv, used);
+    args_wrong(cli, "no flag %s: flags have two dashes, and -- ends them", argv[0]);
+    return false;
+}
+
+/* --help turns any verb into `help VERB`. */
+static void become_help(struct cli *cli) {
+    static char help[] = "help";
+    char *words[2] = {NULL, help};
+    int used;
+    cli->words[0] = cli->verb->name;
+    cli->word_count = 1;
+    cli->verb = args_find_verb(2, words, &used);
+}
+
 bool args_parse(struct cli *cli, int argc, char **argv) {
     cli->words = mem_zalloc(((size_t)argc + 1) * sizeof(char *));
     cli->values = mem_zalloc(((size_t)argc + 1) * sizeof(struct cli_value));
     bool flags = true;
-    for (int i = 0, used = 1; i < argc; i += used) {
-        used = 1;
-        bool is_flag = flags && strncmp(argv[i], "--", 2) == 0;
-        if (flags && strcmp(argv[i], "--") == 0)
-            flags = false;
-        else if (is_flag && !parse_flag(cli, argc - i, argv + i, &used))
-            return false;
-        else if (flags && argv[i][0] == '-' && argv[i][1] && !is_flag)
-            return args_wrong(cli, "no flag %s: flags have two dashes", argv[i]), false;
-        else if (!is_flag)
-            cli->words[cli->word_count++] = argv[i];
-    }
+    for (int i = 0, used; i < argc; i += used)
+        if (!parse_argument(cli, argc - i, argv + i, &flags, &used)) return false;
     if (!check_words(cli)) return false;
     cli->url = args_get(cli, "url");
     if (!cli->url) cli->url = getenv("HAPAX_URL");
     if (!cli->url || !*cli->url) cli->url = HX_DEFAULT_URL;
     cli->json = args_has(cli, "json");
-    if (args_has(cli, "help")) {
-        cli->words[0] = cli->verb->name;
-        cli->word_count = 1;
-        int used;
-        static char help[] = "help";
-        char *words[2] = {NULL, help};
-        cli->verb = args_find_verb(2, words, &used);
-    }
+    if (args_has(cli, "help")) become_help(cli);
     return true;
 }
 

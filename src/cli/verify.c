@@ -23,7 +23,7 @@ static void print_report(struct cli *cli, slice report, bool ok) {
 }
 
 int cmd_verify(struct cli *cli) {
-    struct disk *disk;
+    struct disk *disk = NULL;
     struct errbuf err = {0};
     hx_st st = disk_posix_open(args_word(cli, 0), false, &disk, &err);
     if (st != ST_OK) {

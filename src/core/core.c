@@ -388,6 +388,10 @@ void core_message_view(const struct core *c, struct core_now now, u32 message, s
     };
 }
 
+bool core_arrivals_in_memory(const struct core *c, u32 entry) {
+    return tally_find(c, entry) != NULL;
+}
+
 void core_arrivals_view(const struct core *c, const struct seen *seen, struct rec_arrivals *out) {
     const struct tally *t = tally_find(c, seen->at.entry);
     *out = (struct rec_arrivals){0};

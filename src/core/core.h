@@ -116,7 +116,7 @@ struct seen {
     struct found at;
     const struct rec_message *message;   /* unsettled: its base record */
     const struct rec_settle *settle;     /* settled */
-    const struct rec_arrivals *arrivals; /* if at.arrivals_pos != 0 */
+    const struct rec_arrivals *arrivals; /* if at.arrivals_pos != 0 and they are not in memory */
 };
 
 /* The mutable side of an unsettled message. */
@@ -136,6 +136,8 @@ struct message_view {
 };
 void core_message_view(const struct core *c, struct core_now now, u32 message, struct message_view *out);
 
+/* Its arrivals need not be read back: what is in memory is newer. */
+bool core_arrivals_in_memory(const struct core *c, u32 entry);
 /* How often and when it came again, written down or not. Slices point into the seen record and the core. */
 void core_arrivals_view(const struct core *c, const struct seen *seen, struct rec_arrivals *out);
 /* Milliseconds until a settled key is forgotten; <= 0: past; INT64_MAX: never. */

@@ -139,6 +139,7 @@ struct core {
     i64 clock_written_run_ms, expiry_checked_run_ms;
     bool wrote_since_clock;
     u64 first_fresh_seq; /* replay: the first message admitted in what is left of the journal */
+    u32 likely; /* the message a decision is about; its seq is compared before it is believed */
     struct history scratch; /* a message's history as the record being decided will have it */
 };
 

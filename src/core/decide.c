@@ -135,6 +135,7 @@ u32 core_next_ready(const struct core *c, u16 queue) {
 enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, const struct rec_message *base,
                               const struct lease_in *in, struct lease_out *out) {
     c->now = now;
+    c->likely = message;
     const struct message *m = message_at(c, message);
     INVARIANT(2, m->place == PLACE_READY);
     INVARIANT(6, !is_behind(c, message));
@@ -366,6 +367,7 @@ static void record_refused_effect(struct core *c, const struct seen *seen, slice
 enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in, const struct seen *seen,
                                 struct settle_out *out) {
     c->now = now;
+    c->likely = seen->at.message;
     *out = (struct settle_out){0};
     enum settle_verdict v = seen->settle ? settle_settled(in, seen->settle, out) : settle_live(c, in, seen, out);
     if (v != SETTLE_OK && in->verb == VERB_ACK && in->effect_id.n) record_refused_effect(c, seen, in->effect_id);

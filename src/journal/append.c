@@ -174,35 +174,45 @@ u64 append_segments_wanted(const struct journal_file *j) {
     return n ? n : 1;
 }
 
-/* Counts only what grooming will leave alone: spares beyond what is wanted may be given back at any moment. */
-u64 append_room(struct journal *port) {
-    struct journal_file *j = jf(port);
-    if (!j->started || file_failed(j)) return 0;
+/* Counts only what grooming will leave alone: spares beyond what is wanted may be given back at any moment. Under the
+ * lock. */
+static u64 room_now(const struct journal_file *j) {
     u64 at = j->open ? offset_of(j, j->open->pos) + j->open->len : offset_of(j, j->next_pos);
     u64 left = j->segment_bytes - TAIL_GAP - at;
-    pthread_mutex_lock(&j->lock);
     u64 newest = j->segments.at[j->segments.count - 1]->number;
     u64 ahead = newest - j->active->number + j->spare_count;
     u64 counted = append_segments_wanted(j) + SEGMENTS_SURPLUS;
-    pthread_mutex_unlock(&j->lock);
     if (ahead < SEGMENTS_RESERVED) return 0;
     if (counted > ahead - SEGMENTS_RESERVED) counted = ahead - SEGMENTS_RESERVED;
     return counted * certain_bytes(j) + (left > j->record_slack ? left - j->record_slack : 0);
 }
 
+u64 append_room(struct journal *port) {
+    struct journal_file *j = jf(port);
+    if (!j->started || file_failed(j)) return 0;
+    pthread_mutex_lock(&j->lock);
+    u64 room = room_now(j);
+    pthread_mutex_unlock(&j->lock);
+    return room;
+}
+
+/* Looked at under the lock, or the groomer could be done, and silent, between the look and the wait. */
 bool append_need(struct journal *port, u64 bytes) {
     struct journal_file *j = jf(port);
-    while (append_room(port) < bytes) {
-        if (file_failed(j)) return false;
-        pthread_mutex_lock(&j->lock);
+    bool there = false, hope = j->started;
+    pthread_mutex_lock(&j->lock);
+    while (hope && !file_failed(j) && !(there = room_now(j) >= bytes)) {
         if (j->want < bytes) j->want = bytes;
-        bool full = j->no_room;
-        if (!full && !j->manual) {
+        hope = !j->no_room;
+        if (hope && j->manual) {
+            pthread_mutex_unlock(&j->lock);
+            hope = groom_step(j);
+            pthread_mutex_lock(&j->lock);
+        } else if (hope) {
             pthread_cond_signal(&j->groom_wake);
             pthread_cond_wait(&j->loop_wake, &j->lock);
         }
-        pthread_mutex_unlock(&j->lock);
-        if (full || (j->manual && !groom_step(j))) return false;
     }
-    return true;
+    pthread_mutex_unlock(&j->lock);
+    return there;
 }

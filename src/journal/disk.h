@@ -28,7 +28,7 @@ struct disk_ops {
     int (*list)(struct disk *d, disk_each each, void *ctx);
     int (*sync_dir)(struct disk *d);
     u64 (*free_bytes)(struct disk *d);
-    int (*lock)(struct disk *d, bool on);              /* -EWOULDBLOCK: another process has it */
+    int (*lock)(struct disk *d, bool on); /* -EWOULDBLOCK: another process has it */
     /* The whole file as memory, kept in step with what is written; may be NULL: then reads go through pread. forget:
      * the pages need not stay resident. An unreadable page is SIGBUS, and ends the process as a failed read would. */
     const u8 *(*map)(struct disk *d, struct disk_file *f, u64 bytes); /* NULL: not this time */

@@ -130,8 +130,8 @@ static inline void journal_drop(struct journal *j, u64 upto) {
 static inline u64 journal_room(struct journal *j) {
     return j->ops->room(j);
 }
-/* Is there that much room, or can it be had now? Waits while segments are being preallocated; false once the disk has no
- * more to give. Asked before new work is refused: being faster than the groomer is not being full. */
+/* Is there that much room, or can it be had now? Waits while segments are being preallocated; false once the disk has
+ * no more to give. Asked before new work is refused: being faster than the groomer is not being full. */
 static inline bool journal_need(struct journal *j, u64 bytes) {
     return j->ops->need(j, bytes);
 }

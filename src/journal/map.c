@@ -1,13 +1,13 @@
 /* Durable records through memory.
  *
- * Every duplicate is checked against the original's bytes, every delivery and settlement reads the message back: a system
- * call each would be the largest part of their cost. So segments are mapped, and records that many look at are read in
- * place. The page cache is the cache; a mapping only borrows it.
+ * Every duplicate is checked against the original's bytes, every delivery and settlement reads the message back: a
+ * system call each would be the largest part of their cost. So segments are mapped, and records that many look at are
+ * read in place. The page cache is the cache; a mapping only borrows it.
  *
- * What is borrowed shows up as this process's resident memory, so it is bounded: a segment is looked at in areas of 64 KiB
- * (what one page fault maps at most), an area's first read goes through pread, its second makes it resident, and when too
- * many are, or nobody has read for a while, all are let go at once. Reads scattered over more than fits thus mostly stay
- * with pread, which is the cheaper way to look at a page once. */
+ * What is borrowed shows up as this process's resident memory, so it is bounded: a segment is looked at in areas of 64
+ * KiB (what one page fault maps at most), an area's first read goes through pread, its second makes it resident, and
+ * when too many are, or nobody has read for a while, all are let go at once. Reads scattered over more than fits thus
+ * mostly stay with pread, which is the cheaper way to look at a page once. */
 #include "journal/file_priv.h"
 
 #define AREA_BITS 16u

@@ -37,6 +37,7 @@ void reader_free(struct reader *r) {
 
 hx_st reader_get(struct journal_file *j, struct reader *r, const struct segment *s, u64 offset, size_t n,
                  const u8 **out, struct errbuf *err) {
+    *out = NULL;
     bool inside = r->segment == s && offset >= r->offset && offset + n <= r->offset + r->len;
     if (!inside) {
         size_t want = n > r->step ? n : r->step;

@@ -298,6 +298,9 @@ def refusals_exit_1_with_the_brokers_code():
     exits(1, hapax("key", "result", "r1-none", "k"), "no_such")
     exits(1, hapax("ack", "garbage"), "token_invalid")
     exits(1, hapax("send", "r1", "x", "--key", "tab\there"), "key_invalid")
+    # Tokens are opaque: one may begin with dashes, and is no flag.
+    for dashes in ("-", "--"):
+        exits(1, hapax("release", dashes + "x" * 46), "token_invalid")
 
 
 # ---- receiving and settling by hand
@@ -594,11 +597,21 @@ def bench_measures_every_mode_and_checks_every_answer():
 def verify_reads_a_data_directory_and_names_what_is_wrong():
     data = os.path.join(WORK, "verify-data")
     broker = Broker(data)
-    ok(hapax("send", "q", "x", "--key", "k", url=broker.url))
+    ok(hapax("send", "q", "x", "--key", "the-one-key", url=broker.url))
+    ok(hapax("send", "q", "x", "--key", "another", url=broker.url))
     assert broker.stop() == 0
     ran = ok(hapax("verify", data))
     assert "nothing is damaged" in ran.text, ran
     assert ok(hapax("verify", data, "--json")).json["ok"] is True
+    largest = max((os.path.join(data, f) for f in os.listdir(data)), key=os.path.getsize)
+    with open(largest, "r+b") as f:
+        text = f.read()
+        at = text.find(b"the-one-key")
+        assert at > 0, largest
+        f.seek(at)
+        f.write(b"THE")
+    ran = exits(1, hapax("verify", data), os.path.basename(largest))
+    assert "DAMAGE" in ran.text, ran
     exits(1, hapax("verify", os.path.join(WORK, "missing")), "No such file")
     empty = os.path.join(WORK, "empty")
     os.mkdir(empty)

@@ -2,6 +2,7 @@
 """Sending one message: admission, duplicates, conflicts, keys in all their spellings, what is handed on, waiting."""
 import base64
 import hashlib
+import json
 import time
 
 import hx
@@ -106,6 +107,14 @@ def a_changed_payload_is_a_conflict_that_names_the_original_and_the_changed_fiel
     same(sorted(body["changed"]), ["amount", "new", "to"])
     same(hx.broker.one(q)["payload"], '{"amount":10,"to":"x","same":[1,2]}', "the original stands")
     same(hx.broker.receive(q), [])
+
+
+@test
+def changed_fields_are_named_for_large_payloads_too(q):
+    large = {f"field{n}": n for n in range(4000)}
+    hx.broker.put(q, "k", payload=json.dumps(large))
+    large["field7"] = "changed"
+    same(problem(hx.broker.send(q, "k", json.dumps(large)), 422, "key_reused").get("changed"), ["field7"])
 
 
 @test
@@ -414,6 +423,19 @@ def a_message_started_within_its_ttl_is_finished(q):
     m = hx.broker.one(q, lease="5s")
     same(hx.broker.get(f"/v1/queues/{q}/keys/k/result?wait=1500ms").status, 409)
     same(hx.broker.ok("ack", m)["state"], "done")
+
+
+@test
+def a_ttl_of_nothing_is_refused(q):
+    # Silent contract. Taking it for "no TTL" would do the opposite of what was said.
+    problem(hx.broker.send(q, "k", headers=[("Hapax-Ttl", "0s")]), 400, "param_invalid")
+    hx.problem_members(hx.broker.batch(q, [{"key": "k", "payload": "", "ttl": 0}]).lines()[0], 400, "param_invalid")
+
+
+@test
+def a_ttl_shorter_than_the_delay_ends_it_undelivered(q):
+    reply = hx.broker.send(q, "k", headers=[("Hapax-Ttl", "300ms"), ("Hapax-Delay", "1h"), ("Prefer", "wait=20")])
+    members(reply.json(), state="cancelled")
 
 
 @test

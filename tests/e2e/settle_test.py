@@ -341,6 +341,31 @@ def start_twice_is_harmless(q):
     same(hx.broker.ok("ack", m)["state"], "done")
 
 
+@test
+def extending_a_reservation_does_not_start_it(q):
+    m = leased(q, start="explicit", lease="10s")
+    hx.broker.ok("extend", m, lease="1s")
+    members(hx.broker.one(q), attempt=1, crashes=0, delivery="first")
+
+
+@test
+def release_after_the_lease_ran_out_takes_the_crash_back(q):
+    # Silent contract: the caller vouches that nothing was done, and nobody else has it.
+    m = leased(q, lease="1s")
+    hx.broker.post(f"/v1/queues/{q}/pause")
+    wait_until(q, "k", "pending")
+    members(hx.broker.ok("release", m), state="pending")
+    hx.broker.post(f"/v1/queues/{q}/resume")
+    members(hx.broker.one(q), attempt=1, crashes=0)
+
+
+@test
+def a_failed_reservation_is_a_failed_attempt(q):
+    m = leased(q, start="explicit")
+    nack(m, "unknown")
+    members(hx.broker.one(q), attempt=2, failures=1, delivery="retry")
+
+
 # ---- steps
 
 @test
@@ -568,6 +593,16 @@ def a_dead_head_blocks_its_group_until_it_is_cancelled(q):
     same([m["key"] for m in taken], ["b1"])
     same(hx.broker.post(f"/v1/queues/{q}/messages/{head['id']}/cancel").status, 200)
     same(hx.broker.one(q)["key"], "a2")
+
+
+@test
+def cancelling_a_leased_head_lets_the_next_go(q):
+    grouped(q, ("a1", "a"), ("a2", "a"), ("a3", "a"))
+    head = hx.broker.one(q)
+    behind = hx.broker.key(q, "a2")
+    for identity in (behind["id"], head["id"]):
+        same(hx.broker.post(f"/v1/queues/{q}/messages/{identity}/cancel").status, 200)
+    same(hx.broker.one(q)["key"], "a3")
 
 
 @test

@@ -4,11 +4,12 @@
 #
 #   tests/gate/bench.sh                 1.3 x and growth 10^4 -> 10^6, about a minute; exit 1 if a target is missed
 #   ROUNDS=51 TRANSACTIONS=2000 KEYS=10000000 CLIENTS=4 tests/gate/bench.sh
+#   SYNC=off tests/gate/bench.sh        without waiting for the disk: only the work of the processor is compared
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 if [ -z "${PGHOST:-}" ] || [ -z "${HAPAX_BENCH_INNER:-}" ]; then
-    HAPAX_BENCH_INNER=1 PG_SETTINGS="shared_buffers=512MB max_wal_size=4GB checkpoint_timeout=30min" \
+    HAPAX_BENCH_INNER=1 PG_SETTINGS="shared_buffers=512MB max_wal_size=4GB checkpoint_timeout=30min synchronous_commit=${SYNC:-on}" \
         exec python3 -B "$here/pg.py" run "$0"
 fi
 

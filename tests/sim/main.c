@@ -8,6 +8,7 @@
  * be zero. Exit status: 0 all well, 1 a failure, 2 wrong usage. */
 #include "sim.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@
 #define JOBS_MAX    64u
 #define CHUNK_SEEDS 5u
 #define TAP_SEEDS   100u
+#define SEED_SECONDS 40u
 
 bool tracing;
 static bool trace_all, quiet;
@@ -60,10 +62,23 @@ _Noreturn void sim_fail(const char *fmt, ...) {
 
 /* ---- one seed, and again if it failed */
 
-static void run_alone(u64 seed, bool verbose) {
+static void on_alarm(int sig) {
+    (void)sig;
+    sim_fail("no end in sight after %u s", SEED_SECONDS);
+}
+
+/* A hang is a failure like any other. */
+static void run_seed(u64 seed) {
     seed_running = seed;
-    trace_open(verbose);
+    signal(SIGALRM, on_alarm);
+    alarm(SEED_SECONDS);
     sim_run(seed);
+    alarm(0);
+}
+
+static void run_alone(u64 seed, bool verbose) {
+    trace_open(verbose);
+    run_seed(seed);
 }
 
 static void run_again(u64 seed) {
@@ -106,8 +121,8 @@ static void work_chunk(struct worker *me, u64 from, u64 to) {
     quiet = true;
     if (!freopen("/dev/null", "w", stderr)) _exit(2);
     for (u64 seed = from; seed <= to; seed++) {
-        me->seed = seed_running = seed;
-        sim_run(seed);
+        me->seed = seed;
+        run_seed(seed);
         me->tally = tally;
     }
     _exit(0);

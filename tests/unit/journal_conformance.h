@@ -304,6 +304,20 @@ static inline void appends_within_room_never_fail(void **state) {
     mem_free(b);
 }
 
+static inline void needed_room_is_waited_for(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    for (u64 bytes = 10000; bytes < 2000000; bytes += 30000) {
+        assert_true(journal_need(j, bytes));
+        assert_true(journal_room(j) >= bytes);
+        append_some(b, j, w, 1);
+        if (bytes % 8 == 0) journal_want(j, 0);
+    }
+    journal_close(j);
+    mem_free(b);
+}
+
 static inline hx_st scan_quietly(void *ctx, const struct journal_record *rec, struct errbuf *err) {
     (void)err;
     struct bench *b = ctx;
@@ -401,6 +415,7 @@ static inline void the_secret_stays_the_same(void **state) {
     X(a_scan_sees_every_record_of_the_oldest_segment_once)                                                             \
     X(dropped_segments_are_gone_and_the_rest_stays)                                                                    \
     X(appends_within_room_never_fail)                                                                                  \
+    X(needed_room_is_waited_for)                                                                                       \
     X(busy_use_agrees_with_the_model)                                                                                  \
     X(damage_in_the_middle_is_refused_with_file_and_offset)                                                            \
     X(a_second_opener_is_told_busy)                                                                                    \

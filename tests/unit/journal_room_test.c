@@ -162,6 +162,20 @@ static void appending_past_everything_there_is_stops_the_journal_and_damages_not
     assert_true(replay_is_right(&b->r, &b->m, b->m.acked));
 }
 
+static void needed_room_is_made_at_once_while_the_disk_has_any(void **state) {
+    struct bench *b = *state;
+    u64 room = journal_room(b->j);
+    assert_true(journal_need(b->j, room));
+    assert_true(room < 4 * SEGMENT && journal_need(b->j, 4 * SEGMENT));
+    assert_true(journal_room(b->j) >= 4 * SEGMENT);
+    assert_false(journal_need(b->j, 1ull << 30));
+    assert_null(journal_failed(b->j));
+    disk_sim_set_capacity(b->disk, 40 * SEGMENT);
+    journal_want(b->j, 10 * SEGMENT);
+    work_all(b->j);
+    assert_true(journal_need(b->j, 10 * SEGMENT));
+}
+
 static void churn_does_not_grow_the_disk(void **state) {
     struct bench *b = *state;
     struct journal_stats stats;
@@ -187,6 +201,7 @@ int main(void) {
         T(room_comes_back_when_the_disk_grows_without_reopening),
         T(a_full_disk_starts_again_after_a_crash_and_after_a_clean_end),
         T(appending_past_everything_there_is_stops_the_journal_and_damages_nothing),
+        T(needed_room_is_made_at_once_while_the_disk_has_any),
         T(churn_does_not_grow_the_disk),
     };
     log_set_level(LOG_ERROR);
