@@ -5,34 +5,39 @@
 
 static void render_delivery(struct broker *b, struct buf *body, const struct message_view *before,
                             const struct rec_message *m, const struct lease_out *lease, slice queue, i64 lease_ms) {
-    buf_char(body, '{');
-    put_id(body, "id", &m->ref);
-    json_put_member(body, "key", m->key);
-    json_put_member(body, "queue", queue);
-    json_put_name(body, "token");
-    buf_char(body, '"');
+    buf_lit(body, "{\"id\":\"");
+    core_id_text(&m->ref, body);
+    buf_lit(body, "\",\"key\":");
+    json_put_string(body, m->key);
+    buf_lit(body, ",\"queue\":");
+    json_put_string(body, queue);
+    buf_lit(body, ",\"token\":\"");
     core_token_text(b->core, &m->ref, lease->fence, body);
     buf_lit(body, "\",\"fence\":\"");
     buf_dec(body, lease->fence);
-    buf_char(body, '"');
-    json_put_member_i64(body, "attempt", lease->attempt);
-    json_put_member_i64(body, "failures", before->failures + before->unknowns);
-    json_put_member_i64(body, "crashes", before->crashes);
-    json_put_member_i64(body, "generation", before->generation);
-    json_put_name(body, "effect_key");
+    buf_lit(body, "\",\"attempt\":");
+    buf_dec(body, lease->attempt);
+    buf_lit(body, ",\"failures\":");
+    buf_dec(body, (u64)before->failures + before->unknowns);
+    buf_lit(body, ",\"crashes\":");
+    buf_dec(body, before->crashes);
+    buf_lit(body, ",\"generation\":");
+    buf_dec(body, before->generation);
+    buf_lit(body, ",\"effect_key\":");
     json_put_string(body, m->key);
     if (before->generation) { /* a deliberate replay is a new effect: key~gN */
         body->len--;
         buf_printf(body, "~g%u\"", before->generation);
     }
-    json_put_member(body, "delivery", lease->retry ? SL("retry") : SL("first"));
+    buf_slice_add(body, lease->retry ? SL(",\"delivery\":\"retry\"") : SL(",\"delivery\":\"first\""));
     if (m->group.n) json_put_member(body, "group", m->group);
     put_attrs(body, m->attrs);
-    json_put_member(body, "content_type", m->content_type);
+    buf_lit(body, ",\"content_type\":");
+    json_put_string(body, m->content_type);
     put_bytes_members(body, "payload", m->payload);
-    json_put_member_time(body, "first_seen", m->first_seen_ms);
-    json_put_member_time(body, "enqueued_at", m->first_seen_ms);
-    json_put_member_time(body, "lease_expires_at", b->now.wall_ms + lease_ms);
+    put_time_member(b, body, "first_seen", m->first_seen_ms);
+    put_time_member(b, body, "enqueued_at", m->first_seen_ms);
+    put_time_member(b, body, "lease_expires_at", b->now.wall_ms + lease_ms);
     put_steps(body, before->history);
     if (m->traceparent.n) json_put_member(body, "traceparent", m->traceparent);
     if (m->tracestate.n) json_put_member(body, "tracestate", m->tracestate);

@@ -59,10 +59,15 @@ static void render_admission(struct broker *b, struct buf *body, const struct ad
         buf_lit(body, "{\"outcome\":\"accepted\",\"duplicate\":false");
     else
         buf_lit(body, "{\"outcome\":\"duplicate\",\"duplicate\":true");
-    put_id(body, "id", &a->out.ref);
-    json_put_member(body, "queue", queue);
-    json_put_member(body, "key", key);
-    json_put_member(body, "state", slice_str(state_text(a->state)));
+    buf_lit(body, ",\"id\":\"");
+    core_id_text(&a->out.ref, body);
+    buf_lit(body, "\",\"queue\":");
+    json_put_string(body, queue);
+    buf_lit(body, ",\"key\":");
+    json_put_string(body, key);
+    buf_lit(body, ",\"state\":\"");
+    buf_slice_add(body, slice_str(state_text(a->state)));
+    buf_char(body, '"');
     if (a->verdict == SEND_ACCEPTED && !settle) {
         buf_lit(body, ",\"expires_at\":null");
         return;
@@ -72,9 +77,11 @@ static void render_admission(struct broker *b, struct buf *body, const struct ad
         json_put_name(body, "result");
         put_result(body, settle->content_type, settle->result);
     }
-    json_put_member_time(body, "first_seen", a->out.first_seen_ms);
-    json_put_member_i64(body, "age_ms", b->now.wall_ms - a->out.first_seen_ms);
-    json_put_member_i64(body, "duplicates", (i64)a->out.duplicates);
+    put_time_member(b, body, "first_seen", a->out.first_seen_ms);
+    buf_lit(body, ",\"age_ms\":");
+    buf_dec_signed(body, b->now.wall_ms - a->out.first_seen_ms);
+    buf_lit(body, ",\"duplicates\":");
+    buf_dec(body, a->out.duplicates);
     put_expires(b, body, settle);
 }
 
@@ -148,7 +155,8 @@ static bool take_field(struct call *c, slice name, slice value, struct send_in *
         return true;
     case 9:
         if (!slice_eq_nocase(name, SL("hapax-ttl"))) break;
-        return field_duration(c, "Hapax-Ttl", value, &in->ttl_ms);
+        if (!field_duration(c, "Hapax-Ttl", value, &in->ttl_ms)) return false;
+        return in->ttl_ms > 0 || fail(c, PROBLEM_param_invalid, "Hapax-Ttl must be more than nothing");
     case 10:
         if (slice_eq_nocase(name, SL("tracestate"))) return take_text(c, "tracestate", value, 4096, &in->tracestate);
         return true;
@@ -341,7 +349,7 @@ static bool line_check(struct line *l, struct failure *f) {
     }
     l->in.key = l->key;
     bool delay_ok = !l->has_delay || (duration_parse(l->delay, &l->in.delay_ms) && l->in.delay_ms <= DELAY_MS_MAX);
-    bool ttl_ok = !l->has_ttl || (duration_parse(l->ttl, &l->in.ttl_ms) && l->in.ttl_ms <= DELAY_MS_MAX);
+    bool ttl_ok = !l->has_ttl || (duration_parse(l->ttl, &l->in.ttl_ms) && l->in.ttl_ms > 0 && l->in.ttl_ms <= DELAY_MS_MAX);
     if (!delay_ok || !ttl_ok) {
         failure_set(f, PROBLEM_param_invalid, "%s must be a duration up to 366d, such as 500ms or 30s", delay_ok ? "ttl" : "delay");
         return false;

@@ -159,7 +159,8 @@ static void render_ok(struct broker *b, struct buf *body, const struct settle_in
     }
     json_put_member(body, "state", slice_str(state_text(out->state)));
     put_id(body, "id", ref);
-    json_put_member(body, "key", key);
+    buf_lit(body, ",\"key\":");
+    json_put_string(body, key);
     if (duplicate) json_put_member_bool(body, "duplicate", true);
     if (duplicate && s->settle && s->settle->by_token) {
         json_put_name(body, "result");
@@ -215,53 +216,50 @@ static u16 settle_text(struct call *c, enum verb verb, slice text, struct buf *d
     return status;
 }
 
-static void settle_array(struct call *c, enum verb verb, struct json *j, struct buf *decoded, struct buf *body) {
+/* The whole text is read before anything is applied: an error after half an array would answer for neither half. The
+ * items' own texts are kept in b->items. */
+static bool split_items(struct call *c, bool *array, u32 *count) {
+    struct broker *b = c->b;
+    struct json j;
     enum json_type type;
     slice text;
-    buf_char(body, '[');
-    CHECK(json_array(j));
-    while (json_element(j)) {
-        CHECK(json_value(j, &type, &text));
-        if (body->p[body->len - 1] != '[') buf_char(body, ',');
-        settle_text(c, verb, text, decoded, body);
-    }
-    buf_char(body, ']');
-}
-
-/* The whole text is checked before anything is applied: an error after half an array would answer for neither half. */
-static bool check_text(struct call *c) {
-    struct json j;
-    enum json_type type = JSON_NONE;
-    slice raw;
-    u32 count = 0;
     json_init(&j, c->req->body);
-    bool array = json_peek(&j) == JSON_ARRAY;
-    if (array && json_array(&j))
-        while (json_element(&j) && json_skip(&j)) count++;
-    else
-        json_value(&j, &type, &raw);
+    *count = 0;
+    *array = json_peek(&j) == JSON_ARRAY && json_array(&j);
+    while (*array ? json_element(&j) : *count == 0) {
+        if (!json_value(&j, &type, &text)) break;
+        if (*count == b->items_cap) {
+            b->items_cap = b->items_cap ? b->items_cap * 2 : 128;
+            b->items = mem_realloc(b->items, b->items_cap * sizeof *b->items);
+        }
+        b->items[(*count)++] = text;
+    }
     bool ok = json_end(&j);
     if (!ok) fail_json(c, &j);
     json_free(&j);
-    if (ok && count > SETTLE_ITEMS_MAX) return fail(c, PROBLEM_too_large, "an array has at most %u items", SETTLE_ITEMS_MAX);
+    if (ok && *count > SETTLE_ITEMS_MAX) return fail(c, PROBLEM_too_large, "an array has at most %u items", SETTLE_ITEMS_MAX);
     return ok;
 }
 
 static void settle(struct call *c, enum verb verb) {
     struct broker *b = c->b;
-    if (!check_text(c)) return reply_failure(c);
-    struct buf decoded = {0};
-    struct json j;
+    bool array;
+    u32 count;
     u16 status = 200;
+    if (!split_items(c, &array, &count)) return reply_failure(c);
+    struct buf decoded = {0};
     buf_reset(&b->body);
-    json_init(&j, c->req->body);
-    if (json_peek(&j) == JSON_ARRAY)
-        settle_array(c, verb, &j, &decoded, &b->body);
-    else
-        status = settle_text(c, verb, c->req->body, &decoded, &b->body);
+    if (array) buf_char(&b->body, '[');
+    for (u32 i = 0; i < count; i++) {
+        if (i) buf_char(&b->body, ',');
+        status = settle_text(c, verb, b->items[i], &decoded, &b->body);
+    }
+    if (array) {
+        buf_char(&b->body, ']');
+        status = 200;
+    }
     slice type = status == 200 ? SL("application/json") : SL("application/problem+json");
     reply_with(b, c->conn, status, type, SL(""), buf_slice(&b->body), 0);
-    json_free(&j);
     buf_free(&decoded);
 }
 

@@ -73,6 +73,7 @@ hx_st broker_open(const struct broker_options *options, struct broker_time t, st
     b->time = t;
     b->started_mono_ms = t.mono_ms;
     b->next_receipt = 1;
+    b->memo_second = INT64_MIN;
     struct core_options core = {.seed = options->seed};
     memcpy(&core.hash_key, options->secret, sizeof core.hash_key);
     b->core = core_new(&core);
@@ -128,6 +129,7 @@ void broker_free(struct broker *b) {
     buf_free(&b->scratch);
     buf_free(&b->lookup.base_store);
     buf_free(&b->lookup.arrivals_store);
+    mem_free(b->items);
     mem_free(b);
 }
 
@@ -139,8 +141,8 @@ void broker_fetch(struct broker *b, u64 pos, u32 size_hint, struct buf *store, s
     hx_st st = journal_read(b->journal, pos, size_hint, &rec, &err);
     if (st == ST_OK) {
         buf_reset(store);
-        buf_slice_add(store, rec.body);
-        st = record_decode(rec.type, rec.version, buf_slice(store), out, &err);
+        if (!rec.lasting) buf_slice_add(store, rec.body); /* what is decided next appends, and may move it */
+        st = record_decode(rec.type, rec.version, rec.lasting ? rec.body : buf_slice(store), out, &err);
     }
     if (st == ST_OK) return;
     /* P7: what was acknowledged cannot be read back. Going on would mean guessing. */

@@ -18,14 +18,14 @@ struct daemon {
     struct http_server *server;
     struct broker *broker;
     struct journal *journal;
+    struct disk *disk;
     bool stopping, paused, turn_timed;
     struct broker_time turn_time;
-    int exit_code;
 };
 
 struct settings {
     const char *listen, *data;
-    bool insecure_listen, check_config;
+    bool insecure_listen;
 };
 
 static struct broker_time time_now(void) {
@@ -186,14 +186,13 @@ static void on_hangup(void *ctx) {
     log_line(LOG_INFO, "SIGHUP: there is no configuration file to read again");
 }
 
-static hx_st finish(struct daemon *d, struct errbuf *err) {
-    broker_stop(d->broker, time_now());
-    http_server_close(d->server);
-    broker_free(d->broker);
-    journal_close(d->journal);
-    loop_free(d->loop);
-    (void)err;
-    return ST_OK;
+/* Also after half a start: what is not there needs no end. */
+static void finish(struct daemon *d) {
+    if (d->server) http_server_close(d->server);
+    if (d->broker) broker_free(d->broker);
+    if (d->journal) journal_close(d->journal);
+    if (d->disk) disk_close(d->disk);
+    if (d->loop) loop_free(d->loop);
 }
 
 /* ---- starting */
@@ -272,18 +271,17 @@ static bool is_loopback(const char *host) {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
 }
 
-static hx_st open_storage(struct daemon *d, const char *path, struct disk **disk, struct errbuf *err) {
-    hx_st st = disk_posix_open(path, true, disk, err);
+static hx_st open_storage(struct daemon *d, const char *path, struct errbuf *err) {
+    hx_st st = disk_posix_open(path, true, &d->disk, err);
     if (st != ST_OK) return st;
-    struct journal_file_options options = {.disk = *disk, .wake = wake, .wake_ctx = d};
+    struct journal_file_options options = {.disk = d->disk, .wake = wake, .wake_ctx = d};
     return journal_file_open(&options, &d->journal, err);
 }
 
 static hx_st start(struct daemon *d, const struct settings *s, const char *host, u16 port, struct errbuf *err) {
-    struct disk *disk = NULL;
     d->loop = loop_new();
     loop_on_wake(d->loop, on_wake, d);
-    hx_st st = open_storage(d, s->data, &disk, err);
+    hx_st st = open_storage(d, s->data, err);
     if (st != ST_OK) return err_wrap(err, st, "data directory %s", s->data);
     struct broker_options options = {.journal = d->journal, .port = {.ctx = d, .respond = respond, .stats = world_stats}};
     journal_file_secret(d->journal, options.secret);
@@ -327,6 +325,7 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     if (start(&d, &s, host, port, &err) != ST_OK) {
         fprintf(stderr, "hapaxd: %s\n", err.text);
+        finish(&d);
         return 1;
     }
     loop_signal(d.loop, SIGTERM, on_terminate, &d);
@@ -337,10 +336,8 @@ int main(int argc, char **argv) {
     fflush(stdout);
     arm_timer(&d);
     loop_run(d.loop);
-    if (finish(&d, &err) != ST_OK) {
-        fprintf(stderr, "hapaxd: %s\n", err.text);
-        return 1;
-    }
+    broker_stop(d.broker, time_now());
+    finish(&d);
     log_line(LOG_INFO, "stopped");
     return 0;
 }

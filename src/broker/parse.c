@@ -33,6 +33,8 @@ bool queue_of_call(struct call *c, bool create, u16 *queue) {
     if (!create) return fail(c, PROBLEM_no_such_queue, "queue '%.*s' does not exist", (int)name.n, name.p);
     struct rules rules = rules_default();
     if (core_queue_ensure(c->b->core, c->b->now, name, &rules, queue)) return true;
+    if (core_queue_count(c->b->core) >= QUEUES_MAX)
+        return fail(c, PROBLEM_queue_limit, "%u queues are the most one broker has", QUEUES_MAX);
     return fail(c, PROBLEM_storage_full, "no room to create queue '%.*s'", (int)name.n, name.p);
 }
 

@@ -138,7 +138,9 @@ static void serve_queue(struct broker *b, u16 queue) {
     while (l->head && core_next_ready(b->core, queue) != MESSAGE_NONE) {
         struct wait *w = l->head;
         answer_poll(b, w, false);
-        if (l->head == w) return; /* nothing could be leased after all */
+        if (l->head != w) continue;
+        b->starved = true; /* nothing could be leased for lack of room: looked at again with the clock */
+        return;
     }
 }
 
@@ -150,6 +152,9 @@ void wait_run(struct broker *b) {
 }
 
 void wait_run_due(struct broker *b) {
+    for (u32 queue = 1; b->starved && queue < b->polls_cap; queue++)
+        if (b->polls[queue].head) wait_wake_queue(b, (u16)queue);
+    b->starved = false;
     while (b->heap_count && b->heap[0]->deadline_ms <= b->time.mono_ms) answer(b, b->heap[0]);
 }
 

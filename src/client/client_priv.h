@@ -170,22 +170,13 @@ struct settle_item {
     hx_status status; /* out */
 };
 
-void settle_body_token(struct buf *b, const char *token);
-void settle_body_nack(struct buf *b, const char *token, const hx_failure *failure);
-void settle_body_ack(struct buf *b, const char *token, hx_bytes result, const char *content_type,
-                     const char *effect_id);
 /* One POST with an array. lease_ms > 0 adds "lease". On HX_OK each item has its own status. */
 hx_status settle_many(hx_client *c, const char *verb, struct settle_item *items, size_t count, i64 lease_ms,
                       i64 timeout_ms, hx_error *err);
 
-struct receive_call {
-    const hx_receive_options *options;
-    int cancel_fd;
-    i64 timeout_ms;
-    bool patient;
-};
-hx_status receive_call(hx_client *c, const char *queue, const struct receive_call *rc, hx_received *out, hx_error *err);
-hx_status step_record(hx_client *c, const char *token, const char *name, hx_bytes result, hx_step_answer *out,
-                      hx_error *err);
+/* ---- receive.c, for the consumer */
+
+hx_status receive_call(hx_client *c, const char *queue, const hx_receive_options *options, int cancel_fd,
+                       hx_received *out, hx_error *err);
 
 #endif

@@ -162,9 +162,8 @@ static hx_status poll_once(hx_consumer *c, i64 max, hx_received *out, hx_error *
                              .lease_ms = o->lease_ms,
                              .consumer = c->consumer_name,
                              .explicit_start = true};
-    struct receive_call rc = {.options = &ro, .cancel_fd = c->stop_fd};
     *out = (hx_received){0};
-    return receive_call(c->client, c->queue_name, &rc, out, err);
+    return receive_call(c->client, c->queue_name, &ro, c->stop_fd, out, err);
 }
 
 /* An empty poll. true: it has been quiet long enough to stop. */

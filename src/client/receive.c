@@ -186,13 +186,12 @@ static void render_target(struct buf *b, const char *queue, const hx_receive_opt
     if (o->explicit_start) buf_lit(b, "&start=explicit");
 }
 
-hx_status receive_call(hx_client *c, const char *queue, const struct receive_call *rc, hx_received *out,
-                       hx_error *err) {
+hx_status receive_call(hx_client *c, const char *queue, const hx_receive_options *options, int cancel_fd,
+                       hx_received *out, hx_error *err) {
     struct buf target = {0}, why = {0};
-    render_target(&target, queue, rc->options);
-    struct call call = CALL(.method = "POST", .target = buf_slice(&target), .wait_ms = rc->options->wait_ms,
-                            .timeout_ms = rc->timeout_ms, .patient = rc->patient);
-    call.cancel_fd = rc->cancel_fd;
+    render_target(&target, queue, options);
+    struct call call = CALL(.method = "POST", .target = buf_slice(&target), .wait_ms = options->wait_ms);
+    call.cancel_fd = cancel_fd;
     struct reply reply = {0};
     hx_status st = client_call(c, &call, &reply, err);
     if (st == HX_OK && !received_read(&reply, out, &why)) {
@@ -213,10 +212,10 @@ hx_status hx_receive(hx_client *c, const char *queue, const hx_receive_options *
     if (!err) err = &spare;
     *out = (hx_received){0};
     if (!queue_ok(queue, err)) return HX_INVALID;
-    struct receive_call rc = {.options = options ? options : &defaults, .cancel_fd = -1};
-    if (!text_ok(rc.options->consumer))
+    if (!options) options = &defaults;
+    if (!text_ok(options->consumer))
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "field_invalid", "the consumer's name is not UTF-8");
-    return receive_call(c, queue, &rc, out, err);
+    return receive_call(c, queue, options, -1, out, err);
 }
 
 void hx_received_free(hx_received *received) {

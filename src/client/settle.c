@@ -1,6 +1,6 @@
 #include "client/client_priv.h"
 
-void settle_body_token(struct buf *b, const char *token) {
+static void body_token(struct buf *b, const char *token) {
     buf_char(b, '{');
     put_text(b, "token", token);
 }
@@ -12,16 +12,16 @@ static void put_result(struct buf *b, hx_bytes result, const char *content_type)
     put_text(b, "content_type", content_type);
 }
 
-void settle_body_ack(struct buf *b, const char *token, hx_bytes result, const char *content_type,
+static void body_ack(struct buf *b, const char *token, hx_bytes result, const char *content_type,
                      const char *effect_id) {
-    settle_body_token(b, token);
+    body_token(b, token);
     put_result(b, result, content_type);
     put_text(b, "effect_id", effect_id);
     buf_char(b, '}');
 }
 
-void settle_body_nack(struct buf *b, const char *token, const hx_failure *f) {
-    settle_body_token(b, token);
+static void body_nack(struct buf *b, const char *token, const hx_failure *f) {
+    body_token(b, token);
     put_text(b, "class", hx_class_text(f->failure_class));
     put_text(b, "reason", f->reason);
     if (f->delay_ms > 0) put_duration(b, "delay", f->delay_ms);
@@ -105,7 +105,7 @@ hx_status hx_ack(hx_client *c, const char *token, hx_bytes result, const char *c
     if (!text_ok(content_type) || !text_ok(effect_id))
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "field_invalid", "content type or effect id is not UTF-8");
     struct buf body = {0};
-    settle_body_ack(&body, token, result, content_type, effect_id);
+    body_ack(&body, token, result, content_type, effect_id);
     return settle(c, "ack", &body, out, err);
 }
 
@@ -116,7 +116,7 @@ hx_status hx_nack(hx_client *c, const char *token, const hx_failure *failure, hx
     if (!text_ok(failure->reason) || !text_ok(failure->content_type))
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "field_invalid", "reason or content type is not UTF-8");
     struct buf body = {0};
-    settle_body_nack(&body, token, failure);
+    body_nack(&body, token, failure);
     return settle(c, "nack", &body, out, err);
 }
 
@@ -125,7 +125,7 @@ hx_status hx_extend(hx_client *c, const char *token, i64 lease_ms, hx_settled *o
     if (!err) err = &spare;
     if (!begin(token, out, err)) return HX_INVALID;
     struct buf body = {0};
-    settle_body_token(&body, token);
+    body_token(&body, token);
     put_duration(&body, "lease", lease_ms);
     buf_char(&body, '}');
     return settle(c, "extend", &body, out, err);
@@ -136,7 +136,7 @@ static hx_status settle_plain(hx_client *c, const char *verb, const char *token,
     if (!err) err = &spare;
     if (!begin(token, out, err)) return HX_INVALID;
     struct buf body = {0};
-    settle_body_token(&body, token);
+    body_token(&body, token);
     buf_char(&body, '}');
     return settle(c, verb, &body, out, err);
 }
@@ -173,10 +173,10 @@ static bool step_read(slice json, struct arena *a, hx_step_answer *out) {
     return ok;
 }
 
-hx_status step_record(hx_client *c, const char *token, const char *name, hx_bytes result, hx_step_answer *out,
-                      hx_error *err) {
+static hx_status step_record(hx_client *c, const char *token, const char *name, hx_bytes result, hx_step_answer *out,
+                             hx_error *err) {
     struct buf body = {0};
-    settle_body_token(&body, token);
+    body_token(&body, token);
     put_text(&body, "name", name);
     put_bytes(&body, "result", result);
     buf_char(&body, '}');
@@ -260,7 +260,7 @@ hx_status settle_many(hx_client *c, const char *verb, struct settle_item *items,
     buf_char(&body, '[');
     for (size_t i = 0; i < count; i++) {
         if (i) buf_char(&body, ',');
-        settle_body_token(&body, items[i].token);
+        body_token(&body, items[i].token);
         if (lease_ms > 0) put_duration(&body, "lease", lease_ms);
         buf_char(&body, '}');
     }

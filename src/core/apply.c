@@ -214,7 +214,7 @@ static hx_st apply_extend(struct core *c, const struct rec_extend *r, struct err
     place_message(c, no, PLACE_LEASED, false);
     if (revived) {
         m->ended = ENDED_OPEN;
-        history_end(&m->history, r->fence, 0, ENDED_OPEN, CLASS_NONE, SL(""));
+        history_end(&m->history, r->fence, r->at_ms, ENDED_OPEN, CLASS_NONE, SL(""));
     }
     reserve_on(c, m);
     return ST_OK;
@@ -234,12 +234,15 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, struct err
     struct message *m = message_at(c, no);
     INVARIANT(4, r->fence == m->fence);
     bool given_back = r->ended == ENDED_RELEASED || r->ended == ENDED_UNDONE;
+    bool attempted = !given_back && r->ended != ENDED_LAPSED;
     reserve_off(c, m);
     unplace_message(c, no);
-    if (given_back || (r->ended == ENDED_EXPIRED && !m->started))
-        history_remove_attempt(&m->history, r->fence); /* nothing was done under it */
-    else
+    if (attempted) {
         history_end(&m->history, r->fence, r->at_ms, r->ended, r->failure_class, r->reason);
+        history_set_attempt(&m->history, r->fence, r->attempts);
+    } else {
+        history_remove_attempt(&m->history, r->fence); /* nothing was done under it */
+    }
     m->ended = r->ended;
     m->started = false;
     m->attempts = r->attempts;

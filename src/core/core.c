@@ -155,7 +155,7 @@ struct record return_record(const struct core *c, const struct message *m, enum 
 /* A lease ran out. Started work may have taken effect: a crash, counted as such. A reservation is simply given back. */
 static bool decide_expiry(struct core *c, u32 no) {
     const struct message *m = message_at(c, no);
-    struct record r = return_record(c, m, ENDED_EXPIRED);
+    struct record r = return_record(c, m, m->started ? ENDED_EXPIRED : ENDED_LAPSED);
     if (!room_for(c, c->sink->cost(record_size_max(&r)))) return false;
     if (m->started) {
         r.ret.failure_class = CLASS_UNKNOWN;

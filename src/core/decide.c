@@ -146,6 +146,7 @@ enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, 
     }
     if (!m->lease_paid && !room_for(c, lease_room(c))) {
         unplace_message(c, message);
+        queue_at(c, m->queue)->announced = true; /* it only goes behind the others: no news */
         place_message(c, message, PLACE_READY, false);
         return LEASE_FULL;
     }
@@ -185,10 +186,10 @@ void core_unlease(struct core *c, struct core_now now, const struct ref *ref, u6
 
 /* ---- settle */
 
-/* A lease's work counts as an attempt once it is settled, started or not. */
+/* A lease's work counts as an attempt once it is settled, started or not, run out or not. */
 static u16 attempts_spent(const struct message *m) {
-    bool open_reservation = m->place == PLACE_LEASED && !m->started;
-    return (u16)(m->attempts + (open_reservation ? 1 : 0));
+    bool reservation = (m->place == PLACE_LEASED && !m->started) || m->ended == ENDED_LAPSED;
+    return (u16)(m->attempts + (reservation ? 1 : 0));
 }
 
 static enum settle_verdict settle_with(struct core *c, const struct settle_in *in, const struct seen *seen,
@@ -250,6 +251,7 @@ static enum settle_verdict extend(struct core *c, const struct message *m, u32 l
     r.extend = (struct rec_extend){
         .ref = message_ref(c, m),
         .fence = m->fence,
+        .at_ms = c->now.wall_ms,
         .lease_ms = lease_ms ? lease_ms : m->lease_ms,
     };
     if (!room_for(c, c->sink->cost(record_size_max(&r)))) return SETTLE_FULL;
@@ -319,7 +321,7 @@ static enum settle_verdict settle_live(struct core *c, const struct settle_in *i
     if (in->fence != m->fence) return SETTLE_FENCED;
     if (in->verb == VERB_NACK && m->ended == ENDED_NACKED) return SETTLE_DUPLICATE;
     if (in->verb == VERB_RELEASE && m->ended == ENDED_RELEASED) return SETTLE_DUPLICATE;
-    if (m->ended != ENDED_OPEN && m->ended != ENDED_EXPIRED) return SETTLE_SETTLED; /* the token died by its own call */
+    if (m->ended != ENDED_OPEN && m->ended != ENDED_EXPIRED && m->ended != ENDED_LAPSED) return SETTLE_SETTLED; /* the token died by its own call */
     switch (in->verb) {
     case VERB_ACK: return settle_with(c, in, seen, STATE_DONE, out);
     case VERB_NACK: return nack(c, in, seen, out);

@@ -143,8 +143,24 @@ static bool find_attempt(const struct history *h, u64 fence, u32 *from, struct h
 void history_end(struct history *h, u64 fence, i64 ended_ms, u8 ended, u8 failure_class, slice reason) {
     u32 from;
     struct history_item item;
-    if (!find_attempt(h, fence, &from, &item)) return;
+    if (!find_attempt(h, fence, &from, &item)) {
+        history_add(h, &(struct history_item){.kind = HISTORY_ATTEMPT,
+                                              .fence = fence,
+                                              .at_ms = ended_ms,
+                                              .ended_ms = ended_ms,
+                                              .ended = ended,
+                                              .failure_class = failure_class,
+                                              .reason = reason});
+        return;
+    }
     u32 old_size = (u32)history_item_size(&item);
+    if (item.reason.n == 0 && reason.n == 0) { /* nothing changes its length: the common end, an ack */
+        char *body = h->p + from + ITEM_HEAD;
+        put_u64(body + 16, (u64)ended_ms);
+        body[26] = (char)ended;
+        body[27] = (char)failure_class;
+        return;
+    }
     item.ended = ended;
     item.ended_ms = ended_ms;
     item.failure_class = failure_class;

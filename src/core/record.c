@@ -269,6 +269,7 @@ static void io_record(struct io *io, struct record *r) {
     case REC_EXTEND:
         io_ref(io, &r->extend.ref);
         io_u64(io, &r->extend.fence);
+        io_i64(io, &r->extend.at_ms);
         io_u32(io, &r->extend.lease_ms);
         break;
     case REC_RETURN: io_return(io, &r->ret); break;

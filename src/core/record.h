@@ -52,7 +52,8 @@ static inline bool state_is_settled(enum state s) { return s >= STATE_DONE; }
     X(OPEN, "")                                                                                                        \
     X(ACKED, "acked")                                                                                                  \
     X(NACKED, "nacked")                                                                                                \
-    X(EXPIRED, "expired")                                                                                              \
+    X(EXPIRED, "expired") /* started, and ran out: a crash */                                                          \
+    X(LAPSED, "lapsed")   /* ran out before it was started: no attempt */                                              \
     X(RELEASED, "released")                                                                                            \
     X(UNDONE, "undone") /* its reply never left: the client was gone */                                                \
     X(CANCELLED, "cancelled")
@@ -165,6 +166,7 @@ struct rec_start {
 struct rec_extend {
     struct ref ref;
     u64 fence;
+    i64 at_ms;
     u32 lease_ms;
 };
 
@@ -274,7 +276,7 @@ struct history {
 };
 
 void history_add(struct history *h, const struct history_item *item); /* drops the oldest attempt beyond the limit */
-/* Close the open attempt of this fence. */
+/* End the attempt of this fence that way; one that was struck out because nothing was done under it comes back. */
 void history_end(struct history *h, u64 fence, i64 ended_ms, u8 ended, u8 failure_class, slice reason);
 void history_set_attempt(struct history *h, u64 fence, u16 attempt);
 void history_remove_attempt(struct history *h, u64 fence);

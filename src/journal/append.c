@@ -201,8 +201,8 @@ bool append_need(struct journal *port, u64 bytes) {
     struct journal_file *j = jf(port);
     bool there = false, hope = j->started;
     pthread_mutex_lock(&j->lock);
+    if (j->want < bytes) j->want = bytes; /* spares beyond the old wish count at once */
     while (hope && !file_failed(j) && !(there = room_now(j) >= bytes)) {
-        if (j->want < bytes) j->want = bytes;
         hope = !j->no_room;
         if (hope && j->manual) {
             pthread_mutex_unlock(&j->lock);

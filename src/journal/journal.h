@@ -31,10 +31,12 @@ static inline u64 journal_cost(size_t body) {
 
 struct journal; /* first member of every adapter: { const struct journal_ops *ops; } */
 
-/* One record as read back. `body` is borrowed: valid until the next append, read or scan on this journal. */
+/* One record as read back. `body` is borrowed: valid until the next append, read or scan on this journal; or, if
+ * lasting, until its segment is dropped. */
 struct journal_record {
     u64 pos;
     u8 type, version;
+    bool lasting;
     slice body;
 };
 

@@ -72,6 +72,7 @@ static bool read_mapped(struct journal_file *j, u64 pos, struct journal_record *
     size_t bytes = format_record_bytes(format_record_body(record));
     if (bytes > room || !format_record_check(record, bytes, s->salt, pos)) return false;
     format_record_view(record, pos, out);
+    out->lasting = true;
     return true;
 }
 

@@ -22,7 +22,7 @@ PROMISES = [SERVES, DRAINS, SOUND, LOADED, STOPS]
 
 
 class Storm:
-    def __init__(self, directory, seed, data=None, pending_max=15000, load_options=()):
+    def __init__(self, directory, seed, data=None, pending_max=30000, load_options=()):
         self.seed, self.pending_max, self.load_options = seed, pending_max, list(load_options)
         self.broker = b.new_broker(data or os.path.join(directory, "data"), log=os.path.join(directory, "log"))
         self.history = os.path.join(directory, "history")

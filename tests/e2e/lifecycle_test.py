@@ -151,7 +151,7 @@ def restarted_with(how, after):
 
 
 def goes_on(b, m):
-    members(b.send("done", "k").json(), outcome="duplicate", state="done", duplicates=1)
+    members(b.send("done", "k").json(), outcome="duplicate", state="done", id=b.key("done", "k")["id"])
     same(b.send("done", "k").json()["result"]["body"], "r")
     problem(b.send("done", "k", "other"), 422, "key_reused")
     same(b.queue("paused")["paused"], True)
@@ -172,6 +172,31 @@ def everything_survives_a_clean_restart():
 @test
 def everything_acknowledged_survives_kill_9():
     restarted_with(signal.SIGKILL, -signal.SIGKILL)
+
+
+@test
+def everything_known_of_a_key_survives_the_cleaning_of_its_segment():
+    with Broker() as b:
+        m = fill(b)
+        for number in range(12):
+            b.send("done", "k", headers=[("Hapax-Request-Id", f"r{number}")])
+        problem(b.send("done", "k", "other"), 422, "key_reused")
+        b.send("rejected", "k")
+        before = views(b)
+        # Megabytes that are settled at once: the segments they fill are as good as empty, and get cleaned.
+        payload = "x" * 1000000
+        for number in range(300):
+            b.batch("churn", [{"key": f"{number}-{n}", "payload": payload} for n in range(7)])
+            b.post("/v1/ack", [{"token": t["token"]} for t in b.receive("churn", max=7)])
+            if number % 10 == 0 and b.get("/v1/stats").json()["journal"]["compacted_segments"]:
+                break
+        assert b.get("/v1/stats").json()["journal"]["compacted_segments"], "nothing was cleaned: the test showed nothing"
+        same(views(b), before)
+        b.kill()
+        b.start()
+        same(views(b), before)
+        same(b.send("churn", "0-0", payload).json()["outcome"], "duplicate")
+        goes_on(b, m)
 
 
 @test

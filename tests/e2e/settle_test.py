@@ -319,6 +319,9 @@ def extend_revives_an_expired_lease_nobody_else_has(q):
     hx.broker.post(f"/v1/queues/{q}/pause")
     wait_until(q, "k", "pending")
     members(hx.broker.ok("extend", m, lease="30s"), state="leased")
+    view = hx.broker.key(q, "k")
+    members(view, state="leased", crashes=0)
+    same([(a["attempt"], a["fence"], a["ended"]) for a in view["attempts"]], [(1, m["fence"], None)])
     hx.broker.post(f"/v1/queues/{q}/resume")
     same(hx.broker.receive(q, wait="100ms"), [])
     same(hx.broker.ok("ack", m)["state"], "done")
@@ -357,6 +360,28 @@ def release_after_the_lease_ran_out_takes_the_crash_back(q):
     members(hx.broker.ok("release", m), state="pending")
     hx.broker.post(f"/v1/queues/{q}/resume")
     members(hx.broker.one(q), attempt=1, crashes=0)
+
+
+@test
+def a_late_nack_is_a_failure_and_no_crash(q):
+    # One attempt counts once: its end is known after all.
+    m = leased(q, lease="1s")
+    hx.broker.post(f"/v1/queues/{q}/pause")
+    wait_until(q, "k", "pending")
+    members(nack(m, "unknown"), state="pending")
+    members(hx.broker.key(q, "k"), failures=1, crashes=0)
+    hx.broker.post(f"/v1/queues/{q}/resume")
+    members(hx.broker.one(q), attempt=2, failures=1, crashes=0)
+
+
+@test
+def a_reservation_cannot_be_started_after_its_ttl(q):
+    # "Not at all unless started by then", and a reservation is not started.
+    hx.broker.put(q, "k", headers=[("Hapax-Ttl", "500ms")])
+    m = hx.broker.one(q, start="explicit", lease="30s")
+    same(hx.broker.receive(q, wait="700ms"), [])
+    members(problem(hx.broker.settle("start", m), 409, "settled"), state="cancelled")
+    members(hx.broker.key(q, "k"), state="cancelled")
 
 
 @test

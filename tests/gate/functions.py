@@ -1,13 +1,14 @@
 """Every function of the gate and the order of its answers, one or two sessions at a time."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 
 import pg
-from harness import MIGRATIONS, Skip, UNINSTALL, equal, test
+from harness import MIGRATIONS, ROOT, Skip, UNINSTALL, equal, test
 
 TABLES = ("entry", "steps", "extra_effect", "tally", "total")
 
@@ -654,3 +655,22 @@ def it_works_behind_pgbouncer_in_transaction_mode(env):
         process.send_signal(signal.SIGINT)
         process.wait()
         shutil.rmtree(home, ignore_errors=True)
+
+
+@test
+def the_documented_sessions_answer_as_documented(env):
+    fresh_database(env, "documented")
+    env.install(env.gate, database="documented")
+    with open(os.path.join(ROOT, "docs", "GATE.md")) as f:
+        blocks = re.findall(r"<!-- runs -->\n```sql\n(.*?)```", f.read(), re.S)
+    assert len(blocks) == 4, len(blocks)
+    for block in blocks:
+        done = env.server.psql("-At", "-v", "ON_ERROR_STOP=1", "-d", "documented", input=block)
+        equal(done.stdout.splitlines(), re.findall(r"--> (\S.*)", block))
+
+
+@test
+def the_wallet_example_comes_out_right(env):
+    for _ in range(2):
+        done = env.server.psql("-f", os.path.join(ROOT, "examples", "psql", "wallet.sql"))
+        equal((done.returncode, done.stdout.splitlines()[-1]), (0, "wallet: ok"), done.stdout)

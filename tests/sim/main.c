@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define TRACE_LINES 300u
-#define TRACE_BYTES 480u
+#define TRACE_BYTES 1600u
 #define JOBS_MAX    64u
 #define CHUNK_SEEDS 5u
 #define TAP_SEEDS   100u

@@ -555,11 +555,18 @@ u32 model_unsettled(const struct model *m) {
 
 u32 model_live(const struct model *m) { return m->live_count; }
 
+static bool may_be_dead(const struct model *m, const struct message *msg) {
+    struct set closed;
+    model_set_close(m, msg, msg->set, &closed);
+    for (u32 i = 0; i < closed.count; i++)
+        if (closed.at[i].at == AT_DEAD) return true;
+    return false;
+}
+
 struct message *model_some_dead(const struct model *m, u32 queue) {
     for (u32 i = 0; i < m->live_count; i++) {
         struct message *msg = m->live[i];
-        for (u32 p = 0; p < msg->set->count && msg->queue == queue && msg->id_known; p++)
-            if (msg->set->at[p].at == AT_DEAD) return msg;
+        if (msg->queue == queue && msg->id_known && may_be_dead(m, msg)) return msg;
     }
     return NULL;
 }

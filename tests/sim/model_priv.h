@@ -30,7 +30,8 @@ struct phase {
     u32 attempts, failures, unknowns, crashes;
     u32 at, end;
     u32 started, by_token; /* started: the newest lease was */
-    u32 hidden, zero;      /* hidden: the newest lease left no attempt in the history */
+    u32 hidden;         /* the newest lease left no attempt in the history */
+    u32 effects_unsure; /* an effect id of a refused ack may have been dropped for lack of room */
 };
 
 struct set {

@@ -36,15 +36,20 @@ static void effect_add(const struct settling *s, struct phase *p) {
     note_add(s->model, &p->effects, id, SL(""), SL(""));
 }
 
+/* Reported by an ack that is refused: kept, unless there is no room. */
+static void effect_of_refused(const struct settling *s, struct phase *p) {
+    if (s->verb == DO_ACK && s->item->effect_id.n && s->model->tight) p->effects_unsure = 1;
+    effect_add(s, p);
+}
+
 static bool problem(const struct settling *s, u32 status, const char *code) {
     return s->status == status && slice_eq(s->code, slice_str(code));
 }
 
-/* Refused, but an effect that was reported is kept; short of room it may not be. */
 static bool refused(const struct settling *s, struct phase *p, u32 status, const char *code) {
     if (!problem(s, status, code)) return false;
     if (!slice_eq(view_text(&s->view, "state"), slice_str(model_at_name((enum at)p->at)))) return false;
-    if (!s->model->tight) effect_add(s, p);
+    effect_of_refused(s, p);
     return true;
 }
 
@@ -178,7 +183,7 @@ static bool settle_live(const struct settling *s, struct phase *p) {
 static bool settle_settled(const struct settling *s, struct phase *p) {
     bool same = (s->verb == DO_ACK && p->end == END_ACKED) || (s->verb == DO_NACK && p->end == END_NACKED);
     if (p->by_token && same && s->item->lease->fence == p->fence) {
-        if (!s->model->tight) effect_add(s, p);
+        effect_of_refused(s, p);
         return ok_with(s, (enum at)p->at, true) && model_result_matches(s->scratch, &s->view, p);
     }
     return refused(s, p, 409, s->item->lease->fence < p->fence ? "fenced" : "settled");

@@ -77,7 +77,7 @@ bool model_explain_shown(const struct model *m, const struct message *msg, struc
     if (settled && !expiry_matches(m, &shown->view, next)) return false;
     if (!shown->full) return true;
     return counts_match(&shown->view, next) && model_steps_match(shown->scratch, &shown->view, next->steps) &&
-           effects_match(shown->scratch, &shown->view, next->effects) &&
+           (next->effects_unsure || effects_match(shown->scratch, &shown->view, next->effects)) &&
            attempts_match(shown->scratch, &shown->view, next);
 }
 
