@@ -166,7 +166,7 @@ static void render_ok(struct broker *b, struct buf *body, const struct settle_in
         json_put_name(body, "result");
         put_result(body, s->settle->content_type, s->settle->result);
     }
-    if (in->verb == VERB_NACK && out->state == STATE_PENDING && !duplicate)
+    if (in->verb == VERB_NACK && out->state == STATE_PENDING)
         json_put_member_time(body, "not_before", b->now.wall_ms + out->due_ms);
     if (in->verb == VERB_EXTEND || in->verb == VERB_START) {
         struct message_view v;

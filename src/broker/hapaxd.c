@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "broker/broker.h"
@@ -304,6 +305,14 @@ static hx_st start(struct daemon *d, const struct settings *s, const char *host,
     return st == ST_OK ? st : err_wrap(err, st, "listen on %s", s->listen);
 }
 
+/* A descriptor per connection and one per journal segment. */
+static void raise_file_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int main(int argc, char **argv) {
     struct settings s = {0};
     struct daemon d = {0};
@@ -323,6 +332,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
+    raise_file_limit();
     if (start(&d, &s, host, port, &err) != ST_OK) {
         fprintf(stderr, "hapaxd: %s\n", err.text);
         finish(&d);

@@ -83,17 +83,27 @@ static hx_st apply_queue(struct core *c, const struct rec_queue *r, u64 pos, u64
     return ST_OK;
 }
 
-/* The same key settled long ago, and this message takes its place. */
-static void replace_settled(struct core *c, u64 hash, u64 settle_pos) {
+/* The settled entry whose record is at this position. In recovery the journal may have moved its last batch, and a record
+ * in it that names another one of the same batch names the old place: then the admission number tells. */
+static u32 settled_at(const struct core *c, u64 hash, u64 pos, u64 seq) {
     struct index_cursor cursor = {0};
+    u32 like = ENTRY_NONE;
     for (u32 no; (no = index_find(&c->keys, hash, &cursor)) != ENTRY_NONE;) {
-        struct entry *e = index_entry(&c->keys, no);
-        if (e->kind != ENTRY_SETTLED || e->at != settle_pos || entry_forgotten(c, e)) continue;
-        c->live_bytes -= entry_size(e);
-        arrivals_forget(c, no);
-        window_remove(c, no);
-        return;
+        const struct entry *e = index_entry(&c->keys, no);
+        if (e->kind != ENTRY_SETTLED || entry_forgotten(c, e)) continue;
+        if (e->at == pos) return no;
+        if (e->seq_low == (seq & SEQ_LOW_MASK)) like = no;
     }
+    return c->sink ? ENTRY_NONE : like;
+}
+
+/* The same key settled long ago, and this message takes its place. */
+static void replace_settled(struct core *c, u64 hash, u64 pos, u64 seq) {
+    u32 no = settled_at(c, hash, pos, seq);
+    if (no == ENTRY_NONE) return;
+    c->live_bytes -= entry_size(index_entry(&c->keys, no));
+    arrivals_forget(c, no);
+    window_remove(c, no);
 }
 
 static void message_load_state(struct core *c, struct message *m, const struct rec_message *r) {
@@ -126,7 +136,7 @@ static hx_st apply_message(struct core *c, const struct rec_message *r, u64 pos,
         INVARIANT(8, r->ref.seq + 1 == c->next_seq);
         q->counters.accepted++;
         if (!c->sink && c->first_fresh_seq == 0) c->first_fresh_seq = r->ref.seq;
-        if (r->replaces) replace_settled(c, r->ref.hash, r->replaces);
+        if (r->replaces) replace_settled(c, r->ref.hash, r->replaces, r->replaces_seq);
     }
     no = message_new(c);
     struct message *m = message_at(c, no);
@@ -210,6 +220,7 @@ static hx_st apply_extend(struct core *c, const struct rec_extend *r, struct err
     bool revived = m->place != PLACE_LEASED;
     unplace_message(c, no);
     m->lease_ms = r->lease_ms;
+    m->crashes = r->crashes;
     m->when_ms = c->now.run_ms + r->lease_ms;
     place_message(c, no, PLACE_LEASED, false);
     if (revived) {
@@ -276,22 +287,12 @@ static void count_settle(struct queue *q, const struct rec_settle *r) {
     if (r->state == STATE_CANCELLED) q->counters.cancelled++;
 }
 
-/* Moved or amended: the entry that pointed at the old record. */
-static u32 settled_at(const struct core *c, u64 hash, u64 pos) {
-    struct index_cursor cursor = {0};
-    for (u32 no; (no = index_find(&c->keys, hash, &cursor)) != ENTRY_NONE;) {
-        const struct entry *e = index_entry(&c->keys, no);
-        if (e->kind == ENTRY_SETTLED && e->at == pos) return no;
-    }
-    return ENTRY_NONE;
-}
-
 static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u64 size) {
     struct queue *q = queue_touch(c, r->ref.queue);
     if (r->ref.seq >= c->next_seq) c->next_seq = r->ref.seq + 1;
     if (r->fence > c->fence) c->fence = r->fence;
     if (!r->carried) count_settle(q, r);
-    u32 entry = r->carried ? settled_at(c, r->ref.hash, r->from_pos) : ENTRY_NONE;
+    u32 entry = r->carried ? settled_at(c, r->ref.hash, r->from_pos, r->ref.seq) : ENTRY_NONE;
     if (entry != ENTRY_NONE) {
         entry_move(c, index_entry(&c->keys, entry), size);
         index_entry(&c->keys, entry)->at = pos;
@@ -314,6 +315,7 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u
     e->kind = ENTRY_SETTLED;
     e->at = pos;
     e->queue = r->ref.queue;
+    e->seq_low = r->ref.seq & SEQ_LOW_MASK;
     e->settled_run_ms = (u64)r->settled_run_ms & (((u64)1 << 48) - 1);
     entry_move(c, e, size);
     window_add(c, entry);

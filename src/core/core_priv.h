@@ -143,7 +143,7 @@ struct core {
     struct history scratch; /* a message's history as the record being decided will have it */
 };
 
-#define RUN_UNSET INT64_MIN
+#define SEQ_LOW_MASK 0xfffu
 
 static inline struct message *message_at(const struct core *c, u32 no) {
     return &c->message_chunks[no >> MESSAGE_CHUNK_BITS][no & (MESSAGE_CHUNK - 1)];

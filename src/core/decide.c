@@ -44,6 +44,7 @@ enum send_verdict core_send(struct core *c, struct core_now now, const struct se
         .due_ms = in->delay_ms > 0 ? now.delay_ms + in->delay_ms : 0,
         .ttl_ms = in->ttl_ms > 0 ? now.delay_ms + in->ttl_ms : 0,
         .replaces = gone ? seen->at.pos : 0,
+        .replaces_seq = gone ? seen->settle->ref.seq : 0,
         .key = in->key,
         .group = in->group,
         .content_type = in->content_type,
@@ -127,6 +128,11 @@ enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struc
 
 /* ---- receive */
 
+/* Its time to live ended before the work was started. */
+static bool out_of_time(const struct core *c, const struct message *m) {
+    return m->ttl_ms && m->ttl_ms <= c->now.delay_ms && m->attempts == 0;
+}
+
 u32 core_next_ready(const struct core *c, u16 queue) {
     const struct queue *q = queue_at(c, queue);
     return q->paused ? MESSAGE_NONE : q->places[PLACE_READY].head;
@@ -139,7 +145,7 @@ enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, 
     const struct message *m = message_at(c, message);
     INVARIANT(2, m->place == PLACE_READY);
     INVARIANT(6, !is_behind(c, message));
-    if (m->ttl_ms && m->ttl_ms <= now.delay_ms && m->attempts == 0) {
+    if (out_of_time(c, m)) {
         struct seen seen = {.at = {.message = message}, .message = base};
         core_cancel(c, now, &seen, SL("ttl"));
         return LEASE_TTL_OVER;
@@ -192,6 +198,11 @@ static u16 attempts_spent(const struct message *m) {
     return (u16)(m->attempts + (reservation ? 1 : 0));
 }
 
+/* The lease ran out and was taken for a crash. Whoever speaks up with its token has not crashed. */
+static u16 crashes_after_all(const struct message *m) {
+    return (u16)(m->crashes - (m->ended == ENDED_EXPIRED && m->crashes > 0 ? 1 : 0));
+}
+
 static enum settle_verdict settle_with(struct core *c, const struct settle_in *in, const struct seen *seen,
                                        enum state state, struct settle_out *out) {
     const struct message *m = message_at(c, seen->at.message);
@@ -200,6 +211,7 @@ static enum settle_verdict settle_with(struct core *c, const struct settle_in *i
     struct history *h = scratch_history(c, slice_of(m->history.p, m->history.len));
     enum ended ended = state == STATE_DONE ? ENDED_ACKED : ENDED_NACKED;
     r.settle.attempts = attempts_spent(m);
+    r.settle.crashes = crashes_after_all(m);
     history_end(h, m->fence, c->now.wall_ms, (u8)ended, (u8)in->failure_class, in->reason);
     history_set_attempt(h, m->fence, r.settle.attempts);
     note_effect(h, in->effect_id);
@@ -227,6 +239,7 @@ static enum settle_verdict nack(struct core *c, const struct settle_in *in, cons
     r.ret.failure_class = (u8)in->failure_class;
     r.ret.reason = in->reason;
     r.ret.attempts = attempts_spent(m);
+    r.ret.crashes = crashes_after_all(m);
     u16 *count = in->failure_class == CLASS_UNKNOWN ? &r.ret.unknowns : &r.ret.failures;
     u16 limit = in->failure_class == CLASS_UNKNOWN ? rules->unknown_attempts : rules->transient_attempts;
     ++*count;
@@ -253,6 +266,7 @@ static enum settle_verdict extend(struct core *c, const struct message *m, u32 l
         .fence = m->fence,
         .at_ms = c->now.wall_ms,
         .lease_ms = lease_ms ? lease_ms : m->lease_ms,
+        .crashes = crashes_after_all(m),
     };
     if (!room_for(c, c->sink->cost(record_size_max(&r)))) return SETTLE_FULL;
     core_emit(c, &r);
@@ -301,11 +315,8 @@ static enum settle_verdict step(struct core *c, const struct message *m, const s
 static enum settle_verdict release(struct core *c, const struct message *m, struct settle_out *out) {
     struct record r = return_record(c, m, ENDED_RELEASED);
     if (!room_for(c, c->sink->cost(record_size_max(&r)) + lease_room(c))) return SETTLE_FULL;
-    if (m->ended == ENDED_EXPIRED && r.ret.crashes > 0 && r.ret.attempts > 0) {
-        /* It ran out and was taken for a crash; now the consumer vouches that nothing was done. */
-        r.ret.crashes--;
-        r.ret.attempts--;
-    }
+    r.ret.crashes = crashes_after_all(m);
+    if (m->ended == ENDED_EXPIRED && r.ret.attempts > 0) r.ret.attempts--;
     give_back(&r, m);
     u32 no = (u32)entry_of(c, m)->at;
     core_emit(c, &r);
@@ -314,12 +325,21 @@ static enum settle_verdict release(struct core *c, const struct message *m, stru
     return SETTLE_OK;
 }
 
+static enum settle_verdict too_late(struct core *c, const struct seen *seen, struct settle_out *out) {
+    core_cancel(c, c->now, seen, SL("ttl"));
+    out->state = STATE_CANCELLED;
+    return SETTLE_SETTLED;
+}
+
 static enum settle_verdict settle_live(struct core *c, const struct settle_in *in, const struct seen *seen,
                                        struct settle_out *out) {
     const struct message *m = message_at(c, seen->at.message);
     out->state = message_state(m);
     if (in->fence != m->fence) return SETTLE_FENCED;
-    if (in->verb == VERB_NACK && m->ended == ENDED_NACKED) return SETTLE_DUPLICATE;
+    if (in->verb == VERB_NACK && m->ended == ENDED_NACKED) {
+        if (m->due_ms > c->now.delay_ms) out->due_ms = m->due_ms - c->now.delay_ms;
+        return SETTLE_DUPLICATE;
+    }
     if (in->verb == VERB_RELEASE && m->ended == ENDED_RELEASED) return SETTLE_DUPLICATE;
     if (m->ended != ENDED_OPEN && m->ended != ENDED_EXPIRED && m->ended != ENDED_LAPSED) return SETTLE_SETTLED; /* the token died by its own call */
     switch (in->verb) {
@@ -327,7 +347,7 @@ static enum settle_verdict settle_live(struct core *c, const struct settle_in *i
     case VERB_NACK: return nack(c, in, seen, out);
     case VERB_EXTEND: return extend(c, m, in->lease_ms, out);
     case VERB_STEP: return step(c, m, in, out);
-    case VERB_START: return start(c, m, out);
+    case VERB_START: return out_of_time(c, m) ? too_late(c, seen, out) : start(c, m, out);
     case VERB_RELEASE: return release(c, m, out);
     }
     CHECK(!"a verb");
@@ -401,7 +421,7 @@ static bool carry_message(struct core *c, const struct rec_message *old, u64 pos
     const struct message *m = message_at(c, no);
     struct record r = {.type = REC_MESSAGE, .message = *old};
     r.message.carried = true;
-    r.message.replaces = 0;
+    r.message.replaces = r.message.replaces_seq = 0;
     r.message.due_ms = m->due_ms;
     r.message.state = (u8)message_state(m);
     r.message.ended = m->ended;

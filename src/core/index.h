@@ -32,7 +32,7 @@ struct entry {
     u64 kind : 2;
     u64 has_arrivals : 1; /* the arrivals table knows more about this key */
     u64 bucketed : 1;     /* linked into a window bucket */
-    u64 spare : 12;
+    u64 seq_low : 12; /* settled: low bits of the admission number */
     u16 queue;
     u16 size32; /* size of the record at `at` in 32-byte units, saturating: for accounting and to read it in one go */
     u32 next;   /* free list, or the window bucket's list */

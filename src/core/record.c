@@ -158,6 +158,7 @@ static void io_message(struct io *io, struct rec_message *m) {
         io_i64(io, &m->due_ms);
         io_i64(io, &m->ttl_ms);
         io_u64(io, &m->replaces);
+        io_u64(io, &m->replaces_seq);
     }
     io_short(io, &m->key);
     io_short(io, &m->group);
@@ -271,6 +272,7 @@ static void io_record(struct io *io, struct record *r) {
         io_u64(io, &r->extend.fence);
         io_i64(io, &r->extend.at_ms);
         io_u32(io, &r->extend.lease_ms);
+        io_u16(io, &r->extend.crashes);
         break;
     case REC_RETURN: io_return(io, &r->ret); break;
     case REC_STEP:

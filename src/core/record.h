@@ -135,7 +135,7 @@ struct rec_message {
     u64 fingerprint;
     i64 first_seen_ms;         /* wall clock */
     i64 due_ms, ttl_ms;        /* delay clock; 0: at once, none */
-    u64 replaces;              /* position of the settle record of the same key, past its window; 0: none */
+    u64 replaces, replaces_seq; /* position and seq of the settle record of the same key, past its window; 0: none */
     slice key, group, content_type, attrs, traceparent, tracestate, request_id, payload;
     bool carried;              /* the rest is zero in a fresh one */
     u8 state;                  /* PENDING, LEASED, HELD, DEAD */
@@ -168,6 +168,7 @@ struct rec_extend {
     u64 fence;
     i64 at_ms;
     u32 lease_ms;
+    u16 crashes; /* after it: a consumer that comes back has not crashed */
 };
 
 struct rec_return {

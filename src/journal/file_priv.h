@@ -10,6 +10,8 @@
  *   read.c     reads one record, scans a segment
  *   map.c      durable records through memory, without a system call
  *   verify.c   explains a directory to a person
+ *   segment.c  segment and spare files: names, heads, the list
+ *   mark.c     the mark's two slots
  *   format.c   the bytes
  *
  * Three parties touch a journal: the loop (the caller), the committer and the groomer. Without threads ("manual") they

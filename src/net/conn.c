@@ -190,75 +190,6 @@ static void settle(struct http_conn *c) {
 
 /* ---- replies */
 
-#define STATUS_LINES(X)                                                                                                \
-    X(200, "OK")                                                                                                       \
-    X(201, "Created")                                                                                                  \
-    X(202, "Accepted")                                                                                                 \
-    X(204, "No Content")                                                                                               \
-    X(304, "Not Modified")                                                                                             \
-    X(400, "Bad Request")                                                                                              \
-    X(401, "Unauthorized")                                                                                             \
-    X(403, "Forbidden")                                                                                                \
-    X(404, "Not Found")                                                                                                \
-    X(405, "Method Not Allowed")                                                                                       \
-    X(406, "Not Acceptable")                                                                                           \
-    X(408, "Request Timeout")                                                                                          \
-    X(409, "Conflict")                                                                                                 \
-    X(410, "Gone")                                                                                                     \
-    X(411, "Length Required")                                                                                          \
-    X(412, "Precondition Failed")                                                                                      \
-    X(413, "Content Too Large")                                                                                        \
-    X(414, "URI Too Long")                                                                                             \
-    X(415, "Unsupported Media Type")                                                                                   \
-    X(417, "Expectation Failed")                                                                                       \
-    X(422, "Unprocessable Content")                                                                                    \
-    X(428, "Precondition Required")                                                                                    \
-    X(429, "Too Many Requests")                                                                                        \
-    X(431, "Request Header Fields Too Large")                                                                          \
-    X(500, "Internal Server Error")                                                                                    \
-    X(501, "Not Implemented")                                                                                          \
-    X(503, "Service Unavailable")                                                                                      \
-    X(505, "HTTP Version Not Supported")                                                                               \
-    X(507, "Insufficient Storage")
-
-#define STATUS_SLICE(number, text) [number - 200] = SL("HTTP/1.1 " #number " " text "\r\n"),
-static const slice status_lines[400] = {STATUS_LINES(STATUS_SLICE)};
-#undef STATUS_SLICE
-
-static void put_status(struct buf *b, u16 status) {
-    CHECK(status >= 200 && status < 600);
-    slice line = status_lines[status - 200];
-    if (line.n)
-        buf_slice_add(b, line);
-    else
-        buf_printf(b, "HTTP/1.1 %u Other\r\n", (unsigned)status);
-}
-
-/* A stored content type comes from a user: it must not be able to write header lines of its own. */
-static void put_content_type(struct buf *b, slice type) {
-    if (type.n == 0) return;
-    if (has_control(type)) type = SL("application/octet-stream");
-    buf_lit(b, "Content-Type: ");
-    buf_slice_add(b, type);
-    buf_lit(b, "\r\n");
-}
-
-static void put_reply(struct buf *b, const struct http_reply *reply, slice connection, bool head_only) {
-    bool bodiless = reply->status == 204 || reply->status == 304;
-    buf_grow(b, 192 + reply->content_type.n + reply->fields.n + reply->body.n);
-    put_status(b, reply->status);
-    put_content_type(b, reply->content_type);
-    buf_slice_add(b, reply->fields);
-    buf_slice_add(b, connection);
-    if (!bodiless) {
-        buf_lit(b, "Content-Length: ");
-        buf_dec(b, reply->body.n);
-        buf_lit(b, "\r\n");
-    }
-    buf_lit(b, "\r\n");
-    if (!bodiless && !head_only) buf_slice_add(b, reply->body);
-}
-
 /* Begin appending to the connection's output; end with queue_end. */
 static struct buf *queue_begin(struct http_conn *c) {
     if (!c->out) {
@@ -287,7 +218,7 @@ static void queue_reply(struct http_conn *c, const struct http_reply *reply) {
     bool last = reply->close || !c->keep_alive || s->draining;
     struct buf *b = queue_begin(c);
     size_t before = b->len;
-    put_reply(b, reply, last ? close : c->http11 ? none : keep, c->head_only);
+    http_reply_put(b, reply, last ? close : c->http11 ? none : keep, c->head_only);
     queue_end(c, before, reply->after, reply->receipt);
     s->stats.replies++;
     if (last) c->closing = true;
@@ -313,47 +244,9 @@ void *http_conn_user(struct http_conn *c) {
     return c->user;
 }
 
-static const char *error_code(u16 status) {
-    switch (status) {
-    case 408:
-        return "timeout";
-    case 413:
-        return "too_large";
-    case 414:
-        return "target_too_long";
-    case 417:
-        return "expectation_failed";
-    case 431:
-        return "head_too_large";
-    case 501:
-        return "not_implemented";
-    case 503:
-        return "overloaded";
-    case 505:
-        return "version_not_supported";
-    default:
-        return "bad_request";
-    }
-}
-
-static struct http_reply error_reply(struct http_server *s, u16 status, const char *detail) {
-    buf_reset(&s->error_body);
-    s->handler.render_error(s->handler.ctx, status, error_code(status), detail, &s->error_body);
-    return (struct http_reply){.status = status,
-                               .content_type = SL("application/problem+json"),
-                               .fields = status == 503 ? SL("Retry-After: 1\r\n") : (slice){0},
-                               .body = buf_slice(&s->error_body),
-                               .close = true};
-}
-
-void http_error_text(struct http_server *s, u16 status, const char *detail, struct buf *out) {
-    struct http_reply reply = error_reply(s, status, detail);
-    put_reply(out, &reply, SL("Connection: close\r\n"), false);
-}
-
 /* Answer an error of framing, size or time, after which this connection's bytes mean nothing any more. */
 static void fail(struct http_conn *c, u16 status, const char *detail) {
-    struct http_reply reply = error_reply(c->server, status, detail);
+    struct http_reply reply = http_reply_error(c->server, status, detail);
     queue_reply(c, &reply);
 }
 

@@ -10,9 +10,9 @@
 
 #include "base/base.h"
 
-#define HTTP_LINE_MAX    8192u  /* request line: 414 */
-#define HTTP_HEAD_MAX    16384u /* header section: 431 */
-#define HTTP_FIELDS_MAX  100u   /* header fields: 431 */
+#define HTTP_LINE_MAX   8192u  /* request line: 414 */
+#define HTTP_HEAD_MAX   16384u /* header section: 431 */
+#define HTTP_FIELDS_MAX 100u   /* header fields: 431 */
 
 enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_PUT, HTTP_DELETE, HTTP_OPTIONS, HTTP_PATCH, HTTP_OTHER };
 
@@ -28,14 +28,14 @@ struct http_request {
     struct http_field *fields;
     size_t field_count;
     slice body;
-    u64 body_length;  /* declared length when known at head time (body_limit call), else body.n */
+    u64 body_length; /* declared length when known at head time (body_limit call), else body.n */
     bool chunked;
 };
 
 /* The value of a field by case-insensitive name. Returns how many such fields there are; *value is the first. */
 size_t http_field_get(const struct http_request *req, slice name, slice *value);
-/* A query parameter, percent-decoded into `scratch` when needed. false if absent; *bad is set when it is given twice
- * or badly encoded. */
+/* A query parameter, percent-decoded into `scratch` when needed (then *value points there: use it before scratch grows
+ * again). false if absent; *bad is set when it is given twice or badly encoded, and never cleared. */
 bool http_query_get(const struct http_request *req, slice name, struct buf *scratch, slice *value, bool *bad);
 
 struct http_reply {
@@ -71,22 +71,25 @@ struct http_handler {
 void http_conn_set_user(struct http_conn *conn, void *user);
 void *http_conn_user(struct http_conn *conn);
 
+/* From inside on_request, another connection's on_request, a timer, anywhere on the loop's thread. Everything in
+ * `reply` is copied. on_request is never called from inside it. */
 void http_respond(struct http_conn *conn, const struct http_reply *reply);
 
 /* 0 means the default. */
 struct http_limits {
-    u32 connections_max;     /* default 10000; above: accept and close, or stop accepting at EMFILE */
-    u64 buffered_max;        /* bytes of unfinished requests over all connections; above: 503. Default 256 MiB */
-    u32 head_ms, idle_ms;    /* defaults 10000, 60000 */
-    u32 write_ms;            /* a client that takes nothing of its replies for so long is dropped. Default 60000 */
-    u32 body_bytes_per_s;    /* default 500, measured after the grace */
-    u32 body_grace_ms;       /* default 5000 */
+    u32 connections_max;  /* default 10000; above: accept and close, or stop accepting at EMFILE */
+    u64 buffered_max;     /* bytes of unfinished requests and unsent replies together; above: 503. Default 256 MiB */
+    u32 head_ms, idle_ms; /* defaults 10000, 60000 */
+    u32 write_ms;         /* a client that takes nothing of its replies for so long is dropped. Default 60000 */
+    u32 body_bytes_per_s; /* default 500, measured after the grace */
+    u32 body_grace_ms;    /* default 5000 */
 };
 
 struct http_server;
 struct uv_loop_s;
 
-/* Starts listening. host must be a numeric address ("127.0.0.1", "::1"); port 0 picks one. */
+/* Starts listening. host must be a numeric address ("127.0.0.1", "::1"); port 0 picks one. After a failure, too, the
+ * loop must run once more before everything is freed. */
 hx_st http_server_open(struct uv_loop_s *loop, const char *host, u16 port, const struct http_limits *limits,
                        const struct http_handler *handler, struct http_server **out, struct errbuf *err);
 u16 http_server_port(const struct http_server *s);
@@ -98,7 +101,8 @@ void http_server_pause_reading(struct http_server *s, bool paused);
 void http_server_drain(struct http_server *s, u32 grace_ms, void (*on_closed)(void *ctx), void *ctx);
 /* No reply leaves from here on (P7). */
 void http_server_silence(struct http_server *s);
-/* Close handles; memory is freed when the loop has run once more. */
+/* Close handles, at once and whatever is under way: requests not yet answered are reported gone, receipts not yet told
+ * get their fate. Memory is freed when the loop has run once more. */
 void http_server_close(struct http_server *s);
 
 struct http_server_stats {

@@ -20,7 +20,7 @@ void http_out_reset(struct http_out *o) {
 }
 
 static struct http_mark *new_mark(struct http_out *o) {
-    if (o->count == o->cap && o->first > o->cap / 2) {
+    if (o->marks && o->count == o->cap && o->first > o->cap / 2) {
         memmove(o->marks, o->marks + o->first, (o->count - o->first) * sizeof *o->marks);
         o->count -= o->first;
         o->held -= o->first;

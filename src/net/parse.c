@@ -125,7 +125,8 @@ static enum http_parse version(struct reader *r) {
         if (*want == 'd' ? !is(*r->p, DIGIT) : *r->p != *want)
             return refuse(r, "the request line does not end in an HTTP version");
     }
-    if (start[5] != '1' || start[7] > '1') return bad(r->error, 505, "of HTTP only the versions 1.1 and 1.0 are spoken here");
+    if (start[5] != '1' || start[7] > '1')
+        return bad(r->error, 505, "of HTTP only the versions 1.1 and 1.0 are spoken here");
     r->http11 = start[7] == '1';
     return HTTP_PARSE_OK;
 }

@@ -291,7 +291,8 @@ static void refuse_peer(uv_handle_t *h, struct sockets *s) {
     struct buf text = {0};
     s->core.stats.refused++;
     if (!s->core.silent) {
-        http_error_text(&s->core, 503, "the server has as many connections as it may", &text);
+        struct http_reply reply = http_reply_error(&s->core, 503, "the server has as many connections as it may");
+        http_reply_put(&text, &reply, SL("Connection: close\r\n"), false);
         uv_buf_t buf = {.base = text.p, .len = text.len};
         uv_try_write((uv_stream_t *)h, &buf, 1);
     }

@@ -1,5 +1,7 @@
-/* The family side of the HTTP server. Three files, split by what they know:
+/* The family side of the HTTP server. The files, split by what they know:
  *
+ *   parse.c   one message (parse.h)
+ *   reply.c   how a reply is spelled
  *   out.c     a connection's replies: bytes in order, and up to where they may leave
  *   conn.c    a connection's protocol: bytes in, requests out, replies in, when to close
  *   server.c  the sockets: libuv, the turn, the clock tick. Nothing else sees libuv
@@ -12,10 +14,10 @@
 #include "net/parse.h"
 
 #define HTTP_READ_BYTES    (256u << 10) /* the one read buffer all connections share */
-#define HTTP_HEADROOM      (32u << 10) /* room in front of it for an unfinished head (HTTP_LINE_MAX + HTTP_HEAD_MAX fit) */
-#define HTTP_WAITING_BYTES (64u << 10) /* input taken in behind a request that is answered later */
-#define HTTP_UNSENT_PAUSE  (1u << 20)  /* unsent replies at which a connection's requests are left unread */
-#define HTTP_PIECE_BYTES   (16u << 10) /* what waits inside libuv for a full socket to drain */
+#define HTTP_HEADROOM      (32u << 10)  /* room in front of it for an unfinished head */
+#define HTTP_WAITING_BYTES (64u << 10)  /* input taken in behind a request that is answered later */
+#define HTTP_UNSENT_PAUSE  (1u << 20)   /* unsent replies at which a connection's requests are left unread */
+#define HTTP_PIECE_BYTES   (16u << 10)  /* what waits inside libuv for a full socket to drain */
 
 /* Intrusive lists. A link outside any list points to itself. */
 struct http_link {
@@ -162,8 +164,12 @@ void http_conn_tick(struct http_conn *c);
 void http_conn_drain(struct http_conn *c);
 /* How many bytes the next read may bring. */
 size_t http_conn_read_room(const struct http_conn *c);
-/* A whole reply outside any connection's state, for one that is not taken in. */
-void http_error_text(struct http_server *s, u16 status, const char *detail, struct buf *out);
+/* ---- reply.c */
+
+/* `connection` is the Connection header line, or empty. */
+void http_reply_put(struct buf *b, const struct http_reply *reply, slice connection, bool head_only);
+/* An error of the server's own. Its body is valid until the next one is made. */
+struct http_reply http_reply_error(struct http_server *s, u16 status, const char *detail);
 
 /* ---- server.c */
 

@@ -144,6 +144,16 @@ def an_expired_newest_token_still_settles(h):
 
 
 @good
+def a_late_nack_comes_after_the_crash_was_counted(h):
+    h.send("a")
+    t = h.recv("a")
+    h.wait(1500)
+    h.nack(t, "transient")
+    h.wait(1500)
+    h.ack(h.recv("a", crashes=1, failures=1))
+
+
+@good
 def conflicts_are_refused_and_leave_no_trace(h):
     h.send("a")
     h.send("a", value="other", phase="fail", code="key_reused")

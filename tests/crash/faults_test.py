@@ -299,6 +299,32 @@ def tear_last_unknown(data, ledger):
 
 
 @promise
+def a_directory_whose_making_was_interrupted_is_finished_by_the_next_start(directory):
+    disk = mounted(directory, "tmpfs", "-o", "size=200m", "tmpfs")
+    points = [(call, n) for call, short, long in (("openat", (6, 8, 10), 40), ("pwrite64", (1, 7, 9, 10, 11, 12), 30),
+                                                  ("fdatasync", (1, 2, 3, 4), 10), ("fsync", (1, 2, 3), 10),
+                                                  ("renameat", (1, 2), 5), ("fallocate", (1, 2), 5))
+              for n in indexes(short, long)]
+    interrupted = 0
+    for call, n in points:
+        broker, ledger = broker_on(disk, directory), Ledger()
+        broker.wrapper = strace(f"trace={call}", f"inject={call}:signal=SIGKILL:when={n}")
+        try:
+            broker.start()
+        except NotReady:
+            interrupted += 1
+        broker.kill()
+        broker.wrapper = []
+        ledger.work(broker.start().client(), 3)
+        broker.kill()
+        ledger.verify(broker.start().client())
+        broker.kill()
+        shutil.rmtree(broker.data)
+    complain(f"interrupted {interrupted} of {len(points)} times")
+    check(interrupted >= 8, f"only {interrupted} of {len(points)} starts were interrupted")
+
+
+@promise
 def a_flipped_bit_below_the_tail_is_refused_with_file_and_offset(directory):
     broker, ledger = new_broker(data_in(directory)).start(), Ledger()
     marker = b"the-one-to-damage-" + os.urandom(16).hex().encode()

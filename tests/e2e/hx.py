@@ -28,8 +28,8 @@ RFC3339 = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
 
 
 class Reply:
-    def __init__(self, status, headers, body):
-        self.status, self.headers, self.body = status, headers, body
+    def __init__(self, line, headers, body):
+        self.line, self.status, self.headers, self.body = line, int(line[9:12]), headers, body
 
     def header(self, name, default=None):
         values = self.all(name)
@@ -99,19 +99,19 @@ class Conn:
         return out
 
     def head(self):
+        """The next status line and header fields."""
         while b"\r\n\r\n" not in self.data:
             assert self.more(), f"closed before a whole head: {self.data[:200]!r}"
         head, self.data = self.data.split(b"\r\n\r\n", 1)
         lines = head.decode("latin-1").split("\r\n")
         assert re.match(r"^HTTP/1\.1 \d{3} ", lines[0]), lines[0]
-        return int(lines[0][9:12]), [tuple(part.strip() for part in line.split(":", 1)) for line in lines[1:]]
+        return lines[0], [tuple(part.strip() for part in line.split(":", 1)) for line in lines[1:]]
 
     def reply(self, to_head=False):
-        status, headers = self.head()
-        reply = Reply(status, headers, b"")
-        if not to_head and status not in (204, 304) and status >= 200:
+        reply = Reply(*self.head(), b"")
+        if not to_head and reply.status not in (204, 304) and reply.status >= 200:
             length = reply.header("Content-Length")
-            assert length is not None, f"no Content-Length: {headers}"
+            assert length is not None, f"no Content-Length: {reply.headers}"
             reply.body = self.take(int(length))
         return reply
 

@@ -170,13 +170,13 @@ def a_transient_failure_is_tried_again_after_a_backoff_that_doubles(q):
     got = nack(m, "transient", reason="timeout")
     members(got, state="pending", id=m["id"], key="k")
     wait = stamp(got["not_before"]) - time.time()
-    assert 0.5 < wait <= 1.3, f"the first backoff is 1 s and at most a quarter more, not {wait}"
+    assert 0.2 < wait <= 1.3, f"the first backoff is 1 s and at most a quarter more, not {wait}"
     same(hx.broker.receive(q), [])
     m = hx.broker.one(q)
     assert time.monotonic() - began >= 0.98
     members(m, attempt=2, failures=1, crashes=0, delivery="retry")
     wait = stamp(nack(m, "transient")["not_before"]) - time.time()
-    assert 1.5 < wait <= 2.6, f"the second backoff is 2 s and at most a quarter more, not {wait}"
+    assert 1.2 < wait <= 2.6, f"the second backoff is 2 s and at most a quarter more, not {wait}"
     first, second = hx.broker.key(q, "k")["attempts"]
     members(first, attempt=1, reason="timeout", **{"class": "transient"})
     members(second, attempt=2, **{"class": "transient"})
@@ -232,7 +232,7 @@ def a_delay_is_a_floor_under_the_backoff(q):
     m = leased(q, "long")
     assert stamp(nack(m, "transient", delay="10m")["not_before"]) - time.time() > 590
     m = leased(q, "short")
-    assert stamp(nack(m, "transient", delay="1ms")["not_before"]) - time.time() > 0.5
+    assert stamp(nack(m, "transient", delay="1ms")["not_before"]) - time.time() > 0.2
     m = leased(q, "number")
     assert stamp(nack(m, "unknown", delay=600)["not_before"]) - time.time() > 590
 
@@ -257,8 +257,10 @@ def a_nack_wants_one_of_the_five_classes(q):
 @test
 def the_same_nack_again_gets_the_stored_answer(q):
     m = leased(q)
-    nack(m, "transient", delay="10m")
-    members(nack(m, "transient", delay="10m"), state="pending", duplicate=True)
+    first = nack(m, "transient", delay="10m")
+    again = nack(m, "transient", delay="10m")
+    members(again, state="pending", duplicate=True)
+    assert abs(stamp(again["not_before"]) - stamp(first["not_before"])) < 0.1, (first, again)
     members(hx.broker.key(q, "k"), failures=1)
     m = leased(q, "k2")
     nack(m, "rejected", result="first")
@@ -377,9 +379,9 @@ def a_late_nack_is_a_failure_and_no_crash(q):
 @test
 def a_reservation_cannot_be_started_after_its_ttl(q):
     # "Not at all unless started by then", and a reservation is not started.
-    hx.broker.put(q, "k", headers=[("Hapax-Ttl", "500ms")])
+    hx.broker.put(q, "k", headers=[("Hapax-Ttl", "1s")])
     m = hx.broker.one(q, start="explicit", lease="30s")
-    same(hx.broker.receive(q, wait="700ms"), [])
+    same(hx.broker.receive(q, wait="1200ms"), [])
     members(problem(hx.broker.settle("start", m), 409, "settled"), state="cancelled")
     members(hx.broker.key(q, "k"), state="cancelled")
 
@@ -600,7 +602,7 @@ def a_retried_head_holds_back_its_group_and_no_other(q):
 
 @test
 def a_delayed_head_holds_back_its_group(q):
-    got = hx.broker.batch(q, [{"key": "a1", "payload": "", "group": "a", "delay": "600ms"}, {"key": "a2", "payload": "", "group": "a"}]).lines()
+    got = hx.broker.batch(q, [{"key": "a1", "payload": "", "group": "a", "delay": "1s"}, {"key": "a2", "payload": "", "group": "a"}]).lines()
     same({g["status"] for g in got}, {202})
     same(hx.broker.receive(q, max=10), [])
     first = hx.broker.one(q, max=10)

@@ -18,6 +18,7 @@ import os
 import pwd
 import select
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -173,6 +174,8 @@ class Server:
                 raise RuntimeError("%s failed:\n%s" % (argv, f.read().decode()))
 
     def __enter__(self):
+        # Whoever stops a test with SIGTERM gets the server stopped, too.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
             self._tool("initdb", "-D", self.data, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "-N")
             with open(os.path.join(self.data, "postgresql.conf"), "a") as f:
@@ -185,7 +188,8 @@ class Server:
 
     def __exit__(self, *_):
         try:
-            self.stop("immediate")
+            if os.path.exists(os.path.join(self.data, "postmaster.pid")):
+                self.stop("immediate")
         finally:
             shutil.rmtree(self.home, ignore_errors=True)
 

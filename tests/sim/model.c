@@ -379,9 +379,10 @@ static bool any_cut(const struct model *m) {
     return false;
 }
 
-static void stretch_add(struct model *m, u32 slot, u64 from, u64 to, struct message *msg, const struct set *set) {
+static void stretch_add(struct model *m, u32 slot, u64 from, u64 to, struct message *msg, const struct set *set,
+                        i64 dups) {
     struct stretch *s = arena_alloc(m->arena, sizeof *s);
-    *s = (struct stretch){.next = m->stretches, .from = from, .to = to, .slot = slot, .message = msg};
+    *s = (struct stretch){.next = m->stretches, .from = from, .to = to, .slot = slot, .message = msg, .dups = dups};
     if (set) s->set = model_set_copy(m, set);
     m->stretches = s;
 }
@@ -438,19 +439,29 @@ static void no_cut_left(const struct model *m, const char *what, u32 queue, u32 
              (unsigned long long)m->floor, (unsigned long long)m->moves, (int)text.len, text.p);
 }
 
+static void trace_stretch(u32 queue, u32 key, u64 from, u64 to, const struct found *f, const struct set *left) {
+    struct buf text = {0};
+    if (f->message) model_set_describe(f->version->set, &text);
+    trace("  q%u/k%u, cut %llu to %llu: %s; was %.*s", queue, key, (unsigned long long)from, (unsigned long long)to - 1,
+          left->count ? "possible" : "ruled out if it was known", (int)text.len, text.p);
+    buf_free(&text);
+}
+
 void model_census_key(struct model *m, u32 queue, u32 key, const struct http_reply *reply, struct arena *scratch) {
     u32 slot = queue * m->key_count + key;
     struct shown shown = {.scratch = scratch, .full = true};
     if (reply->status != 200 && reply->status != 404) sim_fail("census: status %u for a key", reply->status);
     shown.view = view_of(scratch, reply->body);
     shown.state = view_text(&shown.view, "state");
+    view_i64(&shown.view, "duplicates", &shown.duplicates);
     for (u64 cut = m->floor; cut <= m->moves;) {
         struct found f = key_at(m, m->keys[slot], cut);
         struct set set;
         if (cut_explains(m, &f, reply, &shown, &set))
-            stretch_add(m, slot, cut, f.until, f.message, &set);
+            stretch_add(m, slot, cut, f.until, f.message, &set, shown.duplicates);
         else
             forbid(m, cut, f.until);
+        if (tracing) trace_stretch(queue, key, cut, f.until, &f, &set);
         cut = f.until;
     }
     if (!any_cut(m)) no_cut_left(m, "key", queue, key, reply->body);
@@ -492,6 +503,7 @@ static void adopt(struct model *m, const struct stretch *s) {
         return;
     }
     *slot = msg;
+    msg->dups_shown = s->dups;
     if (msg->version_count == 1 && msg->versions[0].index > m->moves) {
         struct set both = *msg->set; /* a second stretch of the same message */
         for (u32 i = 0; i < s->set->count; i++) model_set_add(&both, &s->set->at[i]);
@@ -518,8 +530,8 @@ static void recount(struct model *m) {
         live_update(m, msg);
         for (u32 p = 0; p < msg->set->count; p++)
             if (msg->set->at[p].fence > m->fence_top) m->fence_top = msg->set->at[p].fence;
-        if (m->clean) continue;
-        if (msg->dup_run > m->sure_run) msg->dups_min = msg->dups_safe;
+        if (!m->clean && msg->dup_run > m->sure_run) msg->dups_min = msg->dups_safe;
+        model_check_duplicates(msg, msg->dups_shown);
     }
 }
 

@@ -55,7 +55,7 @@ struct message {
     struct version *versions;
     u32 version_count, version_cap;
     u64 dups, dups_min, dups_safe;
-    i64 dup_run;
+    i64 dup_run, dups_shown;
     u32 live_at; /* place in the list of those not surely settled, + 1 */
 };
 
@@ -76,6 +76,7 @@ struct stretch {
     u32 slot;
     struct message *message; /* NULL: the key is not known */
     struct set *set;
+    i64 dups;
 };
 
 struct model {
@@ -140,13 +141,14 @@ struct shown {
     struct arena *scratch;
     struct view view;
     slice state;
+    i64 duplicates;
     bool full; /* a key's whole view: counts, steps, attempts too */
 };
 bool model_explain_shown(const struct model *m, const struct message *msg, struct phase *next, void *shown);
 bool model_result_matches(struct arena *scratch, const struct view *v, const struct phase *p);
 bool model_steps_match(struct arena *scratch, const struct view *v, const struct note *steps);
 void model_check_identity(struct model *m, struct message *msg, const struct view *v);
-void model_check_duplicates(struct model *m, struct message *msg, const struct view *v);
+void model_check_duplicates(struct message *msg, i64 shown);
 
 /* model_settle.c */
 void model_answered_settle(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch);

@@ -77,7 +77,8 @@ static void answered_duplicate(struct model *m, struct op *op, const struct send
     model_check_identity(m, msg, v);
     struct shown shown = {.scratch = scratch, .view = *v, .state = view_text(v, "state")};
     saw(op, model_move(m, msg, explain_known_shown, &shown, "duplicate"));
-    model_check_duplicates(m, msg, v);
+    i64 duplicates;
+    if (view_i64(v, "duplicates", &duplicates)) model_check_duplicates(msg, duplicates);
     bool settled = model_phase_settled(&msg->set->at[0]);
     tally.duplicates++;
     tally.duplicates_settled += settled;
@@ -276,7 +277,7 @@ static void answered_key(struct model *m, struct op *op, const struct http_reply
     shown.state = view_text(&shown.view, "state");
     model_check_identity(m, msg, &shown.view);
     saw(op, model_move(m, msg, model_explain_shown, &shown, "shown"));
-    model_check_duplicates(m, msg, &shown.view);
+    if (view_i64(&shown.view, "duplicates", &shown.duplicates)) model_check_duplicates(msg, shown.duplicates);
 }
 
 struct raw_result {

@@ -134,10 +134,12 @@ struct lease {
     uint64_t line;
     int64_t invoke, answered;
     int64_t live_until; /* at least; moved by extends and by settling calls */
+    int64_t runs_out;   /* at the earliest; moved by extends alone */
     int64_t gap_until;  /* after a nack: not before */
     int64_t crashes, failures, steps;
     bool explicit_start, started; /* started: the start call was not refused */
-    bool spent;                   /* nacked or released, known applied */
+    bool spent;                   /* settled, nacked or released, known applied */
+    bool maybe_ran_out;           /* but perhaps not in time */
     bool maybe_spent;             /* the same, unknown */
     bool nack_failure, maybe_nack_failure;
     enum op_kind spent_by;
@@ -509,6 +511,7 @@ static void recv_ok(const struct event *e, const struct call *c) {
                                   .invoke = c->invoke,
                                   .answered = e->time,
                                   .live_until = c->invoke + c->lease_us - slop_us,
+                                  .runs_out = c->invoke + c->lease_us - slop_us,
                                   .crashes = e->crashes,
                                   .failures = e->failures,
                                   .steps = e->steps,
@@ -621,7 +624,7 @@ static void settle_ok(const struct event *e, const struct call *c) {
         lease_ends(l, c);
         break;
     case OP_EXTEND:
-        l->live_until = c->invoke + c->lease_us - slop_us;
+        l->live_until = l->runs_out = c->invoke + c->lease_us - slop_us;
         break;
     case OP_STEP:
         if (!e->dup) l->steps_ok++;
@@ -729,6 +732,9 @@ static void on_outcome(const struct event *e) {
             q->lost_starts += !c->explicit_start;
         }
     } else {
+        struct lease *l = lease_at(c->target);
+        if (!l->spent)
+            l->maybe_ran_out |= e->time > l->runs_out; /* a crash was counted before the call came, perhaps */
         if (e->phase == PH_OK) settle_ok(e, c);
         if (e->phase == PH_INFO) settle_info(e, c);
         if (e->phase == PH_FAIL) settle_fail(e, c);
@@ -909,6 +915,10 @@ static uint32_t *leases_by_fence(void) {
     return from;
 }
 
+static bool maybe_crashed(const struct lease *l) {
+    return l->started && (!l->spent || l->maybe_ran_out);
+}
+
 /* What the earlier leases of a message add up to, carried from lease to lease in the order of fences. */
 struct past {
     uint32_t last; /* the lease before this one, NONE at first */
@@ -938,7 +948,7 @@ static void judge_against_past(const struct lease *l, const struct past *past, c
 
 static void past_add(struct past *past, const struct lease *l, uint32_t index) {
     past->last = index;
-    if (!l->spent && l->started) past->crashes_max++;
+    if (maybe_crashed(l)) past->crashes_max++;
     if (l->maybe_nack_failure) past->failures_max++;
     if (l->nack_failure) past->failures_min++;
     past->steps_min += l->steps_ok;
@@ -1027,7 +1037,7 @@ static void judge_result(const struct message *m) {
 
 static uint64_t crashes_possible(const struct message *m) {
     uint64_t n = queues[m->queue].lost_starts;
-    for (uint32_t i = m->leases; i != NONE; i = lease_at(i)->next) n += !lease_at(i)->spent && lease_at(i)->started;
+    for (uint32_t i = m->leases; i != NONE; i = lease_at(i)->next) n += maybe_crashed(lease_at(i));
     return n;
 }
 

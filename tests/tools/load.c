@@ -117,7 +117,7 @@ struct conn {
     uint32_t cursor; /* of the passes after the chaos */
     /* a consumer's plan */
     struct todo *now, *later;
-    uint32_t now_count, later_count, later_cap;
+    uint32_t now_count, later_count;
     /* listing */
     uint32_t list_step;
     struct bytes list_cursor;
@@ -599,13 +599,16 @@ static const char *list_queue(uint32_t step) {
 }
 
 static void list_sent(struct conn *c) {
-    char path[256];
-    snprintf(path, sizeof path, "/v1/queues/%s/messages?state=%s&limit=100%s%.*s", list_queue(c->list_step),
-             list_states[c->list_step % 4], c->list_cursor.n ? "&cursor=" : "", (int)c->list_cursor.n,
-             c->list_cursor.n ? c->list_cursor.p : "");
+    static struct bytes path;
+    path.n = 0;
+    bytes_format(&path, "/v1/queues/%s/messages?state=%s&limit=100", list_queue(c->list_step),
+                 list_states[c->list_step % 4]);
+    if (c->list_cursor.n) bytes_text(&path, "&cursor=");
+    for (size_t i = 0; i < c->list_cursor.n; i++) bytes_format(&path, "%%%02x", (unsigned char)c->list_cursor.p[i]);
+    bytes_add(&path, "", 1);
     call_add(c, OP_LIST);
     c->shape = SHAPE_LIST;
-    request_add(c, "GET", path, NULL, (struct text){NULL, 0});
+    request_add(c, "GET", path.p, NULL, (struct text){NULL, 0});
 }
 
 /* Answers. */

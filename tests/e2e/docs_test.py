@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""docs/HTTP.md: nothing the broker has is missing, nothing it lacks is promised, and every example is what happens."""
+import os
+import re
+import shlex
+
+import hx
+from hx import same, test
+
+PAGE = open(os.path.join(hx.ROOT, "docs", "HTTP.md"), encoding="utf-8").read()
+ADDRESS = "http://127.0.0.1:4279"
+
+
+def table(name, pattern):
+    return re.findall(pattern, open(os.path.join(hx.ROOT, "src", "broker", name)).read(), re.M)
+
+
+@test
+def every_problem_is_in_the_table_as_the_broker_has_it():
+    have = re.findall(r"^\| `(\w+)` \| (\d{3}) \| (yes|no) \| (.+) \|$", PAGE, re.M)
+    want = [(code, status, "yes" if retryable == "true" else "no", title) for code, status, retryable, title in
+            table("problem.def", r'^PROBLEM\((\w+), (\d+), (\w+), "(.*)"\)$')]
+    assert len(want) > 20
+    same(sorted(have), sorted(want))
+
+
+@test
+def every_route_is_in_the_table_and_no_other():
+    have = [(method, re.sub(r"\{\w+\}", "*", path)) for method, path in re.findall(r"^\| `([A-Z]+) /([^`?]*)` \|", PAGE, re.M)]
+    want = table("route.def", r'^ROUTE\(HTTP_(\w+), "(.*?)"')
+    assert len(want) > 20
+    same(sorted(have), sorted(want))
+
+
+@test
+def every_route_has_its_own_words_below_the_table():
+    text = PAGE[PAGE.index("## How things are written"):]
+    for method, path in table("route.def", r'^ROUTE\(HTTP_(\w+), "(.*?)"'):
+        pattern = re.escape(f"`{method} /{path}").replace(r"\*", r"\{\w+\}") + r"[`?]"
+        assert re.search(pattern, text), f"{method} /{path}"
+
+
+@test
+def every_link_inside_the_page_leads_somewhere():
+    anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"^#+ (.+)$", PAGE, re.M)}
+    same({link for link in re.findall(r"\]\(#([^)]+)\)", PAGE)} - anchors, set())
+
+
+# ---- the examples
+
+def examples():
+    """(command, expected text) of every console block, in order."""
+    for block in re.findall(r"^```console\n(.*?)^```$", PAGE, re.M | re.S):
+        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            command, _, expected = part.partition("\n")
+            yield command, expected
+
+
+def curl(command, known):
+    """The few of curl's ways the page uses; needs no curl."""
+    for name, value in known.items():
+        command = command.replace("$" + name, value)
+    command = re.sub(r"\$'([^']*)'", lambda m: shlex.quote(m.group(1).replace("\\n", "\n")), command)
+    words = shlex.split(command)
+    same(words[:2], ["curl", "-i"])
+    method, headers, body, url = None, [], None, None
+    rest = iter(words[2:])
+    for word in rest:
+        if word == "-X":
+            method = next(rest)
+        elif word == "-H":
+            headers.append(tuple(next(rest).split(": ", 1)))
+        elif word in ("-d", "--data-binary"):
+            body = next(rest).encode()
+        else:
+            assert url is None and word.startswith(ADDRESS), word
+            url = word[len(ADDRESS):]
+    method = method or ("POST" if body is not None else "GET")
+    return hx.broker.call(method, url, body if body is not None or method == "GET" else b"", headers)
+
+
+def matches(have, want, where="body"):
+    """The ellipsis stands for anything; everything else is meant."""
+    if want == "…":
+        return
+    if isinstance(want, dict):
+        same(sorted(have), sorted(want), f"members of {where}")
+        for name in want:
+            matches(have[name], want[name], f"{where}.{name}")
+    elif isinstance(want, list) and want != ["…"]:
+        same(len(have), len(want), where)
+        for number, (h, w) in enumerate(zip(have, want)):
+            matches(h, w, f"{where}[{number}]")
+    elif want != ["…"]:
+        same(have, want, where)
+
+
+def remember(value, known):
+    """The last token and id shown are what the next command means by $TOKEN and $ID."""
+    if isinstance(value, list):
+        for item in value:
+            remember(item, known)
+    elif isinstance(value, dict):
+        known.update((name.upper(), value[name]) for name in ("token", "id") if name in value)
+        remember(value.get("messages"), known)
+
+
+def check(command, expected, known):
+    head, _, body = expected.partition("\n\n")
+    body = re.sub(r"([:\[])…", r'\1"…"', body)  # also where no string stands
+    for name, value in known.items():
+        body = body.replace("$" + name, value)
+    reply = curl(command, known)
+    status, *fields = head.split("\n")
+    same(reply.line, status)
+    for field in fields:
+        name, value = field.split(": ", 1)
+        same(reply.header(name), value, name)
+    if reply.header("Content-Type") == "application/x-ndjson":
+        have, want = reply.lines(), [hx.strict_json(line.encode()) for line in body.splitlines()]
+    else:
+        have, want = reply.json(), hx.strict_json(body.encode())
+    matches(have, want)
+    remember(have, known)
+
+
+@test
+def every_example_is_what_happens():
+    known, count = {}, 0
+    for command, expected in examples():
+        try:
+            check(command, expected, known)
+        except AssertionError as error:
+            raise AssertionError(f"$ {command}\n{error}") from None
+        count += 1
+    assert count >= 15, count
+
+
+hx.main()
