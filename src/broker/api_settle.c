@@ -197,22 +197,45 @@ static u16 settle_one(struct call *c, enum verb verb, const struct item *it, str
     return problem_status(c->failure.problem);
 }
 
+/* An item that was read but not yet settled. */
+struct waiting {
+    struct json json; /* keeps unescaped strings alive */
+    struct item item;
+    bool is_item;
+};
+
 /* Well-formed, but is it an item? If not it fails alone, like any other that cannot be done. */
-static u16 settle_text(struct call *c, enum verb verb, slice text, struct buf *decoded, struct buf *body) {
-    struct json j;
-    struct item it = {0};
-    u16 status;
-    json_init(&j, text);
-    if (take_item(&j, &it)) {
-        status = settle_one(c, verb, &it, decoded, body);
-    } else {
-        buf_reset(&c->failure.more);
-        fail_json(c, &j);
-        failure_render(&c->failure, body);
-        buf_char(body, '}');
-        status = problem_status(c->failure.problem);
+static u16 settle_waiting(struct call *c, enum verb verb, struct waiting *w, struct buf *decoded, struct buf *body) {
+    if (w->is_item) return settle_one(c, verb, &w->item, decoded, body);
+    buf_reset(&c->failure.more);
+    fail_json(c, &w->json);
+    failure_render(&c->failure, body);
+    buf_char(body, '}');
+    return problem_status(c->failure.problem);
+}
+
+/* Some items at a time: all are read, what their tokens point at is brought near, then each is settled. */
+#define TOGETHER 32u
+static u16 settle_some(struct call *c, enum verb verb, const slice *items, u32 count, struct buf *decoded) {
+    struct waiting waiting[TOGETHER];
+    u64 hashes[TOGETHER];
+    u32 known = 0;
+    u16 status = 200;
+    for (u32 i = 0; i < count; i++) {
+        struct waiting *w = &waiting[i];
+        struct token token;
+        w->item = (struct item){0};
+        json_init(&w->json, items[i]);
+        w->is_item = take_item(&w->json, &w->item);
+        if (w->is_item && core_token_parse(c->b->core, w->item.token, &token) == TOKEN_OK) hashes[known++] = token.hash;
     }
-    json_free(&j);
+    if (known > 1) broker_prefetch(c->b, hashes, known);
+    for (u32 i = 0; i < count; i++) {
+        char last = c->b->body.len ? c->b->body.p[c->b->body.len - 1] : '[';
+        if (last != '[') buf_char(&c->b->body, ',');
+        status = settle_waiting(c, verb, &waiting[i], decoded, &c->b->body);
+        json_free(&waiting[i].json);
+    }
     return status;
 }
 
@@ -250,10 +273,8 @@ static void settle(struct call *c, enum verb verb) {
     struct buf decoded = {0};
     buf_reset(&b->body);
     if (array) buf_char(&b->body, '[');
-    for (u32 i = 0; i < count; i++) {
-        if (i) buf_char(&b->body, ',');
-        status = settle_text(c, verb, b->items[i], &decoded, &b->body);
-    }
+    for (u32 i = 0; i < count; i += TOGETHER)
+        status = settle_some(c, verb, b->items + i, count - i < TOGETHER ? count - i : TOGETHER, &decoded);
     if (array) {
         buf_char(&b->body, ']');
         status = 200;

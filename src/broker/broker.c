@@ -151,6 +151,13 @@ void broker_fetch(struct broker *b, u64 pos, u32 size_hint, struct buf *store, s
     check_failed(__FILE__, __LINE__, "journal_read", "stored data cannot be read");
 }
 
+void broker_prefetch(struct broker *b, const u64 *hashes, u32 count) {
+    u64 positions[AHEAD_MAX];
+    core_prefetch(b->core, hashes, count, positions);
+    for (u32 i = 0; i < count; i++)
+        if (positions[i]) journal_prefetch(b->journal, positions[i]);
+}
+
 static void lookup_load(struct broker *b, const struct found *f) {
     struct lookup *l = &b->lookup;
     l->seen = (struct seen){.at = *f};

@@ -144,6 +144,7 @@ void broker_advance(struct broker *b, struct broker_time t);
 /* Read a record back; slices point into store. A failure is fatal: what was acknowledged cannot be read. */
 void broker_fetch(struct broker *b, u64 pos, u32 size_hint, struct buf *store, struct record *out);
 /* Find a key by its bytes, or a message or settled key by its id. The result lives until the next look-up. */
+void broker_prefetch(struct broker *b, const u64 *hashes, u32 count);
 struct seen *broker_find_key(struct broker *b, u16 queue, u64 hash, slice key);
 struct seen *broker_find_id(struct broker *b, u64 hash, u64 seq);
 const struct ref *seen_ref(const struct seen *s);

@@ -140,6 +140,10 @@ static void on_request(void *ctx, struct http_conn *conn, const struct http_requ
     if (user) http_conn_set_user(conn, user);
 }
 
+static void on_ahead(void *ctx, const struct http_request *const *reqs, u32 count) {
+    broker_ahead(((struct daemon *)ctx)->broker, reqs, count);
+}
+
 static u64 body_limit(void *ctx, const struct http_request *head) {
     return broker_body_limit(((struct daemon *)ctx)->broker, head);
 }
@@ -294,6 +298,7 @@ static hx_st start(struct daemon *d, const struct settings *s, const char *host,
     struct http_handler handler = {
         .ctx = d,
         .on_request = on_request,
+        .on_ahead = on_ahead,
         .body_limit = body_limit,
         .on_gone = on_gone,
         .on_fate = on_fate,

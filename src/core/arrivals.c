@@ -42,10 +42,11 @@ static struct tally *tally_make(struct core *c, u32 entry, const struct rec_arri
     u32 slot = tally_slot(c, entry); /* an empty one: the tally is not there yet */
     struct tally *t = &c->tallies[c->tally_count++];
     c->tally_slots[slot] = c->tally_count;
-    *t = (struct tally){.entry = entry};
+    t->entry = entry;
+    t->count = t->fresh = t->fresh_conflicts = 0; /* `last` is filled as it is counted */
+    t->total = known ? known->total : 0;
+    t->duplicates = known ? known->duplicates : 0;
     if (!known) return t;
-    t->total = known->total;
-    t->duplicates = known->duplicates;
     for (u32 i = 0; i < known->count; i++)
         tally_push(t, known->last[i].at_ms, (enum arrival_kind)known->last[i].kind, known->last[i].request_id);
     return t;
@@ -137,6 +138,11 @@ static u64 arrivals_hash(u32 entry) {
     h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
     h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
     return h ^ (h >> 31);
+}
+
+void tally_prefetch(const struct core *c, u32 entry, bool written) {
+    __builtin_prefetch(&c->tally_slots[tally_home(entry)]);
+    if (written) index_prefetch(&c->arrivals, arrivals_hash(entry));
 }
 
 static u32 written_find(const struct core *c, u32 entry) {

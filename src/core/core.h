@@ -95,6 +95,11 @@ const struct rules *core_queue_rules(const struct core *c, u16 queue);
 u64 core_hash(const struct core *c, u16 queue, slice key);
 u64 core_fingerprint(const struct core *c, slice payload);
 
+/* Ahead of look-ups of these hashes: what they will touch is brought near, step by step for all of them, so that the waits
+ * overlap. positions[i] is where the record of hash i seems to be, 0 if it is unknown: bring that near next. */
+#define AHEAD_MAX 64u
+void core_prefetch(const struct core *c, const u64 *hashes, u32 count, u64 *positions);
+
 /* Something known under a hash. */
 struct found {
     u32 entry;

@@ -89,7 +89,7 @@ struct ttl_heap {
 #define MESSAGE_CHUNK      (1u << MESSAGE_CHUNK_BITS)
 
 /* Arrivals not yet written down, of keys touched in the last second. */
-#define TALLIES_MAX   32768u
+#define TALLIES_MAX   8192u
 #define TALLY_SLOTS   (TALLIES_MAX * 2)
 struct tally {
     u32 entry;
@@ -198,6 +198,7 @@ i64 window_width_ms(const struct queue *q);
 i64 window_left_ms(const struct queue *q, i64 settled_run_ms, i64 run_ms);
 
 /* arrivals.c */
+void tally_prefetch(const struct core *c, u32 entry, bool written);
 struct tally *tally_find(const struct core *c, u32 entry);
 void tally_note(struct core *c, u32 entry, const struct rec_arrivals *known, enum arrival_kind kind, slice request_id);
 void tally_write(struct core *c, struct tally *t);

@@ -180,6 +180,18 @@ u32 index_find(const struct index *ix, u64 hash, struct index_cursor *c) {
     return ENTRY_NONE;
 }
 
+static u32 table_guess(const struct index_table *t, u64 hash) {
+    u64 mask = table_mask(t), i = hash >> (64 - t->bits);
+    for (u64 slot; (slot = t->slots[i]) != 0; i = (i + 1) & mask)
+        if ((slot ^ hash) >> 32 == 0) return slot_entry(slot);
+    return ENTRY_NONE;
+}
+
+u32 index_guess(const struct index *ix, u64 hash) {
+    u32 no = table_guess(&ix->now, hash);
+    return no == ENTRY_NONE && ix->old.slots ? table_guess(&ix->old, hash) : no;
+}
+
 u64 index_bytes(const struct index *ix) {
     u64 bytes = table_bytes(&ix->now) + (u64)ix->chunk_count * ENTRY_CHUNK * sizeof(struct entry);
     if (ix->old.slots) bytes += table_bytes(&ix->old) - ix->freed_at;

@@ -196,14 +196,16 @@ u64 append_room(struct journal *port) {
     return room;
 }
 
-/* Looked at under the lock, or the groomer could be done, and silent, between the look and the wait. */
+/* Too little room means that fewer segments are ahead than the wish asks for, whoever raised it. So unless the disk was
+ * full a moment ago, the groomer has something to do, and ends it with a word to loop_wake: more room, or none to be
+ * had. Looked at under the lock, or it could be done, and silent, between the look and the wait. */
 bool append_need(struct journal *port, u64 bytes) {
     struct journal_file *j = jf(port);
     bool there = false, hope = j->started;
     pthread_mutex_lock(&j->lock);
     if (j->want < bytes) j->want = bytes; /* spares beyond the old wish count at once */
     while (hope && !file_failed(j) && !(there = room_now(j) >= bytes)) {
-        hope = !j->no_room;
+        hope = !groom_full_for_now(j);
         if (hope && j->manual) {
             pthread_mutex_unlock(&j->lock);
             hope = groom_step(j);

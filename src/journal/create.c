@@ -76,9 +76,10 @@ static hx_st make_first_segment(struct journal_file *j, struct errbuf *err) {
     char name[NAME_BYTES];
     const char *what = "zero-fill";
     struct segment *s;
+    size_t made;
     spare_name(name, 0);
     int rc = j->disk->ops->unlink(j->disk, name); /* an interrupted creation may have left one of another size */
-    if (rc == 0 || rc == -ENOENT) rc = spare_make(j, 0);
+    if (rc == 0 || rc == -ENOENT) rc = spares_make(j, &name, 1, &made);
     if (rc) return disk_error(err, j->disk, rc, "preallocate", name);
     rc = spare_zero(j, 0, 0, j->segment_bytes);
     if (rc == 0) rc = segment_make(j, name, 1, &s, &what);

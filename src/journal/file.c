@@ -13,9 +13,9 @@
  * not check is damage. What a crash leaves behind, and how that is told apart, is in recover.c; how the tail is made
  * trustworthy again in start.c.
  *
- * Nothing is ever truncated, extended or overwritten in place except by appending: bytes behind the end are remains of
- * the file's former lives, which the salt tells from the living. So a sync touches no metadata, and a recycled segment
- * is exactly as good as a new one, only faster.
+ * Nothing is ever truncated, extended or overwritten in place except by appending (but for one case, after a crash on a
+ * full disk, in start.c): bytes behind the end are remains of the file's former lives, which the salt tells from the
+ * living. So a sync touches no metadata, and a recycled segment is exactly as good as a new one, only faster.
  *
  * The mark is written off the commit path: at most once a second, at every new segment, at close. It is never needed to
  * find the end; it is the witness against a journal that lost its end, its beginning, or a whole file.
@@ -74,9 +74,10 @@ static void file_want(struct journal *port, u64 bytes) {
     pthread_mutex_lock(&j->lock);
     u64 before = append_segments_wanted(j);
     j->want = bytes;
-    if (append_segments_wanted(j) != before) pthread_cond_signal(&j->groom_wake); /* not every turn */
+    if (append_segments_wanted(j) != before || !j->asked) pthread_cond_signal(&j->groom_wake); /* not every turn */
+    j->asked = true;
+    if (j->manual) j->no_room = false;
     pthread_mutex_unlock(&j->lock);
-    if (j->manual) j->full = false;
     i64 now = clock_mono_ms();
     if (now - j->mapped_look_ms < MAP_LOOK_MS) return;
     j->mapped_look_ms = now;
@@ -172,7 +173,7 @@ static void destroy(struct journal_file *j) {
     free_batches(&j->idle);
     if (j->in_flight) batch_free(j->in_flight);
     if (j->open) batch_free(j->open);
-    if (j->found.moved) batch_free(j->found.moved);
+    if (j->found.unproven) batch_free(j->found.unproven);
     for (size_t i = 0; i < j->segments.count; i++) segment_free(j, j->segments.at[i]);
     if (j->mark_file) j->disk->ops->close(j->disk, j->mark_file);
     if (j->locked) j->disk->ops->lock(j->disk, false);
@@ -190,14 +191,14 @@ static void destroy(struct journal_file *j) {
 }
 
 /* The mark of a clean end promises that nothing lies behind it in that file. Where the journal has moved on to another
- * segment without having written there, that cannot be said, and the next start will take a fresh segment again. */
+ * segment without having written there, that cannot be said, and the next start does as after a crash. */
 static void mark_clean_end(struct journal_file *j) {
     struct mark m = j->mark;
     m.durable = atomic_load(&j->durable);
     CHECK(m.durable == j->last_end);
     m.clean = segment_of(j, j->last_end) == j->active->number;
     int rc = mark_write(j, &m);
-    /* Nothing is lost by that: the next start merely takes a fresh segment. */
+    /* Nothing is lost by that: the next start merely trusts the tail less. */
     if (rc) log_line(LOG_WARN, "journal: cannot write %s/mark at close: %s", j->disk->where, strerror(-rc));
 }
 
@@ -240,6 +241,7 @@ static const struct journal_ops file_ops = {
     .oldest_end = file_oldest_end,
     .drop = file_drop,
     .room = append_room,
+    .prefetch = map_prefetch,
     .need = append_need,
     .want = file_want,
     .stats = file_stats,

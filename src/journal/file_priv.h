@@ -30,6 +30,7 @@
 #define BATCH_BYTES_MAX   (8ull << 20) /* soft: one larger record is let in */
 #define SEGMENTS_RESERVED 2u           /* compaction's own (P8) */
 #define SEGMENTS_SURPLUS  2u           /* spares kept beyond what is wanted, before they are given back */
+#define SPARES_AT_ONCE    8u           /* made with one sync of the directory */
 #define NAME_BYTES        40
 #define SEGMENTS_KNOWN    256u
 #define MAP_LOOK_MS       1000 /* after this long without reads, mapped pages are let go */
@@ -124,7 +125,8 @@ struct journal_file {
         bool clean;
         u64 torn_bytes; /* of a torn tail, as far as it can be told */
         u64 replayed_batches;
-        struct batch *moved;  /* the unproven last batch, already at its new position */
+        bool in_place;          /* after an unclean end: no fresh segment is to be had */
+        struct batch *unproven; /* the last batch, if the mark does not reach its end; where it is going to be */
         struct buf leftovers; /* names of files to be recycled, each ended by NUL */
     } found;
 
@@ -144,7 +146,9 @@ struct journal_file {
     bool seal_mark;           /* a segment was left: the mark is due */
     bool loop_waits, starved; /* the loop needs a segment; there is none to be had */
     bool stopping, groom_asleep;
-    bool no_room; /* the last attempt to preallocate found the disk full */
+    bool no_room;       /* the last attempt to preallocate found the disk full... */
+    i64 no_room_until_ms; /* ...and is not repeated before; without threads: not before somebody wants room again */
+    bool asked;           /* the caller has said what it wants; until then no spare is given back */
     u64 batches, synced_bytes, sync_us_total, sync_us_max;
     struct errbuf failure;
 
@@ -159,9 +163,8 @@ struct journal_file {
     /* The groomer's (the loop's before start and after the threads ended). */
     struct mark mark;
     struct disk_file *mark_file;
-    i64 mark_ms, full_until_ms;
+    i64 mark_ms;
     u64 mark_batches;
-    bool full; /* manual: the disk was full, and nothing has changed since */
     u32 spare_next;
 
     pthread_t committer, groomer;
@@ -199,8 +202,10 @@ struct segment *segment_find(const struct journal_file *j, u64 number); /* NULL 
 void segment_free(struct journal_file *j, struct segment *s);
 /* Heads the file `from` for `number`, names it so, and opens it, each step synced. Says what failed in *what. */
 int segment_make(struct journal_file *j, const char *from, u64 number, struct segment **out, const char **what);
-/* A file of full length with nothing in it yet. Leaves nothing behind if it fails. */
-int spare_make(struct journal_file *j, u32 id);
+/* Files of full length with nothing in them yet: the first *made of these names stand, durably, and of the others
+ * nothing is left. Returns why there are not more, or 0. A name that has such a file already is as good. */
+int spares_make(struct journal_file *j, char (*names)[NAME_BYTES], size_t count, size_t *made);
+int segment_zero(struct journal_file *j, struct disk_file *f, u64 from, u64 to); /* offsets; synced */
 int spare_zero(struct journal_file *j, u32 id, u64 from, u64 to);
 void spare_add(struct journal_file *j, u32 id, u64 zeroed);
 
@@ -229,6 +234,8 @@ hx_st recover_open(struct journal_file *j, struct errbuf *err);
 hx_st recover_replay(struct journal *port, journal_each each, void *ctx, struct errbuf *err);
 
 /* start.c */
+/* After an unclean end: is there room to go on in a fresh segment? Takes it, or sets found.in_place. */
+hx_st start_find_room(struct journal_file *j, struct errbuf *err);
 hx_st start_appending(struct journal *port, struct errbuf *err);
 
 /* append.c */
@@ -253,11 +260,14 @@ void *commit_thread(void *journal);
 /* groom.c */
 bool groom_step(struct journal_file *j);
 bool groom_prepare(struct journal_file *j); /* one more segment ahead; false if that cannot be had */
+/* The disk was full a moment ago, and asking again is not worth it yet. Under the lock. */
+bool groom_full_for_now(const struct journal_file *j);
 void *groom_thread(void *journal);
 
 /* map.c */
 /* A durable record in its mapped segment; NULL: use pread. */
 const u8 *map_record(struct journal_file *j, u64 pos, const struct segment **segment);
+void map_prefetch(struct journal *port, u64 pos);
 void map_look(struct journal_file *j); /* once in a while: lets pages go that nobody reads any more */
 
 /* read.c */

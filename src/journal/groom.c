@@ -33,28 +33,33 @@ static bool write_mark(struct journal_file *j, struct mark m) {
 /* The loop may be waiting to hear it. Under the lock. */
 static void set_no_room(struct journal_file *j, bool none) {
     j->no_room = none;
+    j->no_room_until_ms = clock_mono_ms() + FULL_RETRY_MS;
     pthread_cond_broadcast(&j->loop_wake);
+}
+
+bool groom_full_for_now(const struct journal_file *j) {
+    return j->no_room && (j->manual || clock_mono_ms() < j->no_room_until_ms);
 }
 
 static void remove_spare(struct journal_file *j, size_t index) {
     j->spares[index] = j->spares[--j->spare_count];
 }
 
-/* One dropped file becomes a spare, or goes if there are plenty. Its name is synced by the caller. */
+/* One dropped file becomes a spare, or goes if there are plenty; either makes room. Its name is synced by the caller.
+ */
 static bool recycle(struct journal_file *j, struct segment *s, bool keep) {
     char name[NAME_BYTES];
     u32 id = j->spare_next;
     spare_name(name, id);
     int rc = keep ? j->disk->ops->rename(j->disk, s->name, name) : j->disk->ops->unlink(j->disk, s->name);
     if (rc) file_fail(j, keep ? "rename" : "remove", s->name, 0, rc);
-    if (rc == 0 && keep) {
-        pthread_mutex_lock(&j->lock);
-        spare_add(j, id, j->segment_bytes);
-        set_no_room(j, false);
-        pthread_mutex_unlock(&j->lock);
-    }
     segment_free(j, s);
-    return rc == 0;
+    if (rc) return false;
+    pthread_mutex_lock(&j->lock);
+    if (keep) spare_add(j, id, j->segment_bytes);
+    set_no_room(j, false);
+    pthread_mutex_unlock(&j->lock);
+    return true;
 }
 
 /* Takes the oldest segment off the list if it is dropped, what replaces it is durable, and nobody is reading it. */
@@ -86,36 +91,25 @@ static bool groom_drop(struct journal_file *j) {
         int rc = j->disk->ops->sync_dir(j->disk);
         if (rc) file_fail(j, "sync the directory", ".", 0, rc);
     }
-    j->full = false;
-    j->full_until_ms = 0;
     return true;
 }
 
 /* ---- preparing */
 
-static bool groom_add_spare(struct journal_file *j) {
-    u32 id = j->spare_next++;
-    int rc = spare_make(j, id);
-    if (rc == 0) {
-        pthread_mutex_lock(&j->lock);
-        spare_add(j, id, 0);
-        set_no_room(j, false);
-        pthread_mutex_unlock(&j->lock);
-        return true;
-    }
-    char name[NAME_BYTES];
-    spare_name(name, id);
-    if (!disk_is_full(rc)) file_fail(j, "preallocate", name, 0, rc);
-    j->full = true;
-    j->full_until_ms = clock_mono_ms() + FULL_RETRY_MS;
+/* True if there is one at least. */
+static bool add_spares(struct journal_file *j, u64 count) {
+    char names[SPARES_AT_ONCE][NAME_BYTES];
+    size_t made, most = count < SPARES_AT_ONCE ? (size_t)count : SPARES_AT_ONCE;
+    u32 first = j->spare_next;
+    for (u32 i = 0; i < most; i++) spare_name(names[i], first + i);
+    j->spare_next += (u32)most;
+    int rc = spares_make(j, names, most, &made);
+    if (rc && !disk_is_full(rc)) file_fail(j, "preallocate", names[made], 0, rc);
     pthread_mutex_lock(&j->lock);
-    set_no_room(j, true);
+    for (u32 i = 0; i < made; i++) spare_add(j, first + i, 0);
+    set_no_room(j, rc != 0);
     pthread_mutex_unlock(&j->lock);
-    return false;
-}
-
-static bool full_for_now(const struct journal_file *j) {
-    return j->manual ? j->full : clock_mono_ms() < j->full_until_ms;
+    return made > 0;
 }
 
 static size_t best_spare(const struct journal_file *j) {
@@ -126,7 +120,7 @@ static size_t best_spare(const struct journal_file *j) {
 }
 
 bool groom_prepare(struct journal_file *j) {
-    if (file_failed(j) || (j->spare_count == 0 && !groom_add_spare(j))) return false;
+    if (file_failed(j) || (j->spare_count == 0 && !add_spares(j, 1))) return false;
     size_t index = best_spare(j);
     u64 number = j->segments.at[j->segments.count - 1]->number + 1;
     char name[NAME_BYTES];
@@ -151,9 +145,10 @@ bool groom_prepare(struct journal_file *j) {
 
 static bool groom_next(struct journal_file *j) {
     pthread_mutex_lock(&j->lock);
-    bool needed = j->segments.at[j->segments.count - 1] == j->active, waits = j->loop_waits;
+    bool needed = j->segments.at[j->segments.count - 1] == j->active;
+    bool none = j->spare_count == 0 && groom_full_for_now(j) && !j->loop_waits;
     pthread_mutex_unlock(&j->lock);
-    if (!needed || (j->spare_count == 0 && full_for_now(j) && !waits)) return false;
+    if (!needed || none) return false;
     if (groom_prepare(j)) return true;
     pthread_mutex_lock(&j->lock);
     j->starved = true;
@@ -162,17 +157,30 @@ static bool groom_next(struct journal_file *j) {
     return false;
 }
 
-static bool groom_spares(struct journal_file *j) {
-    pthread_mutex_lock(&j->lock);
+struct balance { /* of spares */
+    u64 missing;
+    bool grow, shrink; /* due now */
+};
+
+/* Under the lock. */
+static struct balance weigh(const struct journal_file *j) {
     u64 have = ahead(j), target = append_segments_wanted(j) + SEGMENTS_RESERVED;
-    pthread_mutex_unlock(&j->lock);
-    if (have < target) return !full_for_now(j) && groom_add_spare(j);
-    if (have <= target + SEGMENTS_SURPLUS || j->spare_count == 0) return false;
+    u64 missing = have < target ? target - have : 0;
+    return (struct balance){
+        .missing = missing,
+        .grow = missing > 0 && !groom_full_for_now(j),
+        .shrink = have > target + SEGMENTS_SURPLUS && j->spare_count > 0 && j->asked,
+    };
+}
+
+static bool groom_spares(struct journal_file *j) {
     char name[NAME_BYTES];
     pthread_mutex_lock(&j->lock);
-    spare_name(name, j->spares[j->spare_count - 1].id);
-    j->spare_count--;
+    struct balance due = weigh(j);
+    if (due.shrink) spare_name(name, j->spares[--j->spare_count].id);
     pthread_mutex_unlock(&j->lock);
+    if (due.grow) return add_spares(j, due.missing);
+    if (!due.shrink) return false;
     int rc = j->disk->ops->unlink(j->disk, name);
     if (rc) file_fail(j, "remove", name, 0, rc);
     return true;
@@ -221,11 +229,16 @@ bool groom_step(struct journal_file *j) {
     return groom_next(j) || groom_drop(j) || groom_spares(j) || groom_mark(j) || groom_zero(j);
 }
 
-/* How long until something may be due without anybody calling; negative: forever. Under the lock. */
+/* How long until something may be due without anybody calling; negative: forever. Under the lock. The journal may have
+ * moved since the mark was last looked at, so that it is overdue here: that is no time, not for ever. */
 static i64 idle_ms(const struct journal_file *j) {
-    if (atomic_load(&j->durable) != j->mark.durable) return MARK_EVERY_MS - (clock_mono_ms() - j->mark_ms) + 1;
-    if (ahead(j) < append_segments_wanted(j) + SEGMENTS_RESERVED) return FULL_RETRY_MS;
-    return unwritten_spare(j) ? ZERO_IDLE_MS : -1;
+    i64 ms = -1;
+    if (unwritten_spare(j)) ms = ZERO_IDLE_MS;
+    if (weigh(j).missing > 0 && (ms < 0 || ms > FULL_RETRY_MS)) ms = FULL_RETRY_MS;
+    if (atomic_load(&j->durable) == j->mark.durable) return ms;
+    i64 mark = MARK_EVERY_MS - (clock_mono_ms() - j->mark_ms) + 1;
+    if (mark < 0) mark = 0;
+    return ms < 0 || ms > mark ? mark : ms;
 }
 
 static void wait_for_work(struct journal_file *j) {
@@ -253,9 +266,8 @@ static bool called(const struct journal_file *j) {
     bool drop =
         list->at[0]->number < j->drop_to && atomic_load(&j->durable) >= j->drop_after && list->at[0]->number < j->pin;
     bool next = list->at[list->count - 1] == j->active && (j->loop_waits ? !j->starved : j->spare_count > 0);
-    u64 have = ahead(j), target = append_segments_wanted(j) + SEGMENTS_RESERVED;
-    bool grow = have < target && !full_for_now(j), shrink = have > target + SEGMENTS_SURPLUS && j->spare_count > 0;
-    return drop || next || grow || shrink || j->seal_mark;
+    struct balance due = weigh(j);
+    return drop || next || due.grow || due.shrink || j->seal_mark;
 }
 
 void *groom_thread(void *journal) {

@@ -11,6 +11,7 @@
 #include "journal/file_priv.h"
 
 #define AREA_BITS 16u
+#define PREFETCH_LINES 6u /* a message with a small payload */
 #define AREAS_MAX 4096u /* 256 MiB */
 
 enum area { AREA_UNREAD, AREA_READ_ONCE, AREA_RESIDENT };
@@ -69,6 +70,15 @@ const u8 *map_record(struct journal_file *j, u64 pos, const struct segment **seg
     j->mapped_reads++;
     *segment = s;
     return s->map + offset;
+}
+
+void map_prefetch(struct journal *port, u64 pos) {
+    struct journal_file *j = jf(port);
+    if (pos >= atomic_load_explicit(&j->durable, memory_order_relaxed) || !j->started || !j->disk->ops->map) return;
+    const struct segment *s = known_segment(j, segment_of(j, pos));
+    u64 offset = offset_of(j, pos);
+    if (!s || !s->map || s->areas[offset >> AREA_BITS] != AREA_RESIDENT) return;
+    for (u32 line = 0; line < PREFETCH_LINES; line++) __builtin_prefetch(s->map + offset + line * 64);
 }
 
 void map_look(struct journal_file *j) {

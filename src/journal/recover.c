@@ -19,9 +19,9 @@
  * 4. Replay walks every link to its end exactly. Anything invalid on the way is damage.
  *
  * The last batch is *proven* if the mark reaches its end. Otherwise it may be only in the page cache, or worse, on
- * pages a failed sync has declared clean, and it is rewritten by start. Since the core remembers positions, replay
- * already reports its records where they are going to be: the batch waits in memory, moved to the start of the next
- * segment. */
+ * pages a failed sync has declared clean, and it is rewritten by start: at the beginning of the next segment, or, where
+ * the disk has no room for that, in its old place. Since the core remembers positions, replay already reports its
+ * records where they are going to be, so which of the two it is has to be settled before (start_find_room). */
 #include "journal/file_priv.h"
 
 #include <errno.h>
@@ -319,6 +319,7 @@ static hx_st check_nothing_follows(struct journal_file *j, struct reader *r, str
 
 /* ---- the unproven last batch */
 
+/* It waits in memory for start, moved to where it is going to be, so that replay can report it there. */
 static hx_st take_last_batch(struct journal_file *j, struct reader *r, struct segment *last, const struct end *e,
                              struct errbuf *err) {
     struct found_batch f;
@@ -327,14 +328,14 @@ static hx_st take_last_batch(struct journal_file *j, struct reader *r, struct se
     if (!f.whole) return recover_damage(j, e->last_pos, err, "the batch reads differently the second time");
     struct batch *b = batch_new();
     b->number = f.head.number;
-    b->pos = segment_start(j, last->number + 1);
+    b->pos = j->found.in_place ? e->last_pos : segment_start(j, last->number + 1);
     b->prev_end = e->last_prev_end;
     b->records = f.head.records;
     batch_room(b, (size_t)f.head.length);
     memcpy(b->bytes, f.bytes, (size_t)f.head.length);
     b->len = (size_t)f.head.length;
-    format_batch_move(b->bytes, &f.head, b->pos);
-    j->found.moved = b;
+    if (!j->found.in_place) format_batch_move(b->bytes, &f.head, b->pos);
+    j->found.unproven = b;
     last->end = e->last_pos;
     return ST_OK;
 }
@@ -353,8 +354,10 @@ static hx_st find_end(struct journal_file *j, struct reader *r, struct segment *
     j->found.end = e.pos;
     j->found.next_number = e.number ? e.number : 1;
     j->found.clean = clean;
+    if (clean || j->read_only) return ST_OK;
+    st = start_find_room(j, err);
     bool proven = e.last_pos == 0 || j->mark.durable == e.pos;
-    return proven || j->read_only ? ST_OK : take_last_batch(j, r, last, &e, err);
+    return st != ST_OK || proven ? st : take_last_batch(j, r, last, &e, err);
 }
 
 hx_st recover_open(struct journal_file *j, struct errbuf *err) {
@@ -418,7 +421,7 @@ hx_st recover_replay(struct journal *port, journal_each each, void *ctx, struct 
     for (size_t i = 0; st == ST_OK && i < j->segments.count; i++)
         if (j->segments.at[i]->linked) st = replay_link(j, &r, j->segments.at[i], &w, each, ctx, err);
     reader_free(&r);
-    const struct batch *b = j->found.moved;
+    const struct batch *b = j->found.unproven;
     if (st == ST_OK && b) st = deliver(b->bytes, b->pos, b->len, each, ctx, err);
     return st;
 }

@@ -96,19 +96,43 @@ int segment_make(struct journal_file *j, const char *from, u64 number, struct se
     return 0;
 }
 
-int spare_make(struct journal_file *j, u32 id) {
+static int allocate_file(struct journal_file *j, const char *name, struct disk_file **out) {
     struct disk *d = j->disk;
-    struct disk_file *f;
-    char name[NAME_BYTES];
-    spare_name(name, id);
-    int rc = d->ops->open(d, name, DISK_CREATE | DISK_WRITE, &f);
+    int rc = d->ops->open(d, name, DISK_CREATE | DISK_WRITE, out);
     if (rc) return rc;
-    rc = d->ops->allocate(d, f, j->segment_bytes);
-    if (rc == 0) rc = d->ops->sync(d, f);
-    d->ops->close(d, f);
-    if (rc == 0) return d->ops->sync_dir(d);
+    rc = d->ops->allocate(d, *out, j->segment_bytes);
+    if (rc == 0) return 0;
+    d->ops->close(d, *out);
     d->ops->unlink(d, name);
     return rc;
+}
+
+/* All are allocated before the first is synced: a file system with a journal then writes that once for all of them,
+ * and the other syncs have little left to do. */
+int spares_make(struct journal_file *j, char (*names)[NAME_BYTES], size_t count, size_t *made) {
+    struct disk *d = j->disk;
+    struct disk_file *files[SPARES_AT_ONCE];
+    size_t n = 0;
+    int full = 0, rc = 0;
+    CHECK(count <= SPARES_AT_ONCE);
+    while (n < count && (full = allocate_file(j, names[n], &files[n])) == 0) n++;
+    for (size_t i = 0; i < n; i++) {
+        if (rc == 0) rc = d->ops->sync(d, files[i]);
+        d->ops->close(d, files[i]);
+    }
+    if (rc == 0 && n > 0) rc = d->ops->sync_dir(d);
+    *made = rc ? 0 : n;
+    for (size_t i = *made; i < n; i++) d->ops->unlink(d, names[i]);
+    return rc ? rc : full;
+}
+
+int segment_zero(struct journal_file *j, struct disk_file *f, u64 from, u64 to) {
+    u8 *zeros = mem_zalloc(ZERO_CHUNK);
+    int rc = 0;
+    for (; rc == 0 && from < to; from += ZERO_CHUNK)
+        rc = disk_write_all(j->disk, f, zeros, to - from < ZERO_CHUNK ? (size_t)(to - from) : ZERO_CHUNK, from);
+    mem_free(zeros);
+    return rc ? rc : j->disk->ops->sync(j->disk, f);
 }
 
 int spare_zero(struct journal_file *j, u32 id, u64 from, u64 to) {
@@ -118,11 +142,7 @@ int spare_zero(struct journal_file *j, u32 id, u64 from, u64 to) {
     spare_name(name, id);
     int rc = d->ops->open(d, name, DISK_WRITE, &f);
     if (rc) return rc;
-    u8 *zeros = mem_zalloc(ZERO_CHUNK);
-    for (; rc == 0 && from < to; from += ZERO_CHUNK)
-        rc = disk_write_all(d, f, zeros, to - from < ZERO_CHUNK ? (size_t)(to - from) : ZERO_CHUNK, from);
-    if (rc == 0) rc = d->ops->sync(d, f);
-    mem_free(zeros);
+    rc = segment_zero(j, f, from, to);
     d->ops->close(d, f);
     return rc;
 }

@@ -278,7 +278,7 @@ static void keep_input(struct http_conn *c, slice rest) {
 /* Hand the request in s->head over. */
 static void deliver(struct http_conn *c, slice body) {
     struct http_server *s = c->server;
-    struct http_request *req = &s->head.req;
+    struct http_request *req = &s->head->req;
     req->body = body;
     req->body_length = body.n;
     s->stats.requests++;
@@ -338,7 +338,7 @@ static slice begin_chunked(struct http_conn *c, slice in) {
     struct http_parse_error error;
     slice rest = after(in, c->head_bytes);
     size_t used = 0;
-    bool invite = s->head.expect_continue && rest.n == 0;
+    bool invite = s->head->expect_continue && rest.n == 0;
     http_chunked_init(&c->chunked);
     buf_reset(&s->chunk_body);
     switch (http_chunked_feed(&c->chunked, rest, &used, c->limit, &s->chunk_body, &error)) {
@@ -362,7 +362,7 @@ static slice begin_chunked(struct http_conn *c, slice in) {
 
 /* The head in s->head stands at the start of `in`. Returns what follows the request, or what must be kept of it. */
 static slice begin_request(struct http_conn *c, slice in) {
-    struct http_head *head = &c->server->head;
+    struct http_head *head = c->server->head;
     note_head(c, head);
     if ((head->chunked || head->length) && !body_accepted(c, head)) return (slice){0};
     if (head->chunked) return begin_chunked(c, in);
@@ -377,13 +377,44 @@ static slice begin_request(struct http_conn *c, slice in) {
     return after(rest, length);
 }
 
+/* Pipelined requests are parsed some ahead of their turn, so that the handler can have the memory they will need brought
+ * near while their predecessors are at work. Only whole ones: what is odd or unfinished is dealt with in its turn. */
+static void look_ahead(struct http_server *s, slice in) {
+    struct http_parse_error error;
+    s->ahead_at = s->ahead_count = 0;
+    while (in.n && s->ahead_count < HTTP_AHEAD) {
+        struct http_head *h = &s->ahead[s->ahead_count];
+        if (http_parse_head(in, h, &error) != HTTP_PARSE_OK || h->chunked) break;
+        slice rest = after(in, h->head_bytes);
+        if (rest.n < h->length) break;
+        h->req.body = slice_of(rest.p, (size_t)h->length);
+        in = after(rest, (size_t)h->length);
+        s->ahead_count++;
+    }
+    if (s->ahead_count < 2 || !s->handler.on_ahead) return;
+    const struct http_request *requests[HTTP_AHEAD];
+    for (u32 i = 0; i < s->ahead_count; i++) requests[i] = &s->ahead[i].req;
+    s->handler.on_ahead(s->handler.ctx, requests, s->ahead_count);
+}
+
+static enum http_parse next_head(struct http_server *s, slice in, struct http_parse_error *error) {
+    if (s->ahead_at == s->ahead_count) look_ahead(s, in);
+    if (s->ahead_at < s->ahead_count) {
+        s->head = &s->ahead[s->ahead_at++];
+        return HTTP_PARSE_OK;
+    }
+    s->head = &s->parsed;
+    return http_parse_head(in, s->head, error);
+}
+
 /* Take requests from the front of `in` for as long as they are whole and nothing stands in the way. Returns what must
  * be kept. */
 static slice consume(struct http_conn *c, slice in) {
     struct http_server *s = c->server;
+    s->ahead_at = s->ahead_count = 0;
     while (in.n && may_parse(c) && !overloaded(c)) {
         struct http_parse_error error;
-        enum http_parse got = http_parse_head(in, &s->head, &error);
+        enum http_parse got = next_head(s, in, &error);
         if (got == HTTP_PARSE_MORE) break;
         if (got == HTTP_PARSE_OK) {
             in = begin_request(c, in);
@@ -414,7 +445,8 @@ static void consume_own(struct http_conn *c) {
 static void deliver_own(struct http_conn *c, slice body) {
     struct http_parse_error error;
     slice head = slice_of(c->in.p + c->in_at, c->head_bytes);
-    CHECK(http_parse_head(head, &c->server->head, &error) == HTTP_PARSE_OK);
+    c->server->head = &c->server->parsed;
+    CHECK(http_parse_head(head, c->server->head, &error) == HTTP_PARSE_OK);
     deliver(c, body);
     if (!c->dead) clear_input(c);
 }

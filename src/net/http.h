@@ -54,6 +54,9 @@ struct http_handler {
     void *ctx;
     /* The whole request is here. Call http_respond(conn, ...) now or later, exactly once. */
     void (*on_request)(void *ctx, struct http_conn *conn, const struct http_request *req);
+    /* These whole requests of one connection come next, unless something goes wrong before. Nothing to answer yet: the
+     * handler may have what they need brought nearer. May be NULL. */
+    void (*on_ahead)(void *ctx, const struct http_request *const *reqs, u32 count);
     /* The head is here: how many body bytes are acceptable (more: 413 before reading them). Only path, method and
      * fields are set. */
     u64 (*body_limit)(void *ctx, const struct http_request *head);

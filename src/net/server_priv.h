@@ -17,6 +17,7 @@
 #define HTTP_HEADROOM      (32u << 10)  /* room in front of it for an unfinished head */
 #define HTTP_WAITING_BYTES (64u << 10)  /* input taken in behind a request that is answered later */
 #define HTTP_UNSENT_PAUSE  (1u << 20)   /* unsent replies at which a connection's requests are left unread */
+#define HTTP_AHEAD         32u          /* requests announced to the handler before they are handed over */
 #define HTTP_PIECE_BYTES   (16u << 10)  /* what waits inside libuv for a full socket to drain */
 
 /* Intrusive lists. A link outside any list points to itself. */
@@ -138,7 +139,10 @@ struct http_server {
     i64 now_ms;
     bool turn; /* something happened that on_turn_end must hear of */
     bool paused, silent, draining;
-    struct http_head head; /* the head being looked at: too large for the stack of every call */
+    struct http_head *head;             /* the head being looked at: one of those below */
+    struct http_head parsed;            /* too large for the stack of every call */
+    struct http_head ahead[HTTP_AHEAD]; /* of whole requests that wait in the input being consumed */
+    u32 ahead_at, ahead_count;
     struct buf chunk_body, error_body;
     struct http_out *spare;
     u32 spare_count;

@@ -1,6 +1,7 @@
 """What the crash and fault tests share: a broker that can be started, killed and frozen; a plain HTTP client; TAP.
 
 Programs come from the environment: BUILD (default build), HAPAXD, HAPAX, LOAD, CHECK_HISTORY."""
+import fcntl
 import http.client
 import json
 import os
@@ -86,6 +87,16 @@ class Broker:
             self.process.wait()
             self.process.stdout.close()
             self.process = None
+            if self.wrapper:
+                self.wait_unlocked()
+
+    def wait_unlocked(self):
+        """Under a wrapper the broker is a grandchild: it may live a moment longer than the process we waited for."""
+        lock = os.path.join(self.data, "lock")
+        if not os.path.exists(lock):
+            return
+        with open(lock, "rb") as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
 
     def stop(self):
         """SIGTERM, and the exit code."""

@@ -118,9 +118,17 @@ def changed_fields_are_named_for_large_payloads_too(q):
 
 
 @test
-def a_conflict_of_payloads_that_are_not_json_lists_no_fields(q):
-    hx.broker.put(q, "k", payload="one")
-    assert "changed" not in problem(hx.broker.send(q, "k", "two"), 422, "key_reused")
+def changed_fields_may_have_any_name(q):
+    hx.broker.put(q, "k", payload='{"":1,"a\\"b":1,"\\u00e9":1,"same":{"":[]}}')
+    changed = problem(hx.broker.send(q, "k", '{"":2,"a\\"b":2,"é":2,"same":{"":[]}}'), 422, "key_reused")["changed"]
+    same(sorted(changed), ["", 'a"b', "é"])
+
+
+@test
+def a_conflict_of_payloads_that_are_not_json_objects_lists_no_fields(q):
+    for number, (one, two) in enumerate((("one", "two"), ("[1]", "[2]"), ('{"a":1}', "{"), ("", '{"a":1}'), ("1", "2"), ('{"a":1,"a":1}', '{"a":2}'))):
+        hx.broker.put(q, f"k{number}", payload=one)
+        assert not problem(hx.broker.send(q, f"k{number}", two), 422, "key_reused").get("changed"), (one, two)
 
 
 @test

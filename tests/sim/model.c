@@ -65,18 +65,33 @@ static struct phase expired(const struct phase *p) {
     q.at = AT_PENDING;
     q.end = END_EXPIRED;
     q.due = q.due_max = 0;
+    q.since = p->lease_from + p->lease_ms;
     if (!p->started) q.hidden = 1;
     if (p->started && ++q.crashes >= 3) q.at = AT_DEAD;
     return q;
 }
 
+void model_cancel(const struct model *m, struct phase *p, slice reason) {
+    if (p->at == AT_LEASED) p->end = END_CANCELLED;
+    p->at = AT_CANCELLED;
+    p->reason = reason;
+    p->settled_min = p->settled_max = m->run;
+    p->settled_slip = m->run_slip;
+}
+
+bool model_ttl_may_be_over(const struct model *m, const struct message *msg, const struct phase *p) {
+    return p->attempts == 0 && msg->ttl_at && m->delay >= msg->ttl_at;
+}
+
+/* By how much, at least; negative: perhaps not yet. */
+i64 model_ttl_late_ms(const struct model *m, const struct message *msg) {
+    return m->delay - (m->delay_slip - msg->ttl_slip) - msg->ttl_at;
+}
+
 static struct phase out_of_ttl(const struct model *m, const struct phase *p) {
     struct phase q = *p;
-    q.at = AT_CANCELLED;
-    q.reason = SL("ttl");
-    q.settled_min = m->run > 24 * 3600 * 1000 ? m->run - 24 * 3600 * 1000 : 0; /* some time ago: not told */
-    q.settled_max = m->run;
-    q.settled_slip = m->run_slip;
+    model_cancel(m, &q, SL("ttl"));
+    q.settled_min = m->run > WINDOW_MS ? m->run - WINDOW_MS : 0; /* some time ago: not told */
     return q;
 }
 
@@ -89,9 +104,10 @@ static void close_one(const struct model *m, const struct message *msg, const st
         stays = !noticed(m, m->run - p->lease_from - p->lease_ms);
         close_one(m, msg, &next, out);
     }
-    if (p->at == AT_PENDING && p->attempts == 0 && msg->ttl_at && m->delay >= msg->ttl_at) {
+    if (p->at == AT_PENDING && model_ttl_may_be_over(m, msg, p)) {
         next = out_of_ttl(m, p);
-        stays = !noticed(m, m->delay - (m->delay_slip - msg->ttl_slip) - msg->ttl_at);
+        i64 late = model_ttl_late_ms(m, msg);
+        stays = !noticed(m, late < m->run - p->since ? late : m->run - p->since);
         model_set_add(out, &next);
     }
     if (model_phase_settled(p) && p->at != AT_FORGOTTEN && m->run - p->settled_min >= WINDOW_MS) {
@@ -302,11 +318,11 @@ bool model_surely_ready(const struct model *m, const struct message *msg) {
     return surely_first(m, msg);
 }
 
-bool model_any_ready(const struct model *m, u32 queue) {
-    if (m->tight || m->run - m->loose_run <= NOTICE_MS) return false;
+const struct message *model_any_ready(const struct model *m, u32 queue) {
+    if (m->tight || m->run - m->loose_run <= NOTICE_MS) return NULL;
     for (u32 i = 0; i < m->live_count; i++)
-        if (m->live[i]->queue == queue && model_surely_ready(m, m->live[i])) return true;
-    return false;
+        if (m->live[i]->queue == queue && model_surely_ready(m, m->live[i])) return m->live[i];
+    return NULL;
 }
 
 /* ---- a life ends, and the next begins */
@@ -346,6 +362,7 @@ static void life_over(struct model *m, struct message *msg, struct set *out, con
     for (u32 i = 0; i < closed.count; i++) {
         struct phase p = closed.at[i];
         if (p.at == AT_LEASED) p.lease_from = m->run;
+        if (p.at == AT_PENDING) p.since = m->run;
         model_set_add(out, &p);
     }
 }
@@ -411,8 +428,8 @@ static struct found key_at(const struct model *m, struct message *newest, u64 cu
 }
 
 static bool explain_absent(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
-    (void)m, (void)msg, (void)ctx;
-    return next->at == AT_FORGOTTEN;
+    (void)msg, (void)ctx;
+    return next->at == AT_FORGOTTEN || (model_phase_settled(next) && m->run - next->settled_min >= WINDOW_MS);
 }
 
 static bool cut_explains(struct model *m, const struct found *f, const struct http_reply *reply, struct shown *shown,

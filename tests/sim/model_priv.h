@@ -24,6 +24,7 @@ struct phase {
     u64 fence; /* of the newest lease */
     i64 lease_ms, lease_from;
     i64 due, due_max, due_slip;
+    i64 since; /* run clock: pending at least from then on */
     i64 settled_min, settled_max, settled_slip;
     slice result, content_type, reason;
     const struct note *steps, *effects;
@@ -115,9 +116,12 @@ void model_set_add(struct set *s, const struct phase *p);
 struct set *model_set_copy(struct model *m, const struct set *s);
 void model_set_close(const struct model *m, const struct message *msg, const struct set *in, struct set *out);
 bool model_phase_settled(const struct phase *p);
+void model_cancel(const struct model *m, struct phase *p, slice reason);
+bool model_ttl_may_be_over(const struct model *m, const struct message *msg, const struct phase *p);
+i64 model_ttl_late_ms(const struct model *m, const struct message *msg);
 bool model_surely_settled(const struct model *m, const struct message *msg);
 bool model_surely_ready(const struct model *m, const struct message *msg);
-bool model_any_ready(const struct model *m, u32 queue);
+const struct message *model_any_ready(const struct model *m, u32 queue); /* NULL: none for certain */
 void model_queue_set(struct model *m, u32 queue, bool paused);
 void model_queue_touch(struct model *m, u32 queue);
 const char *model_at_name(enum at at);

@@ -36,6 +36,12 @@ static bool explain_forgotten(const struct model *m, const struct message *msg, 
     return next->at == AT_FORGOTTEN;
 }
 
+/* Past its window a key is not shown any more, though its tokens may still be known for a while. */
+static bool explain_not_shown(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    (void)msg, (void)ctx;
+    return next->at == AT_FORGOTTEN || (model_phase_settled(next) && m->run - next->settled_min >= WINDOW_MS);
+}
+
 static struct message *admit(struct model *m, struct op *op, const struct send_item *item) {
     struct message *old = *key_slot(m, op->queue, item->key);
     if (old) {
@@ -159,8 +165,7 @@ static bool explain_delivery(const struct model *m, const struct message *msg, s
     const struct delivery *d = ctx;
     i64 attempt = 0, failures = 0, crashes = 0;
     if (next->at != AT_PENDING || m->delay < next->due) return false;
-    bool ttl_over = msg->ttl_at && m->delay - (m->delay_slip - msg->ttl_slip) >= msg->ttl_at;
-    if (ttl_over && next->attempts == 0) return false;
+    if (model_ttl_may_be_over(m, msg, next) && model_ttl_late_ms(m, msg) >= 0) return false;
     view_i64(d->view, "attempt", &attempt);
     view_i64(d->view, "failures", &failures);
     view_i64(d->view, "crashes", &crashes);
@@ -258,8 +263,9 @@ static void answered_receive(struct model *m, struct op *op, const struct http_r
     if (items.count && !reply->receipt) sim_fail("leases without a receipt");
     if (op->parked && items.count) tally.polls_woken++;
     if (items.count == 0) tally.polls_empty++;
-    if (items.count < op->max && model_any_ready(m, op->queue))
-        sim_fail("receive got %u of %u although more was ready", items.count, op->max);
+    const struct message *ready = items.count < op->max ? model_any_ready(m, op->queue) : NULL;
+    if (ready)
+        sim_fail("receive got %u of %u although q%u/k%u was ready", items.count, op->max, ready->queue, ready->key);
 }
 
 /* ---- looking up */
@@ -270,7 +276,7 @@ static void answered_key(struct model *m, struct op *op, const struct http_reply
     tally.lookups++;
     if (refused(m, reply->status, &shown.view)) return;
     if (reply->status == 404) {
-        if (msg) saw(op, model_move(m, msg, explain_forgotten, NULL, "404 for a key"));
+        if (msg) saw(op, model_move(m, msg, explain_not_shown, NULL, "404 for a key"));
         return;
     }
     if (reply->status != 200 || !msg) sim_fail("a key that %s got status %u", msg ? "is known" : "is not", reply->status);
@@ -287,9 +293,8 @@ struct raw_result {
 
 static bool explain_result(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     const struct raw_result *r = ctx;
-    (void)m, (void)msg;
     const struct http_reply *reply = r->reply;
-    if (reply->status == 404) return next->at == AT_FORGOTTEN;
+    if (reply->status == 404) return explain_not_shown(m, msg, next, NULL);
     if (reply->status == 409) return slice_eq(r->state, slice_str(model_at_name((enum at)next->at))) && !model_phase_settled(next);
     if (!model_phase_settled(next) || next->at == AT_FORGOTTEN) return false;
     if (reply->status != (next->result.n ? 200 : 204)) return false;
@@ -402,19 +407,14 @@ struct cancelling {
 
 static bool explain_cancel(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     const struct cancelling *c = ctx;
-    (void)msg;
-    if (c->status == 404) return next->at == AT_FORGOTTEN;
+    if (c->status == 404) return explain_not_shown(m, msg, next, NULL);
     if (next->at == AT_FORGOTTEN) return false;
     bool again = next->at == AT_CANCELLED;
     if (model_phase_settled(next) && !again)
         return c->status == 409 && view_is(c->view, "code", "settled") && view_is(c->view, "state", model_at_name((enum at)next->at));
     if (c->status != 200 || !view_is(c->view, "state", "cancelled") || view_true(c->view, "duplicate") != again) return false;
     if (again) return true;
-    if (next->at == AT_LEASED) next->end = END_CANCELLED;
-    next->at = AT_CANCELLED;
-    next->reason = SL("cancelled by op");
-    next->settled_min = next->settled_max = m->run;
-    next->settled_slip = m->run_slip;
+    model_cancel(m, next, SL("cancelled by op"));
     return true;
 }
 
@@ -479,7 +479,8 @@ void model_parked(struct model *m, struct op *op) {
     if (op->kind == OP_RECEIVE) {
         model_queue_touch(m, op->queue);
         tally.polls_parked++;
-        if (model_any_ready(m, op->queue)) sim_fail("a poll waits although something is ready");
+        const struct message *ready = model_any_ready(m, op->queue);
+        if (ready) sim_fail("a poll is made to wait although q%u/k%u is ready", ready->queue, ready->key);
     } else if (op->kind == OP_SEND) {
         tally.waits_parked++;
         parked_send(m, op);
@@ -515,11 +516,12 @@ void model_delivered(struct model *m, const struct op *op) {
 /* Given back without an attempt; short of room it may have to run out instead. */
 static bool explain_unwritten(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     const struct lease *lease = ctx;
-    (void)m, (void)msg;
+    (void)msg;
     if (next->fence != lease->fence || next->at != AT_LEASED) return true;
     next->attempts -= next->started;
     next->at = AT_PENDING;
     next->end = END_UNDONE;
+    next->since = m->run;
     next->due = next->due_max = 0;
     next->hidden = 1;
     return true;
@@ -542,8 +544,8 @@ static void check_waiting(const struct model *m, const struct op *op) {
     if (m->mono - op->parked_mono >= op->wait_ms)
         sim_fail("call %u asked to wait %lld ms and still waits after %lld ms", op->number, (long long)op->wait_ms,
                  (long long)(m->mono - op->parked_mono));
-    if (op->kind == OP_RECEIVE && model_any_ready(m, op->queue))
-        sim_fail("call %u waits for a message although one is ready", op->number);
+    const struct message *ready = op->kind == OP_RECEIVE ? model_any_ready(m, op->queue) : NULL;
+    if (ready) sim_fail("call %u waits for a message although q%u/k%u is ready", op->number, ready->queue, ready->key);
     if (op->waits_for && model_surely_settled(m, op->waits_for))
         sim_fail("call %u waits for an outcome that is there", op->number);
 }

@@ -62,9 +62,15 @@ static slice result_type(const struct settle_item *item) {
     return item->result_json ? SL("application/json") : SL("text/plain");
 }
 
+/* Run out and taken for a crash, but its consumer has spoken since. */
+static void no_crash_after_all(struct phase *p) {
+    if (p->started && p->end == END_EXPIRED) p->crashes--;
+}
+
 static void settle_now(const struct settling *s, struct phase *p, enum at state, enum end end) {
     bool open_reservation = !p->started && (p->at == AT_LEASED || p->end == END_EXPIRED);
     if (open_reservation) p->attempts++;
+    no_crash_after_all(p);
     p->at = state;
     p->end = end;
     p->by_token = 1;
@@ -102,6 +108,7 @@ static bool nack(const struct settling *s, struct phase *p) {
     }
     bool reservation = !p->started && (p->at == AT_LEASED || p->end == END_EXPIRED);
     if (reservation) p->attempts++;
+    no_crash_after_all(p);
     u32 *count = class == NACK_UNKNOWN ? &p->unknowns : &p->failures, limit = class == NACK_UNKNOWN ? 3 : 6;
     ++*count;
     p->end = END_NACKED;
@@ -114,6 +121,7 @@ static bool nack(const struct settling *s, struct phase *p) {
 
 static bool revive(const struct settling *s, struct phase *p, i64 lease_ms) {
     if (p->at == AT_DEAD) return false;
+    no_crash_after_all(p);
     p->at = AT_LEASED;
     p->end = END_OPEN;
     if (lease_ms) p->lease_ms = lease_ms;
@@ -127,7 +135,19 @@ static bool extend(const struct settling *s, struct phase *p) {
     return ok_with(s, AT_LEASED, false);
 }
 
+/* Not at all unless started by then. */
+static bool start_too_late(const struct settling *s, struct phase *p) {
+    const struct message *msg = s->item->lease->message;
+    if (p->started || !model_ttl_may_be_over(s->model, msg, p)) return false;
+    if (!problem(s, 409, "settled") || !view_is(&s->view, "state", "cancelled")) return false;
+    model_cancel(s->model, p, SL("ttl"));
+    return true;
+}
+
 static bool start(const struct settling *s, struct phase *p) {
+    const struct message *msg = s->item->lease->message;
+    if (start_too_late(s, p)) return true;
+    if (!p->started && model_ttl_may_be_over(s->model, msg, p) && model_ttl_late_ms(s->model, msg) >= 0) return false;
     if (p->end == END_EXPIRED && !revive(s, p, 0)) return refused(s, p, 409, "lease_expired");
     if (p->started) return ok_with(s, AT_LEASED, true);
     p->started = 1;
@@ -146,10 +166,11 @@ static bool step(const struct settling *s, struct phase *p) {
 }
 
 static bool release(const struct settling *s, struct phase *p) {
-    if (p->started && p->end == END_EXPIRED) p->crashes--; /* the caller vouches that nothing was done */
-    if (p->started) p->attempts--;
+    no_crash_after_all(p);
+    if (p->started) p->attempts--; /* the caller vouches that nothing was done */
     p->at = AT_PENDING;
     p->end = END_RELEASED;
+    p->since = s->model->run;
     p->due = p->due_max = 0;
     p->hidden = 1;
     return ok_with(s, AT_PENDING, false);

@@ -216,7 +216,7 @@ static inline void json_quote(struct bytes *b, struct text t) {
 static inline bool json_copy(struct text object, const char *name, char *out, size_t cap) {
     struct bytes b = {0};
     bool ok = json_string(json_member(object, name), &b) && b.n < cap;
-    if (ok) memcpy(out, b.p, b.n);
+    if (ok && b.n) memcpy(out, b.p, b.n);
     out[ok ? b.n : 0] = '\0';
     free(b.p);
     return ok;
