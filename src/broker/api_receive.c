@@ -152,6 +152,7 @@ void api_receive(struct call *c) {
         w->lease_ms = t.in.lease_ms;
         w->reserve_only = t.in.reserve_only;
         buf_slice_add(&w->consumer, t.in.consumer);
+        if (core_next_ready(b->core, t.queue) != MESSAGE_NONE) b->starved = true;
         wait_for_messages(b, w, t.queue);
     }
     buf_free(&consumer);

@@ -10,7 +10,7 @@
  * falls away, so reading three times what was appended gains on it. */
 #define SLICE_PER_APPENDED 3u
 #define SLICE_MIN          (16u * 1024u)
-#define SLICE_MAX          (1024u * 1024u)
+#define SLICE_MAX          (32ull << 20) /* what a turn can append, times three; also when a segment was skipped */
 #define SLACK_SEGMENTS     4u
 
 static bool worth_it(struct broker *b, const struct journal_stats *s) {
@@ -62,8 +62,7 @@ void compact_some(struct broker *b) {
         b->compact_until = end;
     }
     struct errbuf err = {{0}};
-    u64 appended = b->after - b->compact_after;
-    u64 bytes = SLICE_MIN + (appended < SLICE_MAX ? appended * SLICE_PER_APPENDED : SLICE_MAX);
+    u64 bytes = SLICE_MIN + (b->after - b->compact_after) * SLICE_PER_APPENDED;
     if (bytes > SLICE_MAX) bytes = SLICE_MAX;
     hx_st st = journal_scan(b->journal, &b->compact_cursor, b->compact_until, bytes, carry_one, b, &err);
     b->compact_after = b->after;

@@ -123,6 +123,29 @@ static void message_load_state(struct core *c, struct message *m, const struct r
     memcpy(m->history.p, r->history.p, r->history.n);
 }
 
+/* ---- recovery: arrivals that come before the record which brings their key back */
+
+static void orphan_arrivals_keep(struct core *c, const struct ref *ref, u64 pos, u64 size) {
+    struct index_cursor cursor = {0};
+    u32 no = index_find(&c->orphans, ref->hash, &cursor);
+    if (no == ENTRY_NONE) no = index_insert(&c->orphans, ref->hash);
+    struct entry *e = index_entry(&c->orphans, no);
+    e->at = pos;
+    e->queue = ref->queue;
+    entry_set_size(e, size);
+}
+
+static void orphan_arrivals_attach(struct core *c, u32 entry) {
+    struct entry *e = index_entry(&c->keys, entry);
+    struct index_cursor cursor = {0};
+    u32 no = c->sink ? ENTRY_NONE : index_find(&c->orphans, e->hash, &cursor);
+    if (no == ENTRY_NONE || index_entry(&c->orphans, no)->queue != e->queue) return;
+    struct entry *o = index_entry(&c->orphans, no);
+    arrivals_apply(c, entry, o->at, entry_size(o));
+    index_remove(&c->orphans, no);
+    index_release(&c->orphans, no);
+}
+
 static hx_st apply_message(struct core *c, const struct rec_message *r, u64 pos, u64 size) {
     if (r->ref.seq >= c->next_seq) c->next_seq = r->ref.seq + 1;
     u32 no = r->carried ? live_find(c, &r->ref) : MESSAGE_NONE;
@@ -153,7 +176,10 @@ static hx_st apply_message(struct core *c, const struct rec_message *r, u64 pos,
     e->at = no;
     e->queue = r->ref.queue;
     entry_move(c, e, size);
-    if (r->carried) message_load_state(c, m, r);
+    if (r->carried) {
+        message_load_state(c, m, r);
+        orphan_arrivals_attach(c, m->entry);
+    }
     reserve_on(c, m);
     if (r->group.n) group_join(c, no, r->group);
     if (m->ttl_ms) ttl_push(c, no);
@@ -224,6 +250,7 @@ static hx_st apply_extend(struct core *c, const struct rec_extend *r, struct err
     m->when_ms = c->now.run_ms + r->lease_ms;
     place_message(c, no, PLACE_LEASED, false);
     if (revived) {
+        m->started = m->ended == ENDED_EXPIRED; /* else it lapsed */
         m->ended = ENDED_OPEN;
         history_end(&m->history, r->fence, r->at_ms, ENDED_OPEN, CLASS_NONE, SL(""));
     }
@@ -310,6 +337,8 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u
     } else {
         INVARIANT(5, !c->sink); /* live, only what is unsettled can settle */
         entry = index_insert(&c->keys, r->ref.hash);
+        index_entry(&c->keys, entry)->queue = r->ref.queue;
+        orphan_arrivals_attach(c, entry);
     }
     struct entry *e = index_entry(&c->keys, entry);
     e->kind = ENTRY_SETTLED;
@@ -323,8 +352,13 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u
     return ST_OK;
 }
 
-/* Unsettled by seq; a settled key has none in memory and is taken by its hash. */
+/* In recovery: unsettled by seq; a settled key has none in memory and is taken by its hash. */
 static u32 known_entry(const struct core *c, const struct ref *ref) {
+    if (c->sink) { /* live, the decision knows */
+        const struct entry *e = index_entry(&c->keys, c->likely_entry);
+        CHECK(e->hash == ref->hash);
+        return c->likely_entry;
+    }
     struct index_cursor cursor = {0};
     for (u32 no; (no = index_find(&c->keys, ref->hash, &cursor)) != ENTRY_NONE;) {
         const struct entry *e = index_entry(&c->keys, no);
@@ -339,7 +373,10 @@ static hx_st apply_arrivals(struct core *c, const struct rec_arrivals *r, u64 po
     q->counters.duplicates += r->fresh;
     q->counters.conflicts += r->fresh_conflicts;
     u32 entry = known_entry(c, &r->ref);
-    if (entry != ENTRY_NONE) arrivals_apply(c, entry, pos, size);
+    if (entry != ENTRY_NONE)
+        arrivals_apply(c, entry, pos, size);
+    else
+        orphan_arrivals_keep(c, &r->ref, pos, size); /* its key was carried, or settled, further on */
     return ST_OK;
 }
 

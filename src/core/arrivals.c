@@ -6,6 +6,14 @@
 #include "core/core_priv.h"
 
 #define WRITE_AFTER_MS 1000
+#define WRITE_AHEAD    8u
+
+static u64 arrivals_hash(u32 entry) {
+    u64 h = entry;
+    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
+    h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
+    return h ^ (h >> 31);
+}
 
 static u32 tally_home(u32 entry) {
     return (entry * 2654435769u) & (TALLY_SLOTS - 1);
@@ -93,7 +101,16 @@ void tally_write(struct core *c, struct tally *t) {
     tally_view(t, &r.arrivals);
     queue_at(c, e->queue)->unwritten_duplicates -= t->fresh;
     t->fresh = t->fresh_conflicts = 0;
+    c->likely_entry = t->entry;
     core_emit(c, &r);
+}
+
+/* Entries of a flush lie anywhere: what the ones after next will touch is brought near meanwhile. */
+static void prefetch_write(const struct core *c, u32 at) {
+    if (at >= c->tally_count) return;
+    u32 entry = c->tallies[at].entry;
+    __builtin_prefetch(index_entry(&c->keys, entry));
+    index_prefetch(&c->arrivals, arrivals_hash(entry));
 }
 
 static void slot_delete(struct core *c, u32 i) {
@@ -125,6 +142,7 @@ bool tally_write_due(struct core *c, u32 budget, bool all) {
     for (; c->tally_count > 0; budget--) {
         if (budget == 0) return true;
         struct tally *t = &c->tallies[c->tally_count - 1];
+        if (c->tally_count > WRITE_AHEAD) prefetch_write(c, c->tally_count - 1 - WRITE_AHEAD);
         tally_write(c, t);
         tally_let_go(c, t);
     }
@@ -132,13 +150,6 @@ bool tally_write_due(struct core *c, u32 budget, bool all) {
 }
 
 /* ---- what is written: position by entry */
-
-static u64 arrivals_hash(u32 entry) {
-    u64 h = entry;
-    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
-    h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
-    return h ^ (h >> 31);
-}
 
 void tally_prefetch(const struct core *c, u32 entry, bool written) {
     __builtin_prefetch(&c->tally_slots[tally_home(entry)]);

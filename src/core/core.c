@@ -13,6 +13,7 @@ struct core *core_new(const struct core_options *options) {
     index_init(&c->groups);
     index_init(&c->arrivals);
     index_init(&c->queue_names);
+    index_init(&c->orphans);
     c->messages_top = 1;
     c->next_seq = 1;
     c->tallies = mem_zalloc(TALLIES_MAX * sizeof *c->tallies);
@@ -59,6 +60,7 @@ void core_free(struct core *c) {
     index_free(&c->groups);
     index_free(&c->arrivals);
     index_free(&c->queue_names);
+    if (!c->sink) index_free(&c->orphans);
     mem_free(c);
 }
 
@@ -116,6 +118,7 @@ hx_st core_start(struct core *c, const struct core_sink *sink, i64 wall_ms, stru
     if (from_clock > c->fence) c->fence = from_clock;
     c->sink_copy = *sink;
     c->sink = &c->sink_copy;
+    index_free(&c->orphans);
     rearm_leases(c);
     sum_reserves(c);
     write_clock(c, true);

@@ -115,6 +115,8 @@ struct core {
     struct index groups;   /* hash of (queue, name) -> struct group * in `at` */
     struct index arrivals; /* mixed entry number -> position of its ARRIVALS record in `at`, entry number in `next` */
 
+    struct index orphans;  /* replay only: arrivals whose key has not come yet */
+
     struct queue **queues; /* [1..queue_count] */
     u32 queue_count, queue_cap;
     struct index queue_names; /* hash of the name -> id in `at` */
@@ -139,6 +141,7 @@ struct core {
     i64 clock_written_run_ms, expiry_checked_run_ms;
     bool wrote_since_clock;
     u64 first_fresh_seq; /* replay: the first message admitted in what is left of the journal */
+    u32 likely_entry; /* the key a decision is about; its hash is compared before it is believed */
     u32 likely; /* the message a decision is about; its seq is compared before it is believed */
     struct history scratch; /* a message's history as the record being decided will have it */
 };

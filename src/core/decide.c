@@ -415,9 +415,10 @@ u64 core_carry_arrivals(const struct core *c, const struct record *r, u64 pos) {
     return 0;
 }
 
-static bool carry_message(struct core *c, const struct rec_message *old, u64 pos) {
+/* Both: the entry it belongs to, ENTRY_NONE if it is not needed any more. */
+static u32 carry_message(struct core *c, const struct rec_message *old, u64 pos) {
     u32 no = core_message_find(c, old->ref.hash, old->ref.seq);
-    if (no == MESSAGE_NONE || message_at(c, no)->pos != pos) return false;
+    if (no == MESSAGE_NONE || message_at(c, no)->pos != pos) return ENTRY_NONE;
     const struct message *m = message_at(c, no);
     struct record r = {.type = REC_MESSAGE, .message = *old};
     r.message.carried = true;
@@ -435,10 +436,10 @@ static bool carry_message(struct core *c, const struct rec_message *old, u64 pos
     r.message.fence = m->fence;
     r.message.history = slice_of(m->history.p, m->history.len);
     core_emit(c, &r);
-    return true;
+    return m->entry;
 }
 
-static bool carry_settle(struct core *c, const struct rec_settle *old, u64 pos) {
+static u32 carry_settle(struct core *c, const struct rec_settle *old, u64 pos) {
     struct core_cursor cursor = {0};
     struct found f;
     while (core_find(c, old->ref.hash, &cursor, &f)) {
@@ -447,14 +448,15 @@ static bool carry_settle(struct core *c, const struct rec_settle *old, u64 pos) 
         r.settle.carried = true;
         r.settle.from_pos = pos;
         core_emit(c, &r);
-        return true;
+        return f.entry;
     }
-    return false;
+    return ENTRY_NONE;
 }
 
 /* Its counts are in the queue's counters already: the copy adds none. */
-static void write_arrivals_again(struct core *c, const struct rec_arrivals *old) {
+static void write_arrivals_again(struct core *c, u32 entry, const struct rec_arrivals *old) {
     struct record r = {.type = REC_ARRIVALS, .arrivals = *old};
+    c->likely_entry = entry;
     r.arrivals.fresh = r.arrivals.fresh_conflicts = 0;
     core_emit(c, &r);
 }
@@ -464,17 +466,17 @@ static void carry_arrivals(struct core *c, const struct rec_arrivals *old, u64 p
     struct found f;
     while (core_find(c, old->ref.hash, &cursor, &f)) {
         if (f.arrivals_pos != pos) continue;
-        write_arrivals_again(c, old);
+        write_arrivals_again(c, f.entry, old);
         return;
     }
 }
 
 void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos, const struct rec_arrivals *arrivals) {
     c->now = now;
-    bool carried = false;
-    if (r->type == REC_MESSAGE) carried = carry_message(c, &r->message, pos);
-    if (r->type == REC_SETTLE) carried = carry_settle(c, &r->settle, pos);
-    if (carried && arrivals) write_arrivals_again(c, arrivals);
+    u32 entry = ENTRY_NONE;
+    if (r->type == REC_MESSAGE) entry = carry_message(c, &r->message, pos);
+    if (r->type == REC_SETTLE) entry = carry_settle(c, &r->settle, pos);
+    if (entry != ENTRY_NONE && arrivals) write_arrivals_again(c, entry, arrivals);
     if (r->type == REC_ARRIVALS) carry_arrivals(c, &r->arrivals, pos);
     if (r->type == REC_QUEUE && queue_at(c, r->queue.queue)->pos == pos) core_queue_write(c, r->queue.queue);
 }

@@ -127,7 +127,7 @@ struct journal_file {
         u64 replayed_batches;
         bool in_place;          /* after an unclean end: no fresh segment is to be had */
         struct batch *unproven; /* the last batch, if the mark does not reach its end; where it is going to be */
-        struct buf leftovers; /* names of files to be recycled, each ended by NUL */
+        struct buf leftovers;   /* names of files to be recycled, each ended by NUL */
     } found;
 
     /* Shared, under the lock. */
@@ -146,7 +146,7 @@ struct journal_file {
     bool seal_mark;           /* a segment was left: the mark is due */
     bool loop_waits, starved; /* the loop needs a segment; there is none to be had */
     bool stopping, groom_asleep;
-    bool no_room;       /* the last attempt to preallocate found the disk full... */
+    bool no_room;         /* the last attempt to preallocate found the disk full... */
     i64 no_room_until_ms; /* ...and is not repeated before; without threads: not before somebody wants room again */
     bool asked;           /* the caller has said what it wants; until then no spare is given back */
     u64 batches, synced_bytes, sync_us_total, sync_us_max;

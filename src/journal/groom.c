@@ -45,21 +45,21 @@ static void remove_spare(struct journal_file *j, size_t index) {
     j->spares[index] = j->spares[--j->spare_count];
 }
 
-/* One dropped file becomes a spare, or goes if there are plenty; either makes room. Its name is synced by the caller.
+/* One dropped file becomes a spare, or goes if there are plenty; either makes room, counted when the name is durable.
  */
-static bool recycle(struct journal_file *j, struct segment *s, bool keep) {
+static void recycle(struct journal_file *j, struct segment *s, bool keep) {
     char name[NAME_BYTES];
     u32 id = j->spare_next;
     spare_name(name, id);
     int rc = keep ? j->disk->ops->rename(j->disk, s->name, name) : j->disk->ops->unlink(j->disk, s->name);
+    if (rc == 0) rc = j->disk->ops->sync_dir(j->disk);
     if (rc) file_fail(j, keep ? "rename" : "remove", s->name, 0, rc);
     segment_free(j, s);
-    if (rc) return false;
+    if (rc) return;
     pthread_mutex_lock(&j->lock);
     if (keep) spare_add(j, id, j->segment_bytes);
     set_no_room(j, false);
     pthread_mutex_unlock(&j->lock);
-    return true;
 }
 
 /* Takes the oldest segment off the list if it is dropped, what replaces it is durable, and nobody is reading it. */
@@ -83,14 +83,10 @@ static bool groom_drop(struct journal_file *j) {
     if (!s) return false;
     struct mark m = j->mark;
     m.first = s->number + 1;
-    if (!write_mark(j, m)) {
+    if (write_mark(j, m))
+        recycle(j, s, keep);
+    else
         segment_free(j, s);
-        return true;
-    }
-    if (recycle(j, s, keep)) {
-        int rc = j->disk->ops->sync_dir(j->disk);
-        if (rc) file_fail(j, "sync the directory", ".", 0, rc);
-    }
     return true;
 }
 

@@ -10,9 +10,9 @@
  * mostly stay with pread, which is the cheaper way to look at a page once. */
 #include "journal/file_priv.h"
 
-#define AREA_BITS 16u
-#define PREFETCH_LINES 6u /* a message with a small payload */
-#define AREAS_MAX 4096u /* 256 MiB */
+#define AREA_BITS      16u
+#define PREFETCH_LINES 6u    /* a message with a small payload */
+#define AREAS_MAX      4096u /* 256 MiB */
 
 enum area { AREA_UNREAD, AREA_READ_ONCE, AREA_RESIDENT };
 

@@ -34,7 +34,7 @@ static struct batch *in_list(const struct batch_list *list, u64 pos) {
  */
 static struct batch *in_memory(struct journal_file *j, u64 pos) {
     if (holds(j->open, pos)) return j->open;
-    if (holds(j->found.moved, pos)) return j->found.moved;
+    if (holds(j->found.unproven, pos)) return j->found.unproven;
     pthread_mutex_lock(&j->lock);
     struct batch *b = in_list(&j->queue, pos);
     if (!b && holds(j->in_flight, pos)) b = j->in_flight;

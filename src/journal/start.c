@@ -5,13 +5,63 @@
  * it is not proven durable, is written there first. The order of steps is such that a crash between any two leaves a
  * directory that recovers to the same records:
  *
+ *   0. room for one more segment is taken (before replay, which must know the positions): start.seg
  *   1. the mark forgets the segments behind the end (they hold nothing that counts)
- *   2. those become spares, the last one first, so that never one is missing in the middle
+ *   2. those become spares, the last one first, so that never one is missing in the middle; so does start.seg
  *   3. the next segment is headed and named; the mark knows it
- *   4. the unproven batch is written there and synced. Until this is whole, the old copy is the one that counts. */
+ *   4. the unproven batch is written there and synced. Until this is whole, the old copy is the one that counts.
+ *
+ * A fresh segment costs the rest of the old one. All the room there was may be promised: to compaction, and to the
+ * settlements of what was accepted (P8). So it is paid for with room nobody has counted yet, never with a spare: room
+ * does not shrink by an unclean end, nor by any number of them. start.seg has a name of its own so that starts that
+ * crash in their turn find it again instead of taking one more each.
+ *
+ * If the disk has no such room, the journal goes on in place, in the segment it ended in, with nothing but overwrites:
+ *
+ *   1. and 2. as above
+ *   3. the unproven batch is written again, the same bytes at the same place
+ *   4. zeros are written over everything behind it, to the segment's end
+ *   5. the segment is synced. Only then the journal starts, and appends right behind the batch.
+ *
+ * Why that is safe, step by step. The disk writes sectors whole; what is in a sector after a power cut is what it held
+ * before or what was being written.
+ *
+ *   Cut during 3: every sector of the batch holds the batch's bytes or what it held before. If the batch was durable,
+ *   and perhaps answered for, these are the same: it stays whole. If it was not, it may turn out torn now and be cut by
+ *   the next recovery; nobody was told of it, neither by the former life, which was still waiting for its sync, nor by
+ *   this one, which has not started.
+ *   Cut during 4: behind the batch lies the one the crash tore, if any, and now some of its sectors are zeros. Mostly
+ *   it is still torn. Where just those sectors were missing whose content is zeros, it may have become whole; then the
+ *   next recovery has it as its last batch, unproven. That is a record appended once and answered for by nobody: it may
+ *   be there. It cannot be mixed with anything newer, because nothing newer has been written.
+ *   Failed sync, in the former life or in 5: the kernel calls pages clean that never reached the disk, and shows bytes
+ *   the disk does not have. Hence nothing is compared or skipped: everything from the unproven batch to the end of the
+ *   segment is written, which makes it dirty again, and synced. If that fails, the start fails, and the next one does
+ *   the same. (Everything before was synced with success, or the unproven batch would not have been begun.)
+ *   Why zeros: the salt stays, and records are checked one by one. Left as it is, a record of the torn batch would be
+ *   valid at its place; and if a later batch were torn by the next crash just there, and put a record of that length at
+ *   that place, recovery would take the old record for the new one. After 5 there is nothing in the segment behind its
+ *   end that could pass for anything.
+ *
+ * A crash after 5 and before the first append finds the same end again, and does the same again, as often as it
+ * happens. Between lives of the two kinds the segments behind the end may hold a torn first batch or a torn copy of the
+ * last one; being retired before anything is appended, they never come back with the same salt. */
 #include "journal/file_priv.h"
 
 #include <errno.h>
+#include <stdio.h>
+
+static const char *const start_name = "start.seg";
+
+hx_st start_find_room(struct journal_file *j, struct errbuf *err) {
+    char name[NAME_BYTES];
+    size_t made;
+    snprintf(name, sizeof name, "%s", start_name);
+    int rc = spares_make(j, &name, 1, &made);
+    if (rc && !disk_is_full(rc)) return disk_error(err, j->disk, rc, "preallocate", name);
+    j->found.in_place = rc != 0;
+    return ST_OK;
+}
 
 static hx_st failure(struct journal_file *j, hx_st st, struct errbuf *err) {
     const char *why = atomic_load(&j->failed);
@@ -39,33 +89,59 @@ static hx_st mark_running(struct journal_file *j, u64 prepared, struct errbuf *e
     return rc ? disk_error(err, j->disk, rc, "write", "mark") : ST_OK;
 }
 
-static hx_st continue_in_place(struct journal_file *j, struct errbuf *err) {
+static void go_on_at_end(struct journal_file *j) {
     j->active = j->found.last;
-    j->next_pos = j->last_end = j->found.end;
+    j->active->end = j->next_pos = j->last_end = j->found.end;
     atomic_store(&j->durable, j->found.end);
+}
+
+static hx_st continue_clean(struct journal_file *j, struct errbuf *err) {
+    go_on_at_end(j);
     return mark_running(j, j->segments.at[j->segments.count - 1]->number, err);
+}
+
+static hx_st make_spare_of(struct journal_file *j, const char *from, u64 zeroed, struct errbuf *err) {
+    char name[NAME_BYTES];
+    spare_name(name, j->spare_next);
+    int rc = j->disk->ops->rename(j->disk, from, name);
+    if (rc == 0) rc = j->disk->ops->sync_dir(j->disk);
+    if (rc) return disk_error(err, j->disk, rc, "rename", from);
+    spare_add(j, j->spare_next, zeroed);
+    return ST_OK;
 }
 
 static hx_st retire_segments_behind(struct journal_file *j, u64 last, struct errbuf *err) {
     struct segment_list *list = &j->segments;
-    while (list->at[list->count - 1]->number > last) {
+    hx_st st = ST_OK;
+    while (st == ST_OK && list->at[list->count - 1]->number > last) {
         struct segment *s = list->at[list->count - 1];
-        u32 id = j->spare_next;
-        char name[NAME_BYTES];
-        spare_name(name, id);
-        int rc = j->disk->ops->rename(j->disk, s->name, name);
-        if (rc == 0) rc = j->disk->ops->sync_dir(j->disk);
-        if (rc) return disk_error(err, j->disk, rc, "rename", s->name);
-        spare_add(j, id, j->segment_bytes);
+        st = make_spare_of(j, s->name, j->segment_bytes, err);
+        if (st != ST_OK) break;
         list->count--;
         segment_free(j, s);
     }
+    return st;
+}
+
+static hx_st continue_in_place(struct journal_file *j, struct errbuf *err) {
+    struct segment *last = j->found.last;
+    struct batch *b = j->found.unproven;
+    atomic_store(&j->durable, j->mark.durable);
+    hx_st st = mark_running(j, last->number, err);
+    if (st == ST_OK) st = retire_segments_behind(j, last->number, err);
+    if (st != ST_OK) return st;
+    int rc = b ? disk_write_all(j->disk, last->file, b->bytes, b->len, offset_of(j, b->pos)) : 0;
+    if (rc == 0) rc = segment_zero(j, last->file, offset_of(j, j->found.end), j->segment_bytes);
+    if (rc) return disk_error(err, j->disk, rc, "write and sync the end of", last->name);
+    if (b) batch_free(b);
+    j->found.unproven = NULL;
+    go_on_at_end(j);
     return ST_OK;
 }
 
 static hx_st write_moved_batch(struct journal_file *j, struct errbuf *err) {
-    struct batch *b = j->found.moved;
-    j->found.moved = NULL;
+    struct batch *b = j->found.unproven;
+    j->found.unproven = NULL;
     b->segment = j->active;
     batch_push(&j->queue, b);
     j->next_pos = j->last_end = b->pos + b->len;
@@ -79,18 +155,20 @@ static hx_st continue_afresh(struct journal_file *j, struct errbuf *err) {
     atomic_store(&j->durable, j->mark.durable);
     hx_st st = mark_running(j, last, err);
     if (st == ST_OK) st = retire_segments_behind(j, last, err);
+    if (st == ST_OK) st = make_spare_of(j, start_name, 0, err);
     if (st != ST_OK) return st;
-    if (!groom_prepare(j)) {
-        if (file_failed(j)) return failure(j, ST_IO, err);
-        return err_set(err, ST_NO_SPACE, "%s: no room for another segment of %llu bytes", j->disk->where,
-                       (unsigned long long)j->segment_bytes);
-    }
+    if (!groom_prepare(j)) return failure(j, ST_IO, err);
     j->active = segment_find(j, last + 1);
     j->next_pos = segment_start(j, last + 1);
     j->last_end = j->found.end;
-    if (j->found.moved) return write_moved_batch(j, err);
+    if (j->found.unproven) return write_moved_batch(j, err);
     atomic_store(&j->durable, j->found.end);
     return ST_OK;
+}
+
+static hx_st go_on(struct journal_file *j, struct errbuf *err) {
+    if (j->found.clean) return continue_clean(j, err);
+    return j->found.in_place ? continue_in_place(j, err) : continue_afresh(j, err);
 }
 
 static hx_st start_threads(struct journal_file *j, struct errbuf *err) {
@@ -110,7 +188,7 @@ hx_st start_appending(struct journal *port, struct errbuf *err) {
     struct journal_file *j = jf(port);
     CHECK(!j->started && !j->read_only);
     hx_st st = remove_leftovers(j, err);
-    if (st == ST_OK) st = j->found.clean ? continue_in_place(j, err) : continue_afresh(j, err);
+    if (st == ST_OK) st = go_on(j, err);
     if (st != ST_OK) return st;
     j->next_number = j->found.next_number;
     j->closed_bytes = j->synced_bytes;

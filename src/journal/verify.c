@@ -58,8 +58,10 @@ static void report_end(struct buf *b, const struct journal_file *j) {
                    "torn tail   %llu bytes of an unfinished batch behind the end; the next start cuts them. They were "
                    "never acknowledged.\n",
                    (unsigned long long)j->found.torn_bytes);
-    if (!j->found.clean) 
-        buf_lit(b, "note        not closed cleanly: the next start goes on in a fresh segment if the disk has room for one\n");
+    if (!j->found.clean)
+        buf_lit(
+            b,
+            "note        not closed cleanly: the next start goes on in a fresh segment if the disk has room for one\n");
 }
 
 static hx_st explain(struct buf *b, hx_st st, const struct errbuf *err) {

@@ -258,6 +258,19 @@ def a_batch_for_a_bad_queue_name_is_refused_whole(q):
 
 
 @test
+def a_small_batch_cannot_ask_for_gigabytes(q):
+    # Every line is answered; how a result that does not fit is left out is the broker's choice, dying of it is not.
+    hx.broker.put(q, "k")
+    hx.broker.ok("ack", hx.broker.one(q), result="r" * (1 << 20))
+    reply = raw(q, b'{"key":"k","payload":"x"}\n' * 200)
+    same(reply.status, 200)
+    assert len(reply.body) < 64 << 20, f"{len(reply.body)} bytes for a request of 5 KB"
+    same([g["status"] for g in reply.lines()][:1], [200])
+    same(len(reply.lines()), 200)
+    same(hx.broker.key(q, "k")["duplicates"] >= 1, True)
+
+
+@test
 def a_batch_that_breaks_off_applies_nothing(q):
     body = b"".join(json.dumps(line(f"k{n}")).encode() + b"\n" for n in range(100))
     with hx.broker.connect() as c:

@@ -64,7 +64,7 @@ class Conn:
     def __init__(self, port, host="127.0.0.1"):
         self.sock = socket.create_connection((host, port), timeout=TIMEOUT)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.data = b""
+        self.data = bytearray()
 
     def __enter__(self):
         return self
@@ -94,16 +94,18 @@ class Conn:
 
     def take(self, n):
         while len(self.data) < n:
-            assert self.more(), f"closed after {len(self.data)} of {n} bytes: {self.data[:200]!r}"
-        out, self.data = self.data[:n], self.data[n:]
+            assert self.more(), f"closed after {len(self.data)} of {n} bytes: {bytes(self.data[:200])!r}"
+        out = bytes(self.data[:n])
+        del self.data[:n]
         return out
 
     def head(self):
         """The next status line and header fields."""
         while b"\r\n\r\n" not in self.data:
-            assert self.more(), f"closed before a whole head: {self.data[:200]!r}"
-        head, self.data = self.data.split(b"\r\n\r\n", 1)
-        lines = head.decode("latin-1").split("\r\n")
+            assert self.more(), f"closed before a whole head: {bytes(self.data[:200])!r}"
+        end = self.data.index(b"\r\n\r\n")
+        lines = self.data[:end].decode("latin-1").split("\r\n")
+        del self.data[:end + 4]
         assert re.match(r"^HTTP/1\.1 \d{3} ", lines[0]), lines[0]
         return lines[0], [tuple(part.strip() for part in line.split(":", 1)) for line in lines[1:]]
 
@@ -126,8 +128,7 @@ class Conn:
                 pass
         except ConnectionResetError:
             pass
-        out, self.data = self.data, b""
-        return out
+        return self.take(len(self.data))
 
     def closed(self):
         """True once the peer has closed without saying more."""

@@ -268,6 +268,22 @@ def delayed_and_group_bound_messages_are_listed_as_pending(q):
 
 
 @test
+def large_messages_are_listed_and_handed_out_in_as_many_replies_as_it_takes(q):
+    keys = [f"k{n:02}" for n in range(20)]
+    for key in keys:
+        hx.broker.put(q, key, payload="p" * (1 << 20))
+    got = pages(f"/v1/queues/{q}/messages?limit=1000")
+    assert len(got) > 1, "a reply of 20 MiB"
+    same([m["key"] for page in got for m in page], keys)
+    taken = []
+    while len(taken) < 20:
+        some = hx.broker.receive(q, max=1000)
+        assert 0 < len(some) < 20, len(some)
+        taken += [m["key"] for m in some]
+    same(taken, keys)
+
+
+@test
 def nonsense_in_a_list_query_is_refused(q):
     hx.broker.put(q, "k")
     for query in ("state=done", "state=", "state=x", "limit=0", "limit=1001", "limit=x", "cursor=x", "state=dead&state=dead", "limit=1&limit=1"):

@@ -513,6 +513,18 @@ def the_same_token_twice_in_an_array_settles_once(q):
 
 
 @test
+def a_small_array_cannot_ask_for_gigabytes(q):
+    done, stepped = leased(q, "done"), leased(q, "stepped")
+    hx.broker.ok("ack", done, result="r" * (1 << 20))
+    hx.broker.ok("step", stepped, name="s", result="r" * 1000000)
+    for verb, item in (("ack", {"token": done["token"]}), ("step", {"token": stepped["token"], "name": "s"})):
+        reply = hx.broker.post(f"/v1/{verb}", [item] * 200)
+        same(reply.status, 200)
+        assert len(reply.body) < 64 << 20, f"{len(reply.body)} bytes"
+        same(len(reply.json()), 200)
+
+
+@test
 def an_empty_array_is_answered_by_an_empty_array(q):
     same(hx.broker.post("/v1/ack", []).json(), [])
 

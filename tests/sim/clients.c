@@ -179,7 +179,17 @@ static void send_tame(struct world *w, enum op_kind kind, u32 queue, struct mess
     net_send(w, op, ACTOR_TAME, true);
 }
 
+static void look_at_one(struct world *w) {
+    struct message *msg = model_some_live(w->model, &w->rng);
+    if (!msg) return;
+    struct op *op = op_new(w, OP_KEY);
+    op->sends = arena_alloc(&w->arena, sizeof *op->sends);
+    model_key_of(msg, &op->queue, &op->sends[0].key);
+    net_send(w, op, ACTOR_TAME, true);
+}
+
 void clients_drain(struct world *w) {
+    look_at_one(w);
     for (u32 q = 0; q < w->profile.queues && w->calls_live < 64; q++) {
         struct message *dead = model_some_dead(w->model, q);
         send_tame(w, OP_RESUME, q, NULL);

@@ -11,6 +11,7 @@ const char *model_at_name(enum at at) { return at_names[at]; }
 struct model *model_new(struct arena *arena, u32 queues, u32 keys) {
     struct model *m = arena_alloc(arena, sizeof *m);
     m->arena = arena;
+    m->clean = true;
     m->queue_count = queues;
     m->key_count = keys;
     m->keys = arena_alloc(arena, queues * keys * sizeof(struct message *));
@@ -26,7 +27,8 @@ void model_time(struct model *m, i64 mono_ms, i64 wall_ms) {
     m->delay += passed;
     m->mono = mono_ms;
     m->wall = wall_ms;
-    if (m->delay - m->wall > m->delay_ahead) m->delay_ahead = m->delay - m->wall;
+    if (m->delay - m->wall > m->ahead_max) m->ahead_max = m->delay - m->wall;
+    if (m->delay - m->wall < m->ahead_min) m->ahead_min = m->delay - m->wall;
 }
 
 void model_tight(struct model *m, bool tight) {
@@ -343,15 +345,16 @@ static void clocks_restart(struct model *m, i64 wall_ms) {
     if (m->clean) {
         after = before + (wall_ms > m->wall ? wall_ms - m->wall : 0);
     } else {
-        after = m->delay_ahead + wall_ms > before ? m->delay_ahead + wall_ms : before;
+        after = m->ahead_max + wall_ms > before ? m->ahead_max + wall_ms : before;
+        i64 least = m->ahead_min + wall_ms > m->safe.delay ? m->ahead_min + wall_ms : m->safe.delay;
         m->run_slip += m->run - m->safe.run;
-        m->delay_slip += after - m->safe.delay;
+        m->delay_slip += after > least ? after - least : 0;
     }
     m->delay = after;
     m->mark.run = m->safe.run = m->run;
     m->mark.delay = m->safe.delay = after;
     m->wall = wall_ms;
-    m->delay_ahead = after - wall_ms;
+    m->ahead_max = m->ahead_min = after - wall_ms;
 }
 
 /* The states at the crash, as time had made them by then; live leases get their full length again. */
@@ -537,6 +540,13 @@ static void queue_reset(struct queue *q, u64 index) {
     q->versions[q->version_count++] = (struct queue_version){.index = index, .exists = true, .paused = q->paused};
 }
 
+static u64 fence_at_least(const struct set *s) {
+    u64 least = s->count ? s->at[0].fence : 0;
+    for (u32 i = 1; i < s->count; i++)
+        if (s->at[i].fence < least) least = s->at[i].fence;
+    return least;
+}
+
 static void recount(struct model *m) {
     m->live_count = 0;
     m->fence_top = m->fence_told;
@@ -545,8 +555,8 @@ static void recount(struct model *m) {
         struct message *msg = m->keys[i];
         if (!msg) continue;
         live_update(m, msg);
-        for (u32 p = 0; p < msg->set->count; p++)
-            if (msg->set->at[p].fence > m->fence_top) m->fence_top = msg->set->at[p].fence;
+        u64 fence = fence_at_least(msg->set);
+        if (fence > m->fence_top) m->fence_top = fence;
         if (!m->clean && msg->dup_run > m->sure_run) msg->dups_min = msg->dups_safe;
         model_check_duplicates(msg, msg->dups_shown);
     }
@@ -580,6 +590,15 @@ u32 model_unsettled(const struct model *m) {
     u32 n = 0;
     for (u32 i = 0; i < m->live_count; i++) n += !model_surely_settled(m, m->live[i]);
     return n;
+}
+
+struct message *model_some_live(const struct model *m, struct rng *rng) {
+    return m->live_count ? m->live[rng_below(rng, m->live_count)] : NULL;
+}
+
+void model_key_of(const struct message *msg, u32 *queue, u32 *key) {
+    *queue = msg->queue;
+    *key = msg->key;
 }
 
 u32 model_live(const struct model *m) { return m->live_count; }

@@ -53,6 +53,8 @@ slice model_id(const struct message *msg);
 /* The last phase. */
 u32 model_unsettled(const struct model *m);
 u32 model_live(const struct model *m); /* at least as many */
+struct message *model_some_live(const struct model *m, struct rng *rng);
+void model_key_of(const struct message *msg, u32 *queue, u32 *key);
 struct message *model_some_dead(const struct model *m, u32 queue);
 void model_describe_unsettled(const struct model *m, struct buf *out);
 

@@ -89,7 +89,7 @@ struct model {
     u32 live_count, live_cap;
 
     i64 mono, wall, run, delay, run_slip, delay_slip;
-    i64 delay_ahead; /* the most delay was ahead of the wall clock in this life */
+    i64 ahead_min, ahead_max; /* of the delay clock before the wall clock, in this life */
     struct {
         i64 run, delay;
     } safe, mark; /* clocks that surely are written down; the next such */

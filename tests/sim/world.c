@@ -77,7 +77,6 @@ static void open_world(struct world *w, u64 seed) {
     w->disk = faulty_disk_new(w->inner, &w->faults);
     w->model = model_new(&w->arena, w->profile.queues, w->profile.keys);
     w->faults_on = true;
-    model_time(w->model, w->mono_ms, w->wall_ms);
 }
 
 static hx_st boot(struct world *w, struct errbuf *err) {
@@ -399,6 +398,7 @@ void sim_run(u64 seed) {
     signal(SIGABRT, on_abort);
     open_world(w, seed);
     start_life(w);
+    model_boot(w->model, w->mono_ms, w->wall_ms);
     work_until_idle(w);
     wild_phase(w, w->profile.turns);
     if (w->profile.long_run) {

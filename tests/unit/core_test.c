@@ -226,9 +226,8 @@ static int teardown(void **state) {
     return 0;
 }
 
-/* Carry everything up to the present end and drop it, as the broker does with the oldest segment. */
-static void compact(void) {
-    u64 end = w.count;
+/* Carry everything up to `end` and drop it, as the broker does with the oldest segment. */
+static void compact_upto(u64 end) {
     struct errbuf err;
     for (u64 i = w.first; i < end; i++) {
         struct record r, arrivals;
@@ -243,6 +242,9 @@ static void compact(void) {
     }
     core_carry_end(w.core, w.now);
     w.first = end;
+}
+static void compact(void) {
+    compact_upto(w.count);
 }
 
 /* ---- admission */
@@ -790,6 +792,84 @@ static void arrivals_follow_a_settled_key_through_compaction(void **state) {
     assert_true(slice_eq(find("k")->settle->result, SL("r")));
 }
 
+static void arrivals_written_before_the_outcome_survive_the_drop_of_the_message(void **state) {
+    (void)state;
+    send("k", "p");
+    u64 behind_message = w.count;
+    send("k", "p");
+    pass(2000);
+    struct leased l = receive();
+    ack(&l, "r");
+    compact_upto(behind_message); /* the outcome is newer: nothing of the message is carried */
+    restart_after(0);
+    struct rec_arrivals a;
+    core_arrivals_view(w.core, find("k"), &a);
+    assert_int_equal(a.duplicates, 1);
+}
+
+/* Recovery moves the last batch of the journal: its records are replayed at other positions than they were written. */
+static void an_amended_outcome_replaces_the_first_also_when_both_were_moved(void **state) {
+    (void)state;
+    send("k", "p");
+    struct leased l = receive();
+    u64 before = w.count;
+    ack(&l, "r");
+    settle_as(&l, (struct settle_in){.verb = VERB_ACK, .effect_id = SL("twice")}, NULL);
+    assert_int_equal(w.count, before + 2);
+    struct core_options options = {.hash_key = {11, 22}};
+    struct core *c = core_new(&options);
+    struct errbuf err;
+    for (u64 i = 0; i < w.count; i++) {
+        const struct stored *s = &w.records[i];
+        u64 pos = i < before ? i + 1 : i + 1001;
+        assert_int_equal(core_replay(c, pos, s->type, s->version, slice_of(s->body, s->n), &err), ST_OK);
+    }
+    struct core_memory m;
+    core_memory(c, &m);
+    assert_int_equal(m.settled_keys, 1);
+    struct core_cursor cursor = {0};
+    struct found f;
+    assert_true(core_find(c, l.ref.hash, &cursor, &f));
+    assert_int_equal(f.pos, before + 1002);
+    core_free(c);
+}
+
+static void a_revived_lease_is_the_attempt_it_was(void **state) {
+    (void)state;
+    struct message_view v;
+    send("k", "p");
+    struct leased l = receive_as(1000, false);
+    pass(1000);
+    verb(&l, VERB_EXTEND);
+    core_message_view(w.core, w.now, find("k")->at.message, &v);
+    assert_int_equal(v.crashes, 0);
+    assert_int_equal(v.attempts, 1);
+    assert_true(v.started);
+    assert_int_equal(verb(&l, VERB_START), SETTLE_DUPLICATE);
+    pass(1000);
+    core_message_view(w.core, w.now, find("k")->at.message, &v);
+    assert_int_equal(v.crashes, 1);
+    assert_int_equal(verb(&l, VERB_RELEASE), SETTLE_OK);
+    core_message_view(w.core, w.now, find("k")->at.message, &v);
+    assert_int_equal(v.crashes, 0);
+    assert_int_equal(v.attempts, 0);
+}
+
+static void a_reservation_that_lapsed_and_is_settled_late_was_an_attempt(void **state) {
+    (void)state;
+    send("k", "p");
+    struct leased l = receive_as(1000, true);
+    pass(1000);
+    assert_int_equal(ack(&l, "late"), SETTLE_OK);
+    const struct rec_settle *s = find("k")->settle;
+    assert_int_equal(s->attempts, 1);
+    assert_int_equal(s->crashes, 0);
+    struct history_item item;
+    u32 at = 0;
+    assert_true(history_next(s->history, &at, &item));
+    assert_int_equal(item.ended, ENDED_ACKED);
+}
+
 static void compaction_and_restart_change_nothing_that_can_be_seen(void **state) {
     (void)state;
     for (int i = 0; i < 60; i++) {
@@ -938,6 +1018,10 @@ int main(void) {
         T(group_order_survives_restart_and_compaction),
         T(arrivals_are_counted_exactly_and_the_last_eight_are_kept),
         T(arrivals_follow_a_settled_key_through_compaction),
+        T(arrivals_written_before_the_outcome_survive_the_drop_of_the_message),
+        T(an_amended_outcome_replaces_the_first_also_when_both_were_moved),
+        T(a_revived_lease_is_the_attempt_it_was),
+        T(a_reservation_that_lapsed_and_is_settled_late_was_an_attempt),
         T(compaction_and_restart_change_nothing_that_can_be_seen),
         T(an_id_never_comes_back_after_everything_was_forgotten),
         T(a_record_naming_a_message_the_journal_lost_is_damage),
