@@ -76,9 +76,15 @@ typedef struct {
 } slice;
 
 #define SL(lit) ((slice){("" lit), sizeof(lit) - 1})
-static inline slice slice_of(const void *p, size_t n) { return (slice){(const char *)p, n}; }
-static inline slice slice_str(const char *s) { return (slice){s, s ? strlen(s) : 0}; }
-static inline bool slice_eq(slice a, slice b) { return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0); }
+static inline slice slice_of(const void *p, size_t n) {
+    return (slice){(const char *)p, n};
+}
+static inline slice slice_str(const char *s) {
+    return (slice){s, s ? strlen(s) : 0};
+}
+static inline bool slice_eq(slice a, slice b) {
+    return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
+}
 bool slice_eq_nocase(slice a, slice b); /* ASCII only */
 bool slice_starts(slice s, slice prefix);
 slice slice_trim(slice s); /* spaces and tabs at both ends */
@@ -96,15 +102,23 @@ struct buf {
 
 void buf_free(struct buf *b);
 void buf_grow(struct buf *b, size_t more); /* make room for `more` bytes beyond len */
-static inline void buf_reset(struct buf *b) { b->len = 0; }
-static inline slice buf_slice(const struct buf *b) { return (slice){b->p, b->len}; }
+static inline void buf_reset(struct buf *b) {
+    b->len = 0;
+}
+static inline slice buf_slice(const struct buf *b) {
+    return (slice){b->p, b->len};
+}
 static inline void buf_add(struct buf *b, const void *p, size_t n) {
     if (b->cap - b->len < n) buf_grow(b, n);
     if (n) memcpy(b->p + b->len, p, n);
     b->len += n;
 }
-static inline void buf_slice_add(struct buf *b, slice s) { buf_add(b, s.p, s.n); }
-static inline void buf_char(struct buf *b, char c) { buf_add(b, &c, 1); }
+static inline void buf_slice_add(struct buf *b, slice s) {
+    buf_add(b, s.p, s.n);
+}
+static inline void buf_char(struct buf *b, char c) {
+    buf_add(b, &c, 1);
+}
 #define buf_lit(b, lit) buf_add((b), "" lit, sizeof(lit) - 1)
 void buf_printf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void buf_dec(struct buf *b, u64 v); /* decimal */
@@ -117,13 +131,13 @@ void buf_base64(struct buf *b, slice s);
 bool buf_base64_decode(struct buf *b, slice text); /* strict, padded, standard alphabet; false leaves b unchanged */
 void buf_base64url(struct buf *b, slice s);        /* unpadded */
 bool buf_base64url_decode(struct buf *b, slice text);
-void buf_hex(struct buf *b, slice s); /* lower case */
+void buf_hex(struct buf *b, slice s);                   /* lower case */
 bool hex_decode(slice text, void *out, size_t out_len); /* exactly 2 * out_len lower- or upper-case digits */
-bool buf_percent_decode(struct buf *b, slice s); /* %XX only ('+' stays '+'); false on a bad escape */
-void buf_percent_encode(struct buf *b, slice s); /* everything but unreserved characters of RFC 3986 */
+bool buf_percent_decode(struct buf *b, slice s);        /* %XX only ('+' stays '+'); false on a bad escape */
+void buf_percent_encode(struct buf *b, slice s);        /* everything but unreserved characters of RFC 3986 */
 /* `500ms`, `30s`, `5m`, `2h`, `14d`, bare number = seconds; non-negative; fractions are refused; no overflow. */
 bool duration_parse(slice text, i64 *ms_out);
-void buf_duration(struct buf *b, i64 ms);  /* shortest exact form: "1500ms", "30s", "14d" */
+void buf_duration(struct buf *b, i64 ms);     /* shortest exact form: "1500ms", "30s", "14d" */
 void buf_rfc3339(struct buf *b, i64 unix_ms); /* 2026-01-31T12:00:00.000Z; any value from year 0001 to 9999 */
 bool rfc3339_parse(slice text, i64 *unix_ms_out);
 
@@ -132,7 +146,7 @@ u32 crc32c(u32 seed, const void *p, size_t n); /* Castagnoli; SSE4.2 where there
 struct siphash_key {
     u64 k0, k1;
 };
-u64 siphash(const struct siphash_key *key, const void *p, size_t n);                /* SipHash-2-4, 64 bits */
+u64 siphash(const struct siphash_key *key, const void *p, size_t n);                 /* SipHash-2-4, 64 bits */
 void siphash128(const struct siphash_key *key, const void *p, size_t n, u64 out[2]); /* SipHash-2-4, 128 bits */
 
 /* A seeded generator (splitmix64 / xoshiro256**): the only randomness the core may use. */
@@ -145,9 +159,15 @@ u64 rng_below(struct rng *r, u64 bound); /* uniform in [0, bound); bound > 0 */
 void random_bytes(void *p, size_t n);    /* from the kernel; a failure is fatal. Not for core. */
 
 /* Little-endian loads and stores for encoded records. */
-static inline void put_u16(void *p, u16 v) { memcpy(p, &v, 2); }
-static inline void put_u32(void *p, u32 v) { memcpy(p, &v, 4); }
-static inline void put_u64(void *p, u64 v) { memcpy(p, &v, 8); }
+static inline void put_u16(void *p, u16 v) {
+    memcpy(p, &v, 2);
+}
+static inline void put_u32(void *p, u32 v) {
+    memcpy(p, &v, 4);
+}
+static inline void put_u64(void *p, u64 v) {
+    memcpy(p, &v, 8);
+}
 static inline u16 get_u16(const void *p) {
     u16 v;
     memcpy(&v, p, 2);

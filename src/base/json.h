@@ -40,8 +40,8 @@ struct json {
 void json_init(struct json *j, slice text);
 void json_free(struct json *j);
 
-enum json_type json_peek(struct json *j); /* type of the value under the cursor; JSON_NONE on error or end */
-bool json_object(struct json *j);         /* enter; false (and an error) if it is no object */
+enum json_type json_peek(struct json *j);      /* type of the value under the cursor; JSON_NONE on error or end */
+bool json_object(struct json *j);              /* enter; false (and an error) if it is no object */
 bool json_member(struct json *j, slice *name); /* next member, or leave the object and return false */
 bool json_array(struct json *j);
 bool json_element(struct json *j); /* is there a next element? else leave the array and return false */

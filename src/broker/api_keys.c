@@ -157,7 +157,7 @@ void api_messages(struct call *c) {
     struct buf *body = &b->body;
     buf_reset(body);
     buf_lit(body, "{\"items\":[");
-    for (u64 n = 0; n < limit && body->len < RECEIVE_BYTES_MAX; n++) {
+    for (u64 n = 0; n < limit && body->len < REPLY_BYTES_MAX; n++) {
         u32 next = core_list(b->core, queue, state, no);
         if (next == MESSAGE_NONE) break;
         no = next;
@@ -192,7 +192,8 @@ static bool cancel_reason(struct call *c, struct buf *reason) {
             if (known ? !json_string(&j, slice_eq(name, SL("by")) ? &by : &note) : !json_skip(&j)) break;
         }
     bool ok = c->req->body.n == 0 || json_end(&j);
-    ok = ok && by.n <= 255 && note.n <= REASON_BYTES_MAX - 300 && utf8_valid(by) && utf8_valid(note) && !has_control(by);
+    ok =
+        ok && by.n <= 255 && note.n <= REASON_BYTES_MAX - 300 && utf8_valid(by) && utf8_valid(note) && !has_control(by);
     buf_lit(reason, "cancelled");
     if (ok && by.n) buf_printf(reason, " by %.*s", (int)by.n, by.p);
     if (ok && note.n) buf_printf(reason, ": %.*s", (int)note.n, note.p);

@@ -110,7 +110,8 @@ static void put_memory(struct broker *b, struct buf *body) {
     json_put_member_i64(body, "groups", (i64)m.groups);
     u64 keys = m.settled_keys + m.messages;
     json_put_member_i64(body, "bytes_per_key", keys ? (i64)(m.index_bytes / keys) : 0);
-    json_put_member_i64(body, "bytes_per_pending", m.messages ? (i64)(m.message_bytes / m.messages + m.index_bytes / keys) : 0);
+    json_put_member_i64(body, "bytes_per_pending",
+                        keys && m.messages ? (i64)(m.message_bytes / m.messages + m.index_bytes / keys) : 0);
     buf_char(body, '}');
 }
 
@@ -181,7 +182,8 @@ void api_stats(struct call *c) {
 
 /* Alive: it answers, whatever the disk is doing. */
 void api_health(struct call *c) {
-    struct http_reply reply = {.status = 200, .content_type = SL("application/json"), .body = SL("{\"status\":\"ok\"}")};
+    struct http_reply reply = {
+        .status = 200, .content_type = SL("application/json"), .body = SL("{\"status\":\"ok\"}")};
     c->b->options.port.respond(c->b->options.port.ctx, c->conn, &reply);
 }
 

@@ -84,7 +84,7 @@ static void take_ready(struct broker *b, struct take *t) {
     u32 full = 0, no;
     buf_reset(t->body);
     buf_lit(t->body, "{\"messages\":[");
-    while (t->count < t->max && t->body->len < RECEIVE_BYTES_MAX && full < FULL_TRIES) {
+    while (t->count < t->max && t->body->len < REPLY_BYTES_MAX && full < FULL_TRIES) {
         if ((no = core_next_ready(b->core, t->queue)) == MESSAGE_NONE) break;
         if (take_one(b, t, no) == LEASE_FULL) full++;
     }

@@ -30,13 +30,19 @@ static bool admit(struct broker *b, struct send_in *in, struct admission *a, str
     a->state = STATE_PENDING;
     a->verdict = core_send(b->core, b->now, in, a->seen, &a->out);
     switch (a->verdict) {
-    case SEND_ACCEPTED: a->seen = NULL; return true;
+    case SEND_ACCEPTED:
+        a->seen = NULL;
+        return true;
     case SEND_FULL:
-        failure_set(f, PROBLEM_storage_full, "the disk has no room for new messages; acknowledging goes on, and sending "
-                                             "will once there is room");
+        failure_set(f, PROBLEM_storage_full,
+                    "the disk has no room for new messages; acknowledging goes on, and sending "
+                    "will once there is room");
         return false;
-    case SEND_CONFLICT: conflict_details(in, a, f); return false;
-    case SEND_DUPLICATE: break;
+    case SEND_CONFLICT:
+        conflict_details(in, a, f);
+        return false;
+    case SEND_DUPLICATE:
+        break;
     }
     if (a->seen->settle) {
         a->state = (enum state)a->seen->settle->state;
@@ -91,7 +97,8 @@ static void put_wait_applied(struct buf *fields, i64 seconds) {
     buf_lit(fields, "\r\n");
 }
 
-static void reply_admission(struct broker *b, void *conn, const struct admission *a, slice queue, slice key, i64 waited_s) {
+static void reply_admission(struct broker *b, void *conn, const struct admission *a, slice queue, slice key,
+                            i64 waited_s) {
     buf_reset(&b->body);
     buf_reset(&b->fields);
     render_admission(b, &b->body, a, queue, key);
@@ -133,7 +140,8 @@ static void take_prefer(slice value, struct send_fields *f) {
 
 static bool take_attr(struct call *c, struct buf *attrs, slice name, slice value) {
     if (name.n == 0 || name.n > 255) return fail(c, PROBLEM_param_invalid, "an attribute has no or too long a name");
-    if (!text_ok(value, ATTRS_BYTES_MAX)) return fail(c, PROBLEM_param_invalid, "an attribute's value is not plain UTF-8");
+    if (!text_ok(value, ATTRS_BYTES_MAX))
+        return fail(c, PROBLEM_param_invalid, "an attribute's value is not plain UTF-8");
     if (!attrs_add(attrs, name, value))
         return fail(c, PROBLEM_param_invalid, "attribute '%.*s' is given twice", (int)name.n, name.p);
     if (attrs->len <= ATTRS_BYTES_MAX) return true;
@@ -148,7 +156,8 @@ static bool take_text(struct call *c, const char *name, slice value, size_t max,
 
 #define ATTR_PREFIX "hapax-attr-"
 
-static bool take_field(struct call *c, slice name, slice value, struct send_in *in, struct send_fields *f, struct buf *attrs) {
+static bool take_field(struct call *c, slice name, slice value, struct send_in *in, struct send_fields *f,
+                       struct buf *attrs) {
     switch (name.n) { /* most fields are told apart by their length alone */
     case 6:
         if (slice_eq_nocase(name, SL("prefer"))) take_prefer(value, f);
@@ -162,7 +171,8 @@ static bool take_field(struct call *c, slice name, slice value, struct send_in *
         return true;
     case 11:
         if (slice_eq_nocase(name, SL("traceparent"))) return take_text(c, "traceparent", value, 255, &in->traceparent);
-        if (slice_eq_nocase(name, SL("hapax-group"))) return take_text(c, "Hapax-Group", value, GROUP_BYTES_MAX, &in->group);
+        if (slice_eq_nocase(name, SL("hapax-group")))
+            return take_text(c, "Hapax-Group", value, GROUP_BYTES_MAX, &in->group);
         if (slice_eq_nocase(name, SL("hapax-delay"))) return field_duration(c, "Hapax-Delay", value, &in->delay_ms);
         break;
     case 12:
@@ -180,7 +190,8 @@ static bool take_field(struct call *c, slice name, slice value, struct send_in *
         if (slice_eq_nocase(name, SL("content-encoding")) && !slice_eq_nocase(value, SL("identity")))
             return fail(c, PROBLEM_unsupported_media, "Content-Encoding is not accepted: send the payload as it is");
         break;
-    default: break;
+    default:
+        break;
     }
     size_t prefix = sizeof ATTR_PREFIX - 1;
     if (name.n <= prefix || !slice_eq_nocase(slice_of(name.p, prefix), SL(ATTR_PREFIX))) return true;
@@ -192,18 +203,21 @@ static bool take_request_id(slice *id) {
     return true;
 }
 
-static bool parse_send(struct call *c, struct send_in *in, struct send_fields *f, struct buf *attrs, struct buf *key_store) {
+static bool parse_send(struct call *c, struct send_in *in, struct send_fields *f, struct buf *attrs,
+                       struct buf *key_store) {
     f->wait_s = -1;
     for (size_t i = 0; i < c->req->field_count; i++)
         if (!take_field(c, c->req->fields[i].name, c->req->fields[i].value, in, f, attrs)) return false;
     const char *why;
     if (f->keys == 0)
-        return fail(c, PROBLEM_key_missing, "send the key in the Idempotency-Key header: what this message means, the same "
-                                            "at every retry");
+        return fail(c, PROBLEM_key_missing,
+                    "send the key in the Idempotency-Key header: what this message means, the same "
+                    "at every retry");
     if (f->keys > 1) return fail(c, PROBLEM_key_invalid, "Idempotency-Key is given %u times", f->keys);
     if (!parse_key_field(f->key, key_store, &in->key, &why)) return fail(c, PROBLEM_key_invalid, "%s", why);
     if (c->req->body.n > PAYLOAD_BYTES_MAX)
-        return fail(c, PROBLEM_too_large, "the payload has %zu bytes, the limit is %u", c->req->body.n, PAYLOAD_BYTES_MAX);
+        return fail(c, PROBLEM_too_large, "the payload has %zu bytes, the limit is %u", c->req->body.n,
+                    PAYLOAD_BYTES_MAX);
     in->attrs = buf_slice(attrs);
     in->payload = c->req->body;
     return take_request_id(&in->request_id);
@@ -273,7 +287,8 @@ static bool line_attrs(struct json *j, struct buf *attrs) {
     if (!json_object(j)) return false;
     while (json_member(j, &name)) {
         if (!json_string(j, &value)) return false;
-        if (!text_ok(name, 255) || !text_ok(value, ATTRS_BYTES_MAX)) return json_fail(j, "attrs: names and values must be plain text");
+        if (!text_ok(name, 255) || !text_ok(value, ATTRS_BYTES_MAX))
+            return json_fail(j, "attrs: names and values must be plain text");
         if (!attrs_add(attrs, name, value)) return json_fail(j, "attrs: a name is given twice, case aside");
     }
     return attrs->len <= ATTRS_BYTES_MAX || json_fail(j, "attrs: too large");
@@ -283,7 +298,8 @@ static bool line_attrs(struct json *j, struct buf *attrs) {
 static bool line_duration(struct json *j, slice *out) {
     enum json_type type = json_peek(j);
     if (type == JSON_STRING) return json_string(j, out);
-    return json_value(j, &type, out) && (type == JSON_NUMBER || json_fail(j, "a duration is a string with a unit, or seconds"));
+    return json_value(j, &type, out) &&
+           (type == JSON_NUMBER || json_fail(j, "a duration is a string with a unit, or seconds"));
 }
 
 static bool line_member(struct json *j, slice name, struct line *l, struct buf *attrs) {
@@ -349,20 +365,24 @@ static bool line_check(struct line *l, struct failure *f) {
     }
     l->in.key = l->key;
     bool delay_ok = !l->has_delay || (duration_parse(l->delay, &l->in.delay_ms) && l->in.delay_ms <= DELAY_MS_MAX);
-    bool ttl_ok = !l->has_ttl || (duration_parse(l->ttl, &l->in.ttl_ms) && l->in.ttl_ms > 0 && l->in.ttl_ms <= DELAY_MS_MAX);
+    bool ttl_ok =
+        !l->has_ttl || (duration_parse(l->ttl, &l->in.ttl_ms) && l->in.ttl_ms > 0 && l->in.ttl_ms <= DELAY_MS_MAX);
     if (!delay_ok || !ttl_ok) {
-        failure_set(f, PROBLEM_param_invalid, "%s must be a duration up to 366d, such as 500ms or 30s", delay_ok ? "ttl" : "delay");
+        failure_set(f, PROBLEM_param_invalid, "%s must be a duration up to 366d, such as 500ms or 30s",
+                    delay_ok ? "ttl" : "delay");
         return false;
     }
     if (!text_ok(l->in.group, GROUP_BYTES_MAX) || !text_ok(l->in.content_type, TYPE_BYTES_MAX)) {
-        failure_set(f, PROBLEM_param_invalid, "group and content_type must be plain text, at most %u bytes", GROUP_BYTES_MAX);
+        failure_set(f, PROBLEM_param_invalid, "group and content_type must be plain text, at most %u bytes",
+                    GROUP_BYTES_MAX);
         return false;
     }
     return take_request_id(&l->in.request_id);
 }
 
 /* One line, from text to its line of the reply. A bad one fails alone. */
-static void batch_line(struct call *c, u16 queue, slice text, struct buf *attrs, struct buf *decoded, struct buf *body) {
+static void batch_line(struct call *c, u16 queue, slice text, struct buf *attrs, struct buf *decoded,
+                       struct buf *body) {
     struct line l = {.in = {.queue = queue}};
     struct admission a;
     struct json j;
@@ -370,7 +390,8 @@ static void batch_line(struct call *c, u16 queue, slice text, struct buf *attrs,
     buf_reset(decoded);
     buf_reset(&c->failure.more);
     json_init(&j, text);
-    bool ok = line_parse(&j, &l, attrs, &c->failure) && line_check(&l, &c->failure) && line_payload(&l, decoded, &c->failure);
+    bool ok =
+        line_parse(&j, &l, attrs, &c->failure) && line_check(&l, &c->failure) && line_payload(&l, decoded, &c->failure);
     l.in.attrs = buf_slice(attrs);
     if (ok && admit(c->b, &l.in, &a, &c->failure)) {
         render_admission(c->b, body, &a, c->arg[0], l.in.key);
@@ -422,7 +443,8 @@ static bool guess_hash(struct broker *b, const struct http_request *req, u64 *ha
     slice name = b->last_queue_name, key;
     size_t start = sizeof before - 1, end = sizeof behind - 1;
     if (req->method != HTTP_POST || req->path.n != start + name.n + end) return false;
-    if (memcmp(req->path.p + start, name.p, name.n) != 0 || memcmp(req->path.p + start + name.n, behind, end) != 0) return false;
+    if (memcmp(req->path.p + start, name.p, name.n) != 0 || memcmp(req->path.p + start + name.n, behind, end) != 0)
+        return false;
     if (http_field_get(req, SL("idempotency-key"), &key) != 1 || key.n == 0 || key.p[0] == '"') return false;
     *hash = core_hash(b->core, b->last_queue, key);
     return true;

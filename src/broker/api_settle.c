@@ -11,7 +11,8 @@ struct item {
 static bool take_duration(struct json *j, slice *out) {
     enum json_type type = json_peek(j);
     if (type == JSON_STRING) return json_string(j, out);
-    return json_value(j, &type, out) && (type == JSON_NUMBER || json_fail(j, "a duration is a string with a unit, or seconds"));
+    return json_value(j, &type, out) &&
+           (type == JSON_NUMBER || json_fail(j, "a duration is a string with a unit, or seconds"));
 }
 
 static bool take_result(struct json *j, struct item *it) {
@@ -58,19 +59,27 @@ static bool plain(slice s, size_t max) {
 }
 
 static bool mean_result(const struct item *it, struct settle_in *in, struct buf *decoded, struct failure *f) {
-    if (it->has_result && it->has_base64) return failure_set(f, PROBLEM_param_invalid, "give result or result_base64, not both"), false;
-    if (!plain(it->content_type, TYPE_BYTES_MAX)) return failure_set(f, PROBLEM_param_invalid, "content_type must be plain text, at most %u bytes", TYPE_BYTES_MAX), false;
+    if (it->has_result && it->has_base64)
+        return failure_set(f, PROBLEM_param_invalid, "give result or result_base64, not both"), false;
+    if (!plain(it->content_type, TYPE_BYTES_MAX))
+        return failure_set(f, PROBLEM_param_invalid, "content_type must be plain text, at most %u bytes",
+                           TYPE_BYTES_MAX),
+               false;
     in->content_type = it->content_type;
     if (it->has_base64) {
-        if (!buf_base64_decode(decoded, it->result_base64)) return failure_set(f, PROBLEM_param_invalid, "result_base64 is not base64"), false;
+        if (!buf_base64_decode(decoded, it->result_base64))
+            return failure_set(f, PROBLEM_param_invalid, "result_base64 is not base64"), false;
         in->result = buf_slice(decoded);
         if (in->content_type.n == 0) in->content_type = SL("application/octet-stream");
     } else if (it->has_result) {
         in->result = it->result_text;
-        if (in->content_type.n == 0) in->content_type = it->result_type == JSON_STRING ? SL("text/plain") : SL("application/json");
+        if (in->content_type.n == 0)
+            in->content_type = it->result_type == JSON_STRING ? SL("text/plain") : SL("application/json");
     }
     if (in->result.n <= RESULT_BYTES_MAX) return true;
-    return failure_set(f, PROBLEM_too_large, "the result has %zu bytes, the limit is %u", in->result.n, RESULT_BYTES_MAX), false;
+    return failure_set(f, PROBLEM_too_large, "the result has %zu bytes, the limit is %u", in->result.n,
+                       RESULT_BYTES_MAX),
+           false;
 }
 
 /* Long reasons are cut, not refused: losing the failure report would be worse. */
@@ -83,7 +92,8 @@ static slice cut_text(slice s, size_t max) {
 
 static bool mean_nack(const struct item *it, struct settle_in *in, struct failure *f) {
     if (!it->has_class || !class_parse(it->class_name, &in->failure_class))
-        return failure_set(f, PROBLEM_param_invalid, "class must be transient, poison, rejected, unknown or absent"), false;
+        return failure_set(f, PROBLEM_param_invalid, "class must be transient, poison, rejected, unknown or absent"),
+               false;
     in->reason = cut_text(it->reason, REASON_BYTES_MAX);
     if (it->has_delay && (!duration_parse(it->delay, &in->delay_ms) || in->delay_ms > DELAY_MS_MAX))
         return failure_set(f, PROBLEM_param_invalid, "delay must be a duration up to 366d, such as 30s"), false;
@@ -102,12 +112,15 @@ static bool mean_extend(const struct item *it, struct settle_in *in, struct fail
 static bool mean_step(const struct item *it, struct settle_in *in, struct failure *f) {
     in->name = it->name;
     if (it->has_name && it->name.n && plain(it->name, STEP_NAME_BYTES_MAX)) return true;
-    return failure_set(f, PROBLEM_param_invalid, "name must be given: 1 to %u bytes without control characters", STEP_NAME_BYTES_MAX), false;
+    return failure_set(f, PROBLEM_param_invalid, "name must be given: 1 to %u bytes without control characters",
+                       STEP_NAME_BYTES_MAX),
+           false;
 }
 
 static bool mean(const struct item *it, struct settle_in *in, struct buf *decoded, struct failure *f) {
     if (!mean_result(it, in, decoded, f)) return false;
-    if (!plain(it->effect_id, 255)) return failure_set(f, PROBLEM_param_invalid, "effect_id must be plain text, at most 255 bytes"), false;
+    if (!plain(it->effect_id, 255))
+        return failure_set(f, PROBLEM_param_invalid, "effect_id must be plain text, at most 255 bytes"), false;
     in->effect_id = it->effect_id;
     if (in->verb == VERB_NACK) return mean_nack(it, in, f);
     if (in->verb == VERB_EXTEND) return mean_extend(it, in, f);
@@ -119,11 +132,14 @@ static struct seen *find_token(struct broker *b, const struct item *it, u64 *fen
     struct token token;
     enum token_verdict v = it->has_token ? core_token_parse(b->core, it->token, &token) : TOKEN_INVALID;
     if (v == TOKEN_INVALID) {
-        failure_set(f, PROBLEM_token_invalid, it->has_token ? "this is no token, or a garbled one" : "token is missing");
+        failure_set(f, PROBLEM_token_invalid,
+                    it->has_token ? "this is no token, or a garbled one" : "token is missing");
         return NULL;
     }
     struct seen *s = v == TOKEN_OK ? broker_find_id(b, token.hash, token.seq) : NULL;
-    if (!s) failure_set(f, PROBLEM_no_such_message, "no message of this broker has that token; its key may be past its window");
+    if (!s)
+        failure_set(f, PROBLEM_no_such_message,
+                    "no message of this broker has that token; its key may be past its window");
     *fence = token.fence;
     return s;
 }
@@ -132,19 +148,26 @@ static void refuse(enum settle_verdict v, const struct settle_out *out, struct f
     const char *state = state_text(out->state);
     switch (v) {
     case SETTLE_FENCED:
-        failure_set(f, PROBLEM_fenced, "the lease ran out and the message was handed to somebody else; drop this work's result");
+        failure_set(f, PROBLEM_fenced,
+                    "the lease ran out and the message was handed to somebody else; drop this work's result");
         break;
-    case SETTLE_SETTLED: failure_set(f, PROBLEM_settled, "it was settled otherwise; its state is %s", state); break;
+    case SETTLE_SETTLED:
+        failure_set(f, PROBLEM_settled, "it was settled otherwise; its state is %s", state);
+        break;
     case SETTLE_EXPIRED:
-        failure_set(f, PROBLEM_lease_expired, "the lease ran out and the message is %s; ack or nack still settles it", state);
+        failure_set(f, PROBLEM_lease_expired, "the lease ran out and the message is %s; ack or nack still settles it",
+                    state);
         break;
     case SETTLE_NOT_RECONCILE:
-        failure_set(f, PROBLEM_class_invalid, "absent answers a delivery that says \"delivery\":\"reconcile\"; this one did not");
+        failure_set(f, PROBLEM_class_invalid,
+                    "absent answers a delivery that says \"delivery\":\"reconcile\"; this one did not");
         break;
     case SETTLE_TOO_LARGE:
         failure_set(f, PROBLEM_too_large, "steps of one message take at most %u bytes together", HISTORY_BYTES_MAX);
         break;
-    default: failure_set(f, PROBLEM_storage_full, "the disk has no room for this; an ack with a result up to 1 KiB still goes through");
+    default:
+        failure_set(f, PROBLEM_storage_full,
+                    "the disk has no room for this; an ack with a result up to 1 KiB still goes through");
     }
     json_put_member(&f->more, "state", slice_str(state));
 }
@@ -187,7 +210,8 @@ static u16 settle_one(struct call *c, enum verb verb, const struct item *it, str
     if (s && mean(it, &in, decoded, &c->failure)) {
         enum settle_verdict v = core_settle(b->core, b->now, &in, s, &out);
         if (v == SETTLE_OK || v == SETTLE_DUPLICATE) {
-            render_ok(b, body, &in, &out, s, seen_ref(s), s->settle ? s->settle->key : s->message->key, v == SETTLE_DUPLICATE);
+            render_ok(b, body, &in, &out, s, seen_ref(s), s->settle ? s->settle->key : s->message->key,
+                      v == SETTLE_DUPLICATE);
             return 200;
         }
         refuse(v, &out, &c->failure);
@@ -260,7 +284,8 @@ static bool split_items(struct call *c, bool *array, u32 *count) {
     bool ok = json_end(&j);
     if (!ok) fail_json(c, &j);
     json_free(&j);
-    if (ok && *count > SETTLE_ITEMS_MAX) return fail(c, PROBLEM_too_large, "an array has at most %u items", SETTLE_ITEMS_MAX);
+    if (ok && *count > SETTLE_ITEMS_MAX)
+        return fail(c, PROBLEM_too_large, "an array has at most %u items", SETTLE_ITEMS_MAX);
     return ok;
 }
 

@@ -15,10 +15,10 @@
 #define GROUP_BYTES_MAX   255u
 #define TYPE_BYTES_MAX    255u
 #define RECEIVE_MAX       1000u
-#define RECEIVE_BYTES_MAX (16u << 20) /* a reply stops growing here, however many were asked for */
+#define REPLY_BYTES_MAX   (16u << 20) /* a reply stops growing here, whatever was asked for */
 #define WAIT_MS_MAX       60000
 #define LEASE_MS_MIN      1000
-#define LEASE_MS_MAX      (12 * 3600 * 1000)
+#define LEASE_MS_MAX      ((i64)12 * 3600 * 1000)
 #define DELAY_MS_MAX      ((i64)366 * 24 * 3600 * 1000)
 #define LIST_LIMIT_MAX    1000u
 
@@ -48,8 +48,8 @@ struct call {
     void *conn;
     void **user;
     const struct http_request *req;
-    slice arg[2];     /* decoded path arguments: queue, key or id */
-    struct buf args;  /* their memory */
+    slice arg[2];    /* decoded path arguments: queue, key or id */
+    struct buf args; /* their memory */
     struct failure failure;
 };
 
@@ -60,8 +60,8 @@ struct wait {
     void *conn;
     i64 deadline_ms; /* monotonic */
     u32 heap_at;
-    bool due; /* linked into the due list */
-    struct wait *prev, *next;      /* poll: its queue's list; outcome: its hash chain */
+    bool due;                 /* linked into the due list */
+    struct wait *prev, *next; /* poll: its queue's list; outcome: its hash chain */
     struct wait *due_next;
     /* poll */
     u16 queue;
@@ -70,7 +70,7 @@ struct wait {
     struct buf consumer;
     /* outcome */
     struct ref ref;
-    bool duplicate;    /* send: how it was answered at first */
+    bool duplicate; /* send: how it was answered at first */
     i64 wait_asked_s;
 };
 
@@ -106,7 +106,7 @@ struct broker {
     struct core_now now;
     struct broker_time time;
     i64 started_mono_ms, ticked_mono_ms;
-    u64 after;     /* position behind the last record appended: what a reply has seen */
+    u64 after; /* position behind the last record appended: what a reply has seen */
     bool draining;
     u16 last_queue; /* of the last request, and its name, which lives as long as the queue */
     slice last_queue_name;
@@ -135,7 +135,7 @@ struct broker {
     char memo_text[24];
 
     u64 compact_cursor, compact_until; /* until == 0: not compacting */
-    u64 compact_after; /* where the journal ended at the last slice */
+    u64 compact_after;                 /* where the journal ended at the last slice */
     u64 compacted_segments;
 };
 

@@ -9,7 +9,7 @@
 /* A slice is as much work as the turn's own, so that neither starves the other: at the threshold half of what is read
  * falls away, so reading three times what was appended gains on it. */
 #define SLICE_PER_APPENDED 3u
-#define SLICE_MIN          (16u * 1024u)
+#define SLICE_MIN          16384u
 #define SLICE_MAX          (32ull << 20) /* what a turn can append, times three; also when a segment was skipped */
 #define SLACK_SEGMENTS     4u
 
@@ -30,9 +30,12 @@ static bool maybe_needed(struct broker *b, const struct journal_record *rec) {
     switch (rec->type) {
     case REC_MESSAGE:
     case REC_SETTLE:
-    case REC_ARRIVALS: return rec->body.n >= 8 && core_points_at(b->core, get_u64(rec->body.p), rec->pos);
-    case REC_QUEUE: return true;
-    default: return false;
+    case REC_ARRIVALS:
+        return rec->body.n >= 8 && core_points_at(b->core, get_u64(rec->body.p), rec->pos);
+    case REC_QUEUE:
+        return true;
+    default:
+        return false;
     }
 }
 

@@ -1,5 +1,5 @@
 /* hapaxd: the daemon. Plugs the broker into the network, the disk and the clock. */
-#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,9 @@
 #include "net/http.h"
 #include "net/loop.h"
 
-#define DRAIN_GRACE_MS 5000u
+#define DRAIN_GRACE_MS  5000u
+#define CONNECTIONS_MAX 10000u
+#define FILES_KEPT      (u64)1024
 
 struct daemon {
     struct loop *loop;
@@ -52,14 +54,17 @@ static void put_number(struct buf *b, const char *name, u64 v) {
     buf_printf(b, "\"%s\":%llu", name, (unsigned long long)v);
 }
 
-/* Resident bytes, to hold the meters against. */
+/* Resident bytes, to hold the meters against: the second field of statm, in pages. */
 static u64 resident_bytes(void) {
-    unsigned long size = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (!f) return 0;
-    if (fscanf(f, "%lu %lu", &size, &resident) != 2) resident = 0;
-    fclose(f);
-    return (u64)resident * (u64)sysconf(_SC_PAGESIZE);
+    char text[128];
+    u64 pages = 0;
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
+    if (fd >= 0) close(fd);
+    slice first, rest, resident;
+    slice_cut(slice_of(text, n > 0 ? (size_t)n : 0), ' ', &first, &rest);
+    slice_cut(rest, ' ', &resident, &rest);
+    return slice_u64(resident, &pages) ? pages * (u64)sysconf(_SC_PAGESIZE) : 0;
 }
 
 static void world_stats(void *ctx, struct buf *b) {
@@ -91,8 +96,9 @@ static void stop_if_failed(struct daemon *d) {
     const char *why = journal_failed(d->journal);
     if (!why) return;
     http_server_silence(d->server);
-    log_line(LOG_ERROR, "durability failed: %s. Nothing is answered any more; everything answered so far is on disk. "
-                        "Fix the disk, then start again: requests without an answer are to be repeated with their keys.",
+    log_line(LOG_ERROR,
+             "durability failed: %s. Nothing is answered any more; everything answered so far is on disk. "
+             "Fix the disk, then start again: requests without an answer are to be repeated with their keys.",
              why);
     _exit(1);
 }
@@ -237,7 +243,8 @@ static void parse_flags(int argc, char **argv, struct settings *s) {
     s->listen = env_listen && *env_listen ? env_listen : "127.0.0.1:4279";
     s->data = env_data && *env_data ? env_data : "./hapax-data";
     for (int i = 1; i < argc; i++) {
-        if (flag_value(argc, argv, &i, "--listen", &s->listen) || flag_value(argc, argv, &i, "--data", &s->data)) continue;
+        if (flag_value(argc, argv, &i, "--listen", &s->listen) || flag_value(argc, argv, &i, "--data", &s->data))
+            continue;
         if (strcmp(argv[i], "--insecure-listen") == 0) {
             s->insecure_listen = true;
         } else if (strcmp(argv[i], "--version") == 0) {
@@ -283,12 +290,24 @@ static hx_st open_storage(struct daemon *d, const char *path, struct errbuf *err
     return journal_file_open(&options, &d->journal, err);
 }
 
+/* Connections take a descriptor each, and so do journal segments: whoever opens many of the former must not starve the
+ * latter. Returns how many connections are allowed. */
+static u32 share_descriptors(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 && getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+    u64 files = limit.rlim_cur, most = files > 4 * FILES_KEPT ? files - 2 * FILES_KEPT : files / 2;
+    return most < CONNECTIONS_MAX ? (u32)most : CONNECTIONS_MAX;
+}
+
 static hx_st start(struct daemon *d, const struct settings *s, const char *host, u16 port, struct errbuf *err) {
     d->loop = loop_new();
     loop_on_wake(d->loop, on_wake, d);
     hx_st st = open_storage(d, s->data, err);
     if (st != ST_OK) return err_wrap(err, st, "data directory %s", s->data);
-    struct broker_options options = {.journal = d->journal, .port = {.ctx = d, .respond = respond, .stats = world_stats}};
+    struct broker_options options = {.journal = d->journal,
+                                     .port = {.ctx = d, .respond = respond, .stats = world_stats}};
     journal_file_secret(d->journal, options.secret);
     random_bytes(&options.seed, sizeof options.seed);
     i64 began = clock_mono_ms();
@@ -305,17 +324,9 @@ static hx_st start(struct daemon *d, const struct settings *s, const char *host,
         .on_turn_end = on_turn_end,
         .render_error = render_error,
     };
-    struct http_limits limits = {0};
+    struct http_limits limits = {.connections_max = share_descriptors()};
     st = http_server_open(loop_uv(d->loop), host, port, &limits, &handler, &d->server, err);
     return st == ST_OK ? st : err_wrap(err, st, "listen on %s", s->listen);
-}
-
-/* A descriptor per connection and one per journal segment. */
-static void raise_file_limit(void) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int main(int argc, char **argv) {
@@ -331,13 +342,13 @@ int main(int argc, char **argv) {
     }
     if (!is_loopback(host) && !s.insecure_listen) {
         fprintf(stderr,
-                "hapaxd: %s is not a loopback address. There are no access tokens yet, so anybody who reaches it could send "
+                "hapaxd: %s is not a loopback address. There are no access tokens yet, so anybody who reaches it could "
+                "send "
                 "and settle anything. Give --insecure-listen if that is what you want.\n",
                 s.listen);
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    raise_file_limit();
     if (start(&d, &s, host, port, &err) != ST_OK) {
         fprintf(stderr, "hapaxd: %s\n", err.text);
         finish(&d);

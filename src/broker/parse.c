@@ -10,7 +10,8 @@ static bool queue_char(char ch) {
 
 bool parse_queue_name(struct call *c, slice name) {
     if (name.n == 0 || name.n > QUEUE_NAME_MAX)
-        return fail(c, PROBLEM_queue_invalid, "a queue name has 1 to %u characters, this one has %zu", QUEUE_NAME_MAX, name.n);
+        return fail(c, PROBLEM_queue_invalid, "a queue name has 1 to %u characters, this one has %zu", QUEUE_NAME_MAX,
+                    name.n);
     for (size_t i = 0; i < name.n; i++)
         if (!queue_char(name.p[i]))
             return fail(c, PROBLEM_queue_invalid, "a queue name is made of letters, digits and _ - . : only");
@@ -152,8 +153,8 @@ bool param_u64(struct call *c, const char *name, u64 low, u64 high, u64 fallback
     bool ok = param(c, name, &store, &text, &given);
     *out = fallback;
     if (ok && given && (!slice_u64(text, out) || *out < low || *out > high))
-        ok = fail(c, PROBLEM_param_invalid, "%s must be a whole number from %llu to %llu", name, (unsigned long long)low,
-                  (unsigned long long)high);
+        ok = fail(c, PROBLEM_param_invalid, "%s must be a whole number from %llu to %llu", name,
+                  (unsigned long long)low, (unsigned long long)high);
     buf_free(&store);
     return ok;
 }
@@ -168,8 +169,8 @@ bool param_duration(struct call *c, const char *name, i64 low, i64 high, i64 fal
         buf_duration(&range, low);
         buf_lit(&range, " to ");
         buf_duration(&range, high);
-        ok = fail(c, PROBLEM_param_invalid, "%s must be a duration from %.*s, such as 500ms or 30s", name, (int)range.len,
-                  range.p);
+        ok = fail(c, PROBLEM_param_invalid, "%s must be a duration from %.*s, such as 500ms or 30s", name,
+                  (int)range.len, range.p);
     }
     buf_free(&store);
     buf_free(&range);

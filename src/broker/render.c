@@ -38,7 +38,13 @@ void put_bytes_members(struct buf *b, const char *body_name, slice bytes) {
     buf_lit(b, "\",\"encoding\":\"base64\"");
 }
 
+/* A few kilobytes of lines that repeat one key with a large result must not make a reply of gigabytes: beyond the limit
+ * the rest is left out, and says so. */
 void put_result(struct buf *b, slice content_type, slice result) {
+    if (b->len > REPLY_BYTES_MAX && result.n) {
+        buf_lit(b, "null,\"result_omitted\":true");
+        return;
+    }
     buf_char(b, '{');
     json_put_member(b, "content_type", content_type);
     put_bytes_members(b, "body", result);
@@ -199,6 +205,7 @@ static void put_settled(struct broker *br, struct buf *b, const struct rec_settl
 
 void render_key_view(struct broker *br, struct buf *b, const struct seen *s, bool with_payload) {
     struct message_view v = {0};
+    CHECK(s->settle || s->message);
     if (s->message) core_message_view(br->core, br->now, s->at.message, &v);
     struct queue_info q;
     core_queue_info(br->core, br->now, s->at.queue, &q);

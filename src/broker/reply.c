@@ -39,7 +39,8 @@ static void put_problem(struct buf *b, const struct problem_row *row, slice deta
 void broker_render_problem(struct buf *body, u16 status, const char *code, const char *detail, bool applied_unknown) {
     const struct problem_row *row = &problems[PROBLEM_bad_request];
     for (u32 i = 0; i < PROBLEM_COUNT; i++)
-        if (problems[i].status == status && (row->status != status || slice_eq(slice_str(code), slice_str(problems[i].code))))
+        if (problems[i].status == status &&
+            (row->status != status || slice_eq(slice_str(code), slice_str(problems[i].code))))
             row = &problems[i];
     put_problem(body, row, slice_str(detail), applied_unknown);
     buf_char(body, '}');
@@ -47,7 +48,7 @@ void broker_render_problem(struct buf *body, u16 status, const char *code, const
 
 static void failure_vset(struct failure *f, enum problem p, const char *fmt, va_list args) {
     char text[512];
-    vsnprintf(text, sizeof text, fmt, args);
+    vsnprintf(text, sizeof text, fmt, args); // NOLINT(clang-analyzer-valist.Uninitialized): started by both callers
     f->problem = p;
     buf_reset(&f->detail);
     buf_slice_add(&f->detail, slice_str(text));

@@ -126,9 +126,15 @@ void wait_wake_queue(struct broker *b, u16 queue) {
 
 static void answer(struct broker *b, struct wait *w) {
     switch (w->kind) {
-    case WAIT_POLL: answer_poll(b, w, true); break;
-    case WAIT_SEND: answer_send(b, w); break;
-    case WAIT_RESULT: answer_result(b, w); break;
+    case WAIT_POLL:
+        answer_poll(b, w, true);
+        break;
+    case WAIT_SEND:
+        answer_send(b, w);
+        break;
+    case WAIT_RESULT:
+        answer_result(b, w);
+        break;
     }
 }
 

@@ -389,13 +389,20 @@ static hx_st apply_expire(struct core *c, const struct rec_expire *r) {
 
 hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, struct errbuf *err) {
     switch (r->type) {
-    case REC_CLOCK: return apply_clock(c, &r->clock);
-    case REC_QUEUE: return apply_queue(c, &r->queue, pos, size);
-    case REC_MESSAGE: return apply_message(c, &r->message, pos, size);
-    case REC_LEASE: return apply_lease(c, &r->lease, err);
-    case REC_START: return apply_start(c, &r->start, err);
-    case REC_EXTEND: return apply_extend(c, &r->extend, err);
-    case REC_RETURN: return apply_return(c, &r->ret, err);
+    case REC_CLOCK:
+        return apply_clock(c, &r->clock);
+    case REC_QUEUE:
+        return apply_queue(c, &r->queue, pos, size);
+    case REC_MESSAGE:
+        return apply_message(c, &r->message, pos, size);
+    case REC_LEASE:
+        return apply_lease(c, &r->lease, err);
+    case REC_START:
+        return apply_start(c, &r->start, err);
+    case REC_EXTEND:
+        return apply_extend(c, &r->extend, err);
+    case REC_RETURN:
+        return apply_return(c, &r->ret, err);
     case REC_STEP:
         return apply_history(c, "step", &r->step.ref,
                              &(struct history_item){.kind = HISTORY_STEP,
@@ -406,11 +413,15 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
     case REC_EFFECT:
         return apply_history(c, "effect", &r->effect.ref,
                              &(struct history_item){.kind = HISTORY_EFFECT, .name = r->effect.effect_id}, err);
-    case REC_SETTLE: return apply_settle(c, &r->settle, pos, size);
-    case REC_ARRIVALS: return apply_arrivals(c, &r->arrivals, pos, size);
-    case REC_EXPIRE: return apply_expire(c, &r->expire);
+    case REC_SETTLE:
+        return apply_settle(c, &r->settle, pos, size);
+    case REC_ARRIVALS:
+        return apply_arrivals(c, &r->arrivals, pos, size);
+    case REC_EXPIRE:
+        return apply_expire(c, &r->expire);
     case REC_NONE:
-    case REC_COUNT: break;
+    case REC_COUNT:
+        break;
     }
     return err_set(err, ST_DAMAGED, "a record without a type");
 }

@@ -45,6 +45,7 @@ static void tally_push(struct tally *t, i64 at_ms, enum arrival_kind kind, slice
 }
 
 static struct tally *tally_make(struct core *c, u32 entry, const struct rec_arrivals *known) {
+    CHECK(c->tallies);
     if (c->tally_count == TALLIES_MAX) tally_write_due(c, TALLIES_MAX, true);
     if (c->tally_count == 0) c->tally_oldest_run_ms = c->now.run_ms;
     u32 slot = tally_slot(c, entry); /* an empty one: the tally is not there yet */
@@ -138,7 +139,8 @@ static void tally_let_go(struct core *c, struct tally *t) {
 
 bool tally_write_due(struct core *c, u32 budget, bool all) {
     if (c->tally_count == 0) return false;
-    if (!all && c->now.run_ms - c->tally_oldest_run_ms < WRITE_AFTER_MS && c->tally_count < TALLIES_MAX / 2) return false;
+    if (!all && c->now.run_ms - c->tally_oldest_run_ms < WRITE_AFTER_MS && c->tally_count < TALLIES_MAX / 2)
+        return false;
     for (; c->tally_count > 0; budget--) {
         if (budget == 0) return true;
         struct tally *t = &c->tallies[c->tally_count - 1];

@@ -17,7 +17,7 @@ struct core *core_new(const struct core_options *options) {
     c->messages_top = 1;
     c->next_seq = 1;
     c->tallies = mem_zalloc(TALLIES_MAX * sizeof *c->tallies);
-    c->tally_slots = mem_zalloc(TALLY_SLOTS * sizeof *c->tally_slots);
+    c->tally_slots = mem_zalloc((size_t)TALLY_SLOTS * sizeof *c->tally_slots);
     return c;
 }
 
@@ -214,7 +214,7 @@ u32 core_ttl_due(struct core *c, struct core_now now) {
     struct ttl_item item;
     while (ttl_pop_due(c, now.delay_ms, &item)) {
         const struct message *m = message_at(c, item.message);
-        if (m->place == PLACE_COUNT || m->seq != item.seq) continue;  /* settled meanwhile */
+        if (m->place == PLACE_COUNT || m->seq != item.seq) continue; /* settled meanwhile */
         if (m->attempts > 0 || m->place == PLACE_LEASED) continue;   /* started in time, or about to be */
         return item.message;
     }
@@ -381,10 +381,14 @@ u32 core_message_find(const struct core *c, u64 hash, u64 seq) {
 
 static enum state state_at(enum place place) {
     switch (place) {
-    case PLACE_LEASED: return STATE_LEASED;
-    case PLACE_HELD: return STATE_HELD;
-    case PLACE_DEAD: return STATE_DEAD;
-    default: return STATE_PENDING;
+    case PLACE_LEASED:
+        return STATE_LEASED;
+    case PLACE_HELD:
+        return STATE_HELD;
+    case PLACE_DEAD:
+        return STATE_DEAD;
+    default:
+        return STATE_PENDING;
     }
 }
 
@@ -448,7 +452,8 @@ void core_memory(const struct core *c, struct core_memory *out) {
         .index_bytes = index_bytes(&c->keys),
         .arrivals_bytes = index_bytes(&c->arrivals),
         .message_bytes = (u64)c->message_chunk_count * MESSAGE_CHUNK * sizeof(struct message) + c->history_bytes +
-                         ((u64)c->leases.cap + c->delays.cap) * sizeof(u32) + (u64)c->ttls.cap * sizeof(struct ttl_item),
+                         ((u64)c->leases.cap + c->delays.cap) * sizeof(u32) +
+                         (u64)c->ttls.cap * sizeof(struct ttl_item),
         .group_bytes = c->group_bytes + index_bytes(&c->groups),
         .messages = c->message_count,
         .groups = c->group_count,

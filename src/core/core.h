@@ -39,7 +39,7 @@ struct core_sink {
     u64 (*append)(void *ctx, u8 type, u8 version, size_t body);
     u64 (*room)(void *ctx);
     bool (*need)(void *ctx, u64 bytes); /* room() is not enough: can there be that much? */
-    u64 (*cost)(size_t body); /* bytes of room a record with such a body takes */
+    u64 (*cost)(size_t body);           /* bytes of room a record with such a body takes */
     /* A message left the ranks of the unsettled, or became dead or held: whoever waits for its result may look. */
     void (*on_outcome)(void *ctx, const struct ref *ref);
     /* A queue has something to hand out that had nothing before. */
@@ -103,8 +103,8 @@ void core_prefetch(const struct core *c, const u64 *hashes, u32 count, u64 *posi
 /* Something known under a hash. */
 struct found {
     u32 entry;
-    u32 message;   /* MESSAGE_NONE if settled */
-    u64 pos;       /* its MESSAGE or SETTLE record */
+    u32 message; /* MESSAGE_NONE if settled */
+    u64 pos;     /* its MESSAGE or SETTLE record */
     u32 size_hint;
     u16 queue;
     u64 arrivals_pos; /* 0: never written; else its ARRIVALS record */
@@ -188,7 +188,7 @@ enum lease_verdict {
     LEASE_FULL,     /* no room to write the lease of a retry; it goes behind the others */
 };
 enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, const struct rec_message *base,
-                const struct lease_in *in, struct lease_out *out);
+                              const struct lease_in *in, struct lease_out *out);
 /* The reply that would have handed it out never left: give it back without an attempt. */
 void core_unlease(struct core *c, struct core_now now, const struct ref *ref, u64 fence);
 
@@ -197,30 +197,30 @@ void core_unlease(struct core *c, struct core_now now, const struct ref *ref, u6
 enum verb { VERB_ACK, VERB_NACK, VERB_EXTEND, VERB_STEP, VERB_START, VERB_RELEASE };
 enum settle_verdict {
     SETTLE_OK,
-    SETTLE_DUPLICATE,    /* the stored answer */
-    SETTLE_FENCED,       /* a newer lease exists */
-    SETTLE_SETTLED,      /* settled otherwise; out->state says how */
-    SETTLE_EXPIRED,      /* extend or start of a lease that ran out and left the message dead or held */
+    SETTLE_DUPLICATE,     /* the stored answer */
+    SETTLE_FENCED,        /* a newer lease exists */
+    SETTLE_SETTLED,       /* settled otherwise; out->state says how */
+    SETTLE_EXPIRED,       /* extend or start of a lease that ran out and left the message dead or held */
     SETTLE_NOT_RECONCILE, /* nack absent, but the delivery was none to reconcile */
-    SETTLE_TOO_LARGE,    /* steps or result beyond the limits */
-    SETTLE_FULL,         /* no room */
+    SETTLE_TOO_LARGE,     /* steps or result beyond the limits */
+    SETTLE_FULL,          /* no room */
 };
 struct settle_in {
     enum verb verb;
     u64 fence;
     enum failure_class failure_class;
-    i64 delay_ms;      /* nack: floor */
-    u32 lease_ms;      /* extend; 0: as before */
+    i64 delay_ms; /* nack: floor */
+    u32 lease_ms; /* extend; 0: as before */
     slice reason, name, content_type, result, effect_id;
 };
 struct settle_out {
     enum state state;
-    i64 due_ms;        /* nack: until it is handed out again, from now; 0 at once */
+    i64 due_ms;                           /* nack: until it is handed out again, from now; 0 at once */
     slice step_result, step_content_type; /* step: the recorded one; valid until the next call */
 };
 /* seen: the message or settled key of the token's id. */
-enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in, const struct seen *seen,
-                                struct settle_out *out);
+enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in,
+                                const struct seen *seen, struct settle_out *out);
 
 /* ---- operator */
 enum cancel_verdict { CANCEL_OK, CANCEL_SETTLED, CANCEL_FULL };

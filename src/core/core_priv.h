@@ -11,11 +11,11 @@ enum place { PLACE_READY, PLACE_DELAYED, PLACE_BEHIND, PLACE_LEASED, PLACE_HELD,
 /* An unsettled message. What was said (key, payload, attributes) is in the journal at the entry's position. */
 struct message {
     u64 seq;
-    u64 pos;        /* its MESSAGE record */
-    u64 fence;      /* of the last lease, 0: never leased */
-    i64 when_ms;    /* delayed: due (delay clock); leased: end (run clock); ready: since (run clock) */
-    i64 due_ms;     /* delay clock; 0: at once. Kept while behind its group */
-    i64 ttl_ms;     /* delay clock, 0: none */
+    u64 pos;     /* its MESSAGE record */
+    u64 fence;   /* of the last lease, 0: never leased */
+    i64 when_ms; /* delayed: due (delay clock); leased: end (run clock); ready: since (run clock) */
+    i64 due_ms;  /* delay clock; 0: at once. Kept while behind its group */
+    i64 ttl_ms;  /* delay clock, 0: none */
     u32 entry;
     u32 prev, next; /* in its place's list */
     u32 group, group_prev, group_next;
@@ -26,7 +26,7 @@ struct message {
     u16 queue;
     u8 place, ended;
     bool started;
-    bool lease_paid; /* the room for its next lease is reserved */
+    bool lease_paid;            /* the room for its next lease is reserved */
     u8 key_len, request_id_len; /* for the room its settlement takes */
     struct history history;
 };
@@ -89,8 +89,8 @@ struct ttl_heap {
 #define MESSAGE_CHUNK      (1u << MESSAGE_CHUNK_BITS)
 
 /* Arrivals not yet written down, of keys touched in the last second. */
-#define TALLIES_MAX   8192u
-#define TALLY_SLOTS   (TALLIES_MAX * 2)
+#define TALLIES_MAX 8192u
+#define TALLY_SLOTS (TALLIES_MAX * 2)
 struct tally {
     u32 entry;
     u32 count; /* in last */
@@ -115,7 +115,7 @@ struct core {
     struct index groups;   /* hash of (queue, name) -> struct group * in `at` */
     struct index arrivals; /* mixed entry number -> position of its ARRIVALS record in `at`, entry number in `next` */
 
-    struct index orphans;  /* replay only: arrivals whose key has not come yet */
+    struct index orphans; /* replay only: arrivals whose key has not come yet */
 
     struct queue **queues; /* [1..queue_count] */
     u32 queue_count, queue_cap;
@@ -140,9 +140,9 @@ struct core {
     u64 live_bytes, reserved_bytes;
     i64 clock_written_run_ms, expiry_checked_run_ms;
     bool wrote_since_clock;
-    u64 first_fresh_seq; /* replay: the first message admitted in what is left of the journal */
-    u32 likely_entry; /* the key a decision is about; its hash is compared before it is believed */
-    u32 likely; /* the message a decision is about; its seq is compared before it is believed */
+    u64 first_fresh_seq;    /* replay: the first message admitted in what is left of the journal */
+    u32 likely_entry;       /* the key a decision is about; its hash is compared before it is believed */
+    u32 likely;             /* the message a decision is about; its seq is compared before it is believed */
     struct history scratch; /* a message's history as the record being decided will have it */
 };
 
@@ -151,7 +151,9 @@ struct core {
 static inline struct message *message_at(const struct core *c, u32 no) {
     return &c->message_chunks[no >> MESSAGE_CHUNK_BITS][no & (MESSAGE_CHUNK - 1)];
 }
-static inline struct queue *queue_at(const struct core *c, u16 id) { return c->queues[id]; }
+static inline struct queue *queue_at(const struct core *c, u16 id) {
+    return c->queues[id];
+}
 static inline struct entry *entry_of(const struct core *c, const struct message *m) {
     return index_entry(&c->keys, m->entry);
 }
@@ -177,7 +179,7 @@ void unplace_message(struct core *c, u32 no);
 void place_pending(struct core *c, u32 no, bool front);
 void group_join(struct core *c, u32 no, slice name);
 bool is_behind(const struct core *c, u32 no); /* not the head of its group */
-void group_leave(struct core *c, u32 no); /* the next head, if any, is placed */
+void group_leave(struct core *c, u32 no);     /* the next head, if any, is placed */
 void heap_push(struct core *c, struct heap *h, u32 no);
 void heap_remove(struct core *c, struct heap *h, u32 no);
 void ttl_push(struct core *c, u32 no);
@@ -193,8 +195,8 @@ bool room_for(const struct core *c, u64 bytes); /* beyond everything promised */
 /* window.c */
 void window_add(struct core *c, u32 entry);
 void window_forget(struct core *c, struct queue *q, i64 upto_run_ms);
-bool window_reap(struct core *c, u32 budget); /* true if more is left */
-void window_decide(struct core *c);           /* writes the EXPIRE records that are due */
+bool window_reap(struct core *c, u32 budget);  /* true if more is left */
+void window_decide(struct core *c);            /* writes the EXPIRE records that are due */
 void window_remove(struct core *c, u32 entry); /* replaced or forgotten before its time */
 bool entry_forgotten(const struct core *c, const struct entry *e);
 i64 window_width_ms(const struct queue *q);

@@ -341,14 +341,21 @@ static enum settle_verdict settle_live(struct core *c, const struct settle_in *i
         return SETTLE_DUPLICATE;
     }
     if (in->verb == VERB_RELEASE && m->ended == ENDED_RELEASED) return SETTLE_DUPLICATE;
-    if (m->ended != ENDED_OPEN && m->ended != ENDED_EXPIRED && m->ended != ENDED_LAPSED) return SETTLE_SETTLED; /* the token died by its own call */
+    if (m->ended != ENDED_OPEN && m->ended != ENDED_EXPIRED && m->ended != ENDED_LAPSED)
+        return SETTLE_SETTLED; /* the token died by its own call */
     switch (in->verb) {
-    case VERB_ACK: return settle_with(c, in, seen, STATE_DONE, out);
-    case VERB_NACK: return nack(c, in, seen, out);
-    case VERB_EXTEND: return extend(c, m, in->lease_ms, out);
-    case VERB_STEP: return step(c, m, in, out);
-    case VERB_START: return out_of_time(c, m) ? too_late(c, seen, out) : start(c, m, out);
-    case VERB_RELEASE: return release(c, m, out);
+    case VERB_ACK:
+        return settle_with(c, in, seen, STATE_DONE, out);
+    case VERB_NACK:
+        return nack(c, in, seen, out);
+    case VERB_EXTEND:
+        return extend(c, m, in->lease_ms, out);
+    case VERB_STEP:
+        return step(c, m, in, out);
+    case VERB_START:
+        return out_of_time(c, m) ? too_late(c, seen, out) : start(c, m, out);
+    case VERB_RELEASE:
+        return release(c, m, out);
     }
     CHECK(!"a verb");
 }
@@ -356,7 +363,8 @@ static enum settle_verdict settle_live(struct core *c, const struct settle_in *i
 static enum settle_verdict settle_settled(const struct settle_in *in, const struct rec_settle *s,
                                           struct settle_out *out) {
     out->state = (enum state)s->state;
-    bool same_verb = (in->verb == VERB_ACK && s->ended == ENDED_ACKED) || (in->verb == VERB_NACK && s->ended == ENDED_NACKED);
+    bool same_verb =
+        (in->verb == VERB_ACK && s->ended == ENDED_ACKED) || (in->verb == VERB_NACK && s->ended == ENDED_NACKED);
     if (s->by_token && in->fence == s->fence && same_verb) return SETTLE_DUPLICATE;
     return in->fence < s->fence ? SETTLE_FENCED : SETTLE_SETTLED;
 }
@@ -376,6 +384,7 @@ static void record_refused_effect(struct core *c, const struct seen *seen, slice
         if (room_for(c, 2 * c->sink->cost(record_size_max(&r)))) core_emit(c, &r);
         return;
     }
+    CHECK(seen->settle);
     struct history *h = scratch_history(c, history);
     note_effect(h, effect_id);
     r.type = REC_SETTLE;
@@ -386,8 +395,8 @@ static void record_refused_effect(struct core *c, const struct seen *seen, slice
     if (room_for(c, c->sink->cost(record_size_max(&r)))) core_emit(c, &r);
 }
 
-enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in, const struct seen *seen,
-                                struct settle_out *out) {
+enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in,
+                                const struct seen *seen, struct settle_out *out) {
     c->now = now;
     c->likely = seen->at.message;
     *out = (struct settle_out){0};
@@ -471,7 +480,8 @@ static void carry_arrivals(struct core *c, const struct rec_arrivals *old, u64 p
     }
 }
 
-void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos, const struct rec_arrivals *arrivals) {
+void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos,
+                const struct rec_arrivals *arrivals) {
     c->now = now;
     u32 entry = ENTRY_NONE;
     if (r->type == REC_MESSAGE) entry = carry_message(c, &r->message, pos);

@@ -8,9 +8,12 @@
 
 size_t history_item_size(const struct history_item *item) {
     switch (item->kind) {
-    case HISTORY_ATTEMPT: return ITEM_HEAD + ATTEMPT_BODY + item->consumer.n + item->reason.n;
-    case HISTORY_STEP: return ITEM_HEAD + STEP_BODY + item->name.n + item->content_type.n + item->result.n;
-    default: return ITEM_HEAD + EFFECT_BODY + item->name.n;
+    case HISTORY_ATTEMPT:
+        return ITEM_HEAD + ATTEMPT_BODY + item->consumer.n + item->reason.n;
+    case HISTORY_STEP:
+        return ITEM_HEAD + STEP_BODY + item->name.n + item->content_type.n + item->result.n;
+    default:
+        return ITEM_HEAD + EFFECT_BODY + item->name.n;
     }
 }
 
@@ -83,10 +86,17 @@ bool history_next(slice h, u32 *at, struct history_item *out) {
     *out = (struct history_item){.kind = (u8)p[4]};
     bool good = false;
     switch (out->kind) {
-    case HISTORY_ATTEMPT: good = decode_attempt(p + ITEM_HEAD, size - ITEM_HEAD, out); break;
-    case HISTORY_STEP: good = decode_step(p + ITEM_HEAD, size - ITEM_HEAD, out); break;
-    case HISTORY_EFFECT: good = decode_effect(p + ITEM_HEAD, size - ITEM_HEAD, out); break;
-    default: break;
+    case HISTORY_ATTEMPT:
+        good = decode_attempt(p + ITEM_HEAD, size - ITEM_HEAD, out);
+        break;
+    case HISTORY_STEP:
+        good = decode_step(p + ITEM_HEAD, size - ITEM_HEAD, out);
+        break;
+    case HISTORY_EFFECT:
+        good = decode_effect(p + ITEM_HEAD, size - ITEM_HEAD, out);
+        break;
+    default:
+        break;
     }
     if (good) *at += size;
     return good;
@@ -95,7 +105,8 @@ bool history_next(slice h, u32 *at, struct history_item *out) {
 bool history_valid(slice h) {
     u32 at = 0;
     struct history_item item;
-    while (history_next(h, &at, &item)) {}
+    while (history_next(h, &at, &item)) {
+    }
     return at == h.n;
 }
 

@@ -3,8 +3,8 @@
 #include "base/pages.h"
 
 #define FIRST_BITS      12u
-#define MOVE_PER_INSERT 64u          /* slots moved from the old table per insertion: growth ends long before the next */
-#define GIVE_BACK       (1024 * 1024) /* bytes of the old table returned to the system at a time */
+#define MOVE_PER_INSERT 64u      /* slots moved from the old table per insertion: growth ends long before the next */
+#define GIVE_BACK       1048576u /* bytes of the old table returned to the system at a time */
 
 static u64 slot_make(u64 hash, u32 no) {
     return (hash & ~(u64)0xffffffff) | no;

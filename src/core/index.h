@@ -32,14 +32,16 @@ struct entry {
     u64 kind : 2;
     u64 has_arrivals : 1; /* the arrivals table knows more about this key */
     u64 bucketed : 1;     /* linked into a window bucket */
-    u64 seq_low : 12; /* settled: low bits of the admission number */
+    u64 seq_low : 12;     /* settled: low bits of the admission number */
     u16 queue;
     u16 size32; /* size of the record at `at` in 32-byte units, saturating: for accounting and to read it in one go */
     u32 next;   /* free list, or the window bucket's list */
 };
 _Static_assert(sizeof(struct entry) == 32, "an entry is 32 bytes: DESIGN.md budget");
 
-static inline u64 entry_size(const struct entry *e) { return (u64)e->size32 * 32; }
+static inline u64 entry_size(const struct entry *e) {
+    return (u64)e->size32 * 32;
+}
 static inline void entry_set_size(struct entry *e, u64 size) {
     u64 units = (size + 31) / 32;
     e->size32 = units > UINT16_MAX ? UINT16_MAX : (u16)units;

@@ -291,7 +291,7 @@ void group_leave(struct core *c, u32 no) {
 #define ATTEMPT_BYTES  (48u + CONSUMER_BYTES_MAX)        /* what an attempt adds to the history */
 #define LEASE_BYTES    (64u + CONSUMER_BYTES_MAX)        /* a lease record's body */
 #define SETTLE_BYTES   (160u + 64u + RESULT_ALWAYS_FITS) /* a settle record's body beside key, request id and history */
-#define HEADROOM_BYTES (64u * 1024u)                     /* clocks, queues, expiries: written without asking */
+#define HEADROOM_BYTES 65536u                            /* clocks, queues, expiries: written without asking */
 
 u64 lease_room(const struct core *c) {
     return c->sink->cost(LEASE_BYTES) + ATTEMPT_BYTES;

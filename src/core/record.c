@@ -39,7 +39,7 @@ bool class_parse(slice text, enum failure_class *out) {
 /* ---- one description of each layout serves both ways: `io` either writes the field or reads it */
 
 struct io {
-    char *out;           /* writing: the next byte; NULL when reading */
+    char *out;            /* writing: the next byte; NULL when reading */
     const char *in, *end; /* reading */
     bool bad;
 };
@@ -258,10 +258,18 @@ static void io_arrivals(struct io *io, struct rec_arrivals *a) {
 
 static void io_record(struct io *io, struct record *r) {
     switch (r->type) {
-    case REC_CLOCK: io_clock(io, &r->clock); break;
-    case REC_QUEUE: io_queue(io, &r->queue); break;
-    case REC_MESSAGE: io_message(io, &r->message); break;
-    case REC_LEASE: io_lease(io, &r->lease); break;
+    case REC_CLOCK:
+        io_clock(io, &r->clock);
+        break;
+    case REC_QUEUE:
+        io_queue(io, &r->queue);
+        break;
+    case REC_MESSAGE:
+        io_message(io, &r->message);
+        break;
+    case REC_LEASE:
+        io_lease(io, &r->lease);
+        break;
     case REC_START:
         io_ref(io, &r->start.ref);
         io_u64(io, &r->start.fence);
@@ -274,7 +282,9 @@ static void io_record(struct io *io, struct record *r) {
         io_u32(io, &r->extend.lease_ms);
         io_u16(io, &r->extend.crashes);
         break;
-    case REC_RETURN: io_return(io, &r->ret); break;
+    case REC_RETURN:
+        io_return(io, &r->ret);
+        break;
     case REC_STEP:
         io_ref(io, &r->step.ref);
         io_short(io, &r->step.name);
@@ -285,15 +295,20 @@ static void io_record(struct io *io, struct record *r) {
         io_ref(io, &r->effect.ref);
         io_short(io, &r->effect.effect_id);
         break;
-    case REC_SETTLE: io_settle(io, &r->settle); break;
-    case REC_ARRIVALS: io_arrivals(io, &r->arrivals); break;
+    case REC_SETTLE:
+        io_settle(io, &r->settle);
+        break;
+    case REC_ARRIVALS:
+        io_arrivals(io, &r->arrivals);
+        break;
     case REC_EXPIRE:
         io_u16(io, &r->expire.queue);
         io_i64(io, &r->expire.upto_run_ms);
         io_u64(io, &r->expire.keys);
         break;
     case REC_NONE:
-    case REC_COUNT: CHECK(!"a record has a type");
+    case REC_COUNT:
+        CHECK(!"a record has a type");
     }
 }
 
@@ -308,22 +323,29 @@ static size_t arrivals_bytes(const struct rec_arrivals *a) {
 
 size_t record_size_max(const struct record *r) {
     switch (r->type) {
-    case REC_QUEUE: return FIXED_MAX + r->queue.name.n;
+    case REC_QUEUE:
+        return FIXED_MAX + r->queue.name.n;
     case REC_MESSAGE: {
         const struct rec_message *m = &r->message;
-        return FIXED_MAX + m->key.n + m->group.n + m->content_type.n + m->attrs.n + m->traceparent.n +
-               m->tracestate.n + m->request_id.n + m->payload.n + m->history.n;
+        return FIXED_MAX + m->key.n + m->group.n + m->content_type.n + m->attrs.n + m->traceparent.n + m->tracestate.n +
+               m->request_id.n + m->payload.n + m->history.n;
     }
-    case REC_LEASE: return FIXED_MAX + r->lease.consumer.n;
-    case REC_RETURN: return FIXED_MAX + r->ret.reason.n;
-    case REC_STEP: return FIXED_MAX + r->step.name.n + r->step.content_type.n + r->step.result.n;
-    case REC_EFFECT: return FIXED_MAX + r->effect.effect_id.n;
+    case REC_LEASE:
+        return FIXED_MAX + r->lease.consumer.n;
+    case REC_RETURN:
+        return FIXED_MAX + r->ret.reason.n;
+    case REC_STEP:
+        return FIXED_MAX + r->step.name.n + r->step.content_type.n + r->step.result.n;
+    case REC_EFFECT:
+        return FIXED_MAX + r->effect.effect_id.n;
     case REC_SETTLE: {
         const struct rec_settle *s = &r->settle;
         return FIXED_MAX + s->key.n + s->request_id.n + s->reason.n + s->content_type.n + s->result.n + s->history.n;
     }
-    case REC_ARRIVALS: return FIXED_MAX + arrivals_bytes(&r->arrivals);
-    default: return FIXED_MAX;
+    case REC_ARRIVALS:
+        return FIXED_MAX + arrivals_bytes(&r->arrivals);
+    default:
+        return FIXED_MAX;
     }
 }
 

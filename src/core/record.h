@@ -13,17 +13,17 @@
 #define RECORD_VERSION 1
 
 #define RECORD_LIST(X)                                                                                                 \
-    X(CLOCK, "clock")       /* where the clocks and counters stand; at boot, now and then, before a segment is dropped */ \
-    X(QUEUE, "queue")       /* a queue: name, rules, pause, counters; the last one counts */                          \
-    X(MESSAGE, "message")   /* admitted (fresh), or carried forward by compaction with all its state */               \
-    X(LEASE, "lease")       /* handed out under a fence */                                                            \
-    X(START, "start")       /* a reservation became an attempt */                                                     \
-    X(EXTEND, "extend")     /* the lease runs anew from here */                                                       \
-    X(RETURN, "return")     /* the lease ended without an outcome: pending again, held or dead */                     \
-    X(STEP, "step")         /* a finished step of the work, with its result */                                        \
-    X(EFFECT, "effect")     /* an effect id reported for it */                                                        \
-    X(SETTLE, "settle")     /* the outcome: all that is kept of a key from here on */                                 \
-    X(ARRIVALS, "arrivals") /* how often and when the key came again */                                               \
+    X(CLOCK, "clock") /* where the clocks and counters stand; at boot, now and then, before a segment is dropped */    \
+    X(QUEUE, "queue") /* a queue: name, rules, pause, counters; the last one counts */                                 \
+    X(MESSAGE, "message")   /* admitted (fresh), or carried forward by compaction with all its state */                \
+    X(LEASE, "lease")       /* handed out under a fence */                                                             \
+    X(START, "start")       /* a reservation became an attempt */                                                      \
+    X(EXTEND, "extend")     /* the lease runs anew from here */                                                        \
+    X(RETURN, "return")     /* the lease ended without an outcome: pending again, held or dead */                      \
+    X(STEP, "step")         /* a finished step of the work, with its result */                                         \
+    X(EFFECT, "effect")     /* an effect id reported for it */                                                         \
+    X(SETTLE, "settle")     /* the outcome: all that is kept of a key from here on */                                  \
+    X(ARRIVALS, "arrivals") /* how often and when the key came again */                                                \
     X(EXPIRE, "expire")     /* a queue forgets what settled before a moment */
 
 #define RECORD_ENUM(name, text) REC_##name,
@@ -45,7 +45,9 @@ const char *record_name(u8 type);
 enum state { STATE_LIST(STATE_ENUM) STATE_COUNT };
 #undef STATE_ENUM
 const char *state_text(enum state s);
-static inline bool state_is_settled(enum state s) { return s >= STATE_DONE; }
+static inline bool state_is_settled(enum state s) {
+    return s >= STATE_DONE;
+}
 
 /* How a lease ended. */
 #define ENDED_LIST(X)                                                                                                  \
@@ -80,7 +82,7 @@ bool class_parse(slice text, enum failure_class *out);
 #define ARRIVAL_LIST(X)                                                                                                \
     X(NEW, "new")                                                                                                      \
     X(REPLAY, "replay")                                                                                                \
-    X(LATE, "late") /* more than half the window after settlement: a window half as long would have missed it */      \
+    X(LATE, "late") /* more than half the window after settlement: a window half as long would have missed it */       \
     X(CONFLICT, "conflict")
 #define ARRIVAL_ENUM(name, text) ARRIVAL_##name,
 enum arrival_kind { ARRIVAL_LIST(ARRIVAL_ENUM) ARRIVAL_COUNT };
@@ -133,17 +135,17 @@ struct rec_queue {
 struct rec_message {
     struct ref ref;
     u64 fingerprint;
-    i64 first_seen_ms;         /* wall clock */
-    i64 due_ms, ttl_ms;        /* delay clock; 0: at once, none */
+    i64 first_seen_ms;          /* wall clock */
+    i64 due_ms, ttl_ms;         /* delay clock; 0: at once, none */
     u64 replaces, replaces_seq; /* position and seq of the settle record of the same key, past its window; 0: none */
     slice key, group, content_type, attrs, traceparent, tracestate, request_id, payload;
-    bool carried;              /* the rest is zero in a fresh one */
-    u8 state;                  /* PENDING, LEASED, HELD, DEAD */
-    u8 ended;                  /* how the last lease ended */
+    bool carried; /* the rest is zero in a fresh one */
+    u8 state;     /* PENDING, LEASED, HELD, DEAD */
+    u8 ended;     /* how the last lease ended */
     bool started;
     u32 generation, lease_ms;
     u16 attempts, failures, unknowns, crashes; /* failures: transient ones */
-    u64 fence;                 /* of its last lease, 0: never leased */
+    u64 fence;                                 /* of its last lease, 0: never leased */
     slice history;
 };
 
@@ -152,7 +154,7 @@ struct rec_lease {
     u64 fence;
     i64 at_ms; /* wall clock */
     u32 lease_ms;
-    u16 attempts; /* after it */
+    u16 attempts;        /* after it */
     bool started, again; /* again: not its first delivery */
     slice consumer;
 };
@@ -196,9 +198,9 @@ struct rec_settle {
     u64 fingerprint, fence; /* fence of the last lease; it settled if by_token */
     i64 first_seen_ms, settled_ms, settled_run_ms;
     u8 state;
-    u8 ended;      /* how the last lease ended: ACKED, NACKED (rejected), or as it was before a cancel */
+    u8 ended; /* how the last lease ended: ACKED, NACKED (rejected), or as it was before a cancel */
     bool by_token;
-    bool carried;  /* the same key's settle record moved or was amended; from_pos says which it replaces */
+    bool carried; /* the same key's settle record moved or was amended; from_pos says which it replaces */
     u64 from_pos;
     u32 generation;
     u16 attempts, failures, unknowns, crashes;
@@ -213,8 +215,8 @@ struct arrival {
 #define ARRIVALS_KEPT 8u
 struct rec_arrivals {
     struct ref ref;
-    u64 total;       /* duplicates and conflicts so far, beside the first arrival */
-    u64 duplicates;  /* the part that counts as duplicates */
+    u64 total;      /* duplicates and conflicts so far, beside the first arrival */
+    u64 duplicates; /* the part that counts as duplicates */
     u32 count;
     struct arrival last[ARRIVALS_KEPT]; /* oldest first */
     u32 fresh, fresh_conflicts;         /* how many of them this record adds to the queue's counters */

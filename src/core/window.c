@@ -133,6 +133,7 @@ void window_decide(struct core *c) {
             keys += q->buckets[i].keys;
         }
         if (upto == 0) continue;
-        core_emit(c, &(struct record){.type = REC_EXPIRE, .expire = {.queue = q->id, .upto_run_ms = upto, .keys = keys}});
+        core_emit(c,
+                  &(struct record){.type = REC_EXPIRE, .expire = {.queue = q->id, .upto_run_ms = upto, .keys = keys}});
     }
 }

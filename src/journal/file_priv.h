@@ -205,6 +205,7 @@ int segment_make(struct journal_file *j, const char *from, u64 number, struct se
 /* Files of full length with nothing in them yet: the first *made of these names stand, durably, and of the others
  * nothing is left. Returns why there are not more, or 0. A name that has such a file already is as good. */
 int spares_make(struct journal_file *j, char (*names)[NAME_BYTES], size_t count, size_t *made);
+int spare_confirm(struct journal_file *j, u32 id); /* the file has all its room, synced; its name is not */
 int segment_zero(struct journal_file *j, struct disk_file *f, u64 from, u64 to); /* offsets; synced */
 int spare_zero(struct journal_file *j, u32 id, u64 from, u64 to);
 void spare_add(struct journal_file *j, u32 id, u64 zeroed);

@@ -126,6 +126,19 @@ int spares_make(struct journal_file *j, char (*names)[NAME_BYTES], size_t count,
     return rc ? rc : full;
 }
 
+int spare_confirm(struct journal_file *j, u32 id) {
+    struct disk *d = j->disk;
+    struct disk_file *f;
+    char name[NAME_BYTES];
+    spare_name(name, id);
+    int rc = d->ops->open(d, name, DISK_WRITE, &f);
+    if (rc) return rc;
+    rc = d->ops->allocate(d, f, j->segment_bytes);
+    if (rc == 0) rc = d->ops->sync(d, f);
+    d->ops->close(d, f);
+    return rc;
+}
+
 int segment_zero(struct journal_file *j, struct disk_file *f, u64 from, u64 to) {
     u8 *zeros = mem_zalloc(ZERO_CHUNK);
     int rc = 0;

@@ -79,10 +79,25 @@ static hx_st remove_leftovers(struct journal_file *j, struct errbuf *err) {
     return rc ? disk_error(err, j->disk, rc, "sync the directory", ".") : ST_OK;
 }
 
-/* Both slots: a mark that says "clean" must not outlive the first batch, not even if the newer slot is lost. */
-static hx_st mark_running(struct journal_file *j, u64 prepared, struct errbuf *err) {
+/* Spares were found by name and length. The process that made them may have died before it synced either, or the
+ * directory been copied by something that leaves out zeros: they are made sure of, or not counted. */
+static hx_st confirm_spares(struct journal_file *j, struct errbuf *err) {
+    size_t kept = 0;
+    for (size_t i = 0; i < j->spare_count; i++) {
+        int rc = spare_confirm(j, j->spares[i].id);
+        if (rc && !disk_is_full(rc)) return disk_error(err, j->disk, rc, "preallocate", "a spare segment");
+        if (rc == 0) j->spares[kept++] = j->spares[i];
+    }
+    j->spare_count = kept;
+    int rc = kept ? j->disk->ops->sync_dir(j->disk) : 0;
+    return rc ? disk_error(err, j->disk, rc, "sync the directory", ".") : ST_OK;
+}
+
+/* Both slots: a mark that says "clean" must not outlive the first batch, not even if the newer slot is lost. And before
+ * anything else: the mark that was read may be only in the page cache, and files it does not ask for are about to go. */
+static hx_st mark_running(struct journal_file *j, struct errbuf *err) {
     struct mark m = j->mark;
-    m.prepared = prepared;
+    m.prepared = j->found.clean ? j->segments.at[j->segments.count - 1]->number : j->found.last->number;
     m.clean = false;
     int rc = mark_write(j, &m);
     if (rc == 0) rc = mark_write(j, &m);
@@ -93,11 +108,6 @@ static void go_on_at_end(struct journal_file *j) {
     j->active = j->found.last;
     j->active->end = j->next_pos = j->last_end = j->found.end;
     atomic_store(&j->durable, j->found.end);
-}
-
-static hx_st continue_clean(struct journal_file *j, struct errbuf *err) {
-    go_on_at_end(j);
-    return mark_running(j, j->segments.at[j->segments.count - 1]->number, err);
 }
 
 static hx_st make_spare_of(struct journal_file *j, const char *from, u64 zeroed, struct errbuf *err) {
@@ -112,23 +122,20 @@ static hx_st make_spare_of(struct journal_file *j, const char *from, u64 zeroed,
 
 static hx_st retire_segments_behind(struct journal_file *j, u64 last, struct errbuf *err) {
     struct segment_list *list = &j->segments;
-    hx_st st = ST_OK;
-    while (st == ST_OK && list->at[list->count - 1]->number > last) {
+    while (list->at[list->count - 1]->number > last) {
         struct segment *s = list->at[list->count - 1];
-        st = make_spare_of(j, s->name, j->segment_bytes, err);
-        if (st != ST_OK) break;
+        hx_st st = make_spare_of(j, s->name, j->segment_bytes, err);
+        if (st != ST_OK) return st;
         list->count--;
         segment_free(j, s);
     }
-    return st;
+    return ST_OK;
 }
 
 static hx_st continue_in_place(struct journal_file *j, struct errbuf *err) {
     struct segment *last = j->found.last;
     struct batch *b = j->found.unproven;
-    atomic_store(&j->durable, j->mark.durable);
-    hx_st st = mark_running(j, last->number, err);
-    if (st == ST_OK) st = retire_segments_behind(j, last->number, err);
+    hx_st st = retire_segments_behind(j, last->number, err);
     if (st != ST_OK) return st;
     int rc = b ? disk_write_all(j->disk, last->file, b->bytes, b->len, offset_of(j, b->pos)) : 0;
     if (rc == 0) rc = segment_zero(j, last->file, offset_of(j, j->found.end), j->segment_bytes);
@@ -152,9 +159,7 @@ static hx_st write_moved_batch(struct journal_file *j, struct errbuf *err) {
 
 static hx_st continue_afresh(struct journal_file *j, struct errbuf *err) {
     u64 last = j->found.last->number;
-    atomic_store(&j->durable, j->mark.durable);
-    hx_st st = mark_running(j, last, err);
-    if (st == ST_OK) st = retire_segments_behind(j, last, err);
+    hx_st st = retire_segments_behind(j, last, err);
     if (st == ST_OK) st = make_spare_of(j, start_name, 0, err);
     if (st != ST_OK) return st;
     if (!groom_prepare(j)) return failure(j, ST_IO, err);
@@ -167,8 +172,10 @@ static hx_st continue_afresh(struct journal_file *j, struct errbuf *err) {
 }
 
 static hx_st go_on(struct journal_file *j, struct errbuf *err) {
-    if (j->found.clean) return continue_clean(j, err);
-    return j->found.in_place ? continue_in_place(j, err) : continue_afresh(j, err);
+    atomic_store(&j->durable, j->mark.durable);
+    if (!j->found.clean) return j->found.in_place ? continue_in_place(j, err) : continue_afresh(j, err);
+    go_on_at_end(j);
+    return ST_OK;
 }
 
 static hx_st start_threads(struct journal_file *j, struct errbuf *err) {
@@ -187,7 +194,9 @@ static hx_st start_threads(struct journal_file *j, struct errbuf *err) {
 hx_st start_appending(struct journal *port, struct errbuf *err) {
     struct journal_file *j = jf(port);
     CHECK(!j->started && !j->read_only);
-    hx_st st = remove_leftovers(j, err);
+    hx_st st = mark_running(j, err);
+    if (st == ST_OK) st = remove_leftovers(j, err);
+    if (st == ST_OK) st = confirm_spares(j, err);
     if (st == ST_OK) st = go_on(j, err);
     if (st != ST_OK) return st;
     j->next_number = j->found.next_number;

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """The judge is judged: check_history must pass good histories and catch every planted bug, each by its own name.
 
-Prints TAP. CHECK_HISTORY names the program (default build/tests/check_history)."""
+Prints TAP."""
 import os
 import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-CHECKER = os.environ.get("CHECK_HISTORY", os.path.join(ROOT, "build/tests/check_history"))
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from broker import CHECK_HISTORY, ensure_built  # noqa: E402
 
 
 class History:
@@ -628,12 +629,13 @@ def run(build):
     with tempfile.NamedTemporaryFile("w", suffix=".history") as f:
         f.write("\n".join(h.lines) + "\n")
         f.flush()
-        done = subprocess.run([CHECKER, f.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run([CHECK_HISTORY, f.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.returncode, done.stdout
 
 
 def main():
     failed = 0
+    ensure_built()
     print(f"1..{len(GOOD) + len(BUGS) + 1}")
     number = 0
 

@@ -514,6 +514,35 @@ def a_full_disk_refuses_new_work_settles_the_old_and_recovers(directory):
 
 
 @promise
+def every_message_a_full_disk_accepted_can_be_settled_with_a_result_of_1_kib(directory):
+    disk = mounted(directory, "tmpfs", "-o", "size=64m", "tmpfs")
+    broker, accepted, result = broker_on(disk, directory).start(), 0, "r" * 1000
+    c = broker.client()
+    for batch in range(5000):
+        lines = "".join(json.dumps({"key": f"k{batch * 100 + i}", "payload": "small"}) + "\n" for i in range(100))
+        status, _, body = c.call("POST", "/v1/queues/q/batch", lines.encode(), {"Content-Type": "application/x-ndjson"})
+        check(status == 200, f"batch answered {status}: {body[:300]!r}")
+        accepted += body.count(b'"accepted"')
+        if b"storage_full" in body:
+            break
+    complain(f"{accepted} small messages accepted on 64 MiB")
+    check(accepted >= 1000, f"only {accepted} messages fit")
+    left = accepted
+    while left:
+        messages = c.receive("q", max=200, wait="30s")
+        check(messages, f"{left} accepted messages were not delivered")
+        status, answers = c.json("POST", "/v1/ack", [{"token": m["token"], "result": result} for m in messages])
+        refused = [a for a in answers if a.get("state") != "done"] if status == 200 else [answers]
+        check(not refused, f"{left} to go, an accepted message cannot be settled: {refused[0] if refused else ''}")
+        left -= len(messages)
+    broker.kill()
+    c = broker.start().client()
+    for n in range(0, accepted, 100):
+        _, answer = c.send("q", f"k{n}", b"small")
+        check(answer.get("state") == "done" and answer["result"]["body"] == result, f"k{n} is not settled: {answer}")
+
+
+@promise
 def kills_on_a_full_disk_do_not_keep_it_from_starting(directory):
     disk = mounted(directory, "tmpfs", "-o", "size=64m", "tmpfs")
     broker, ledger = broker_on(disk, directory).start(), Ledger()
@@ -545,6 +574,16 @@ def room_made_by_others_is_used_without_a_restart(directory):
     ledger.drain(broker.start().client())
 
 
+def used_bytes(data):
+    total = 0
+    for name in os.listdir(data):
+        try:
+            total += os.stat(os.path.join(data, name)).st_blocks * 512
+        except FileNotFoundError:
+            pass  # given back between the two looks
+    return total
+
+
 @promise
 def churn_does_not_grow_the_disk(directory):
     disk = mounted(directory, "tmpfs", "-o", "size=256m", "tmpfs")
@@ -557,11 +596,12 @@ def churn_does_not_grow_the_disk(directory):
         messages = c.receive("churn", max=per_batch, wait="30s")
         status, answers = c.json("POST", "/v1/ack", [{"token": m["token"]} for m in messages])
         check(status == 200 and all(a.get("state") == "done" for a in answers), f"acks of batch {batch}: {answers[:2]}")
-    used = sum(os.stat(os.path.join(broker.data, f)).st_blocks * 512 for f in os.listdir(broker.data))
     segment = max(os.path.getsize(f) for f in segments(broker.data))
     live = count * 200  # what is known of a settled key: its name, times and an empty result
-    complain(f"{count * len(payload) >> 20} MiB went through, {used >> 20} MiB are used, segments of {segment >> 20} MiB")
-    check(used <= 3 * live + 10 * segment, f"{used} bytes used")
+    complain(f"{count * len(payload) >> 20} MiB went through, {used_bytes(broker.data) >> 20} MiB are used at its end")
+    # Room taken ahead of a fast writer is given back when it has gone; what is left is live data and a few segments.
+    await_event(lambda: used_bytes(broker.data) <= 3 * live + 10 * segment, "the disk is given back")
+    complain(f"{used_bytes(broker.data) >> 20} MiB are used when it is quiet, segments of {segment >> 20} MiB")
     broker.kill()
     _, answer = broker.start().client().send("churn", "c0-0", payload.encode())
     check(answer.get("state") == "done", f"the first key is forgotten: {answer}")

@@ -19,6 +19,10 @@ def head(*fields, line=b"POST /v1/ack HTTP/1.1", host=b"Host: t"):
     return b"\r\n".join([line] + ([host] if host else []) + list(fields)) + b"\r\n\r\n"
 
 
+def send_head(queue, key, *fields):
+    return head(b"Idempotency-Key: %s" % key.encode(), *fields, line=b"POST /v1/queues/%s/messages HTTP/1.1" % queue.encode())
+
+
 def chunked(body):
     return head(b"Transfer-Encoding: chunked") + body
 
@@ -237,10 +241,10 @@ def a_thousand_pipelined_requests_in_one_write_of_mixed_kinds_keep_their_order(q
     with hx.broker.connect() as c:
         data = b""
         for n in range(250):
-            data += b"POST /v1/queues/%s/messages HTTP/1.1\r\nHost: t\r\nIdempotency-Key: k%d\r\nContent-Length: 1\r\n\r\nx" % (q.encode(), n)
+            data += send_head(q, f"k{n}", b"Content-Length: 1") + b"x"
             data += b"GET /v1/queues/%s/keys/k%d HTTP/1.1\r\nHost: t\r\n\r\n" % (q.encode(), n)
             data += b"GET /v1/nothing%d HTTP/1.1\r\nHost: t\r\n\r\n" % n
-            data += b"POST /v1/queues/%s/messages HTTP/1.1\r\nHost: t\r\nIdempotency-Key: k%d\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n" % (q.encode(), n)
+            data += send_head(q, f"k{n}", b"Transfer-Encoding: chunked") + b"1\r\nx\r\n0\r\n\r\n"
         sender = hx.Later(c.write, data)
         for n in range(250):
             members(c.reply().json(), key=f"k{n}", outcome="accepted")
@@ -305,7 +309,7 @@ def expect_100_continue_is_answered_before_the_body(q):
 @test
 def a_request_in_single_bytes_is_a_request(q):
     with hx.broker.connect() as c:
-        for byte in b"POST /v1/queues/%s/messages HTTP/1.1\r\nHost: t\r\nIdempotency-Key: k\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nab\r\n1\r\nc\r\n0\r\nT: x\r\n\r\n" % q.encode():
+        for byte in send_head(q, "k", b"Transfer-Encoding: chunked") + b"2;x\r\nab\r\n1\r\nc\r\n0\r\nT: x\r\n\r\n":
             c.write(bytes([byte]))
         same(c.reply().status, 202)
     same(hx.broker.one(q)["payload"], "abc")
@@ -342,7 +346,7 @@ def an_ack_that_breaks_off_settles_nothing(q):
 
 @test
 def clients_that_leave_in_the_middle_of_anything_hurt_nobody(q):
-    request = (b"POST /v1/queues/%s/messages HTTP/1.1\r\nHost: t\r\nIdempotency-Key: cut\r\nPrefer: wait=5\r\nContent-Length: 5\r\n\r\nhello" % q.encode())
+    request = send_head(q, "cut", b"Prefer: wait=5", b"Content-Length: 5") + b"hello"
     for cut in range(1, len(request) + 1):
         with hx.broker.connect() as c:
             c.write(request[:cut])
@@ -352,6 +356,33 @@ def clients_that_leave_in_the_middle_of_anything_hurt_nobody(q):
     # Only the whole request counted, if its bytes came before its reset did.
     assert {m["key"] for m in hx.broker.receive(q, max=100)} <= {"cut", "after"}
     same(hx.broker.queue(q)["leased"] >= 1, True)
+
+
+@test
+def a_head_that_does_not_come_within_10_seconds_is_given_up():
+    with hx.broker.connect() as c:
+        began = time.monotonic()
+        c.write(b"GET /healthz HTTP/1.1\r\nHo")
+        reply = c.reply()
+        assert 9 < time.monotonic() - began < 20
+        members(problem(reply, 408, "request_timeout"), retryable=True)
+        assert c.closed()
+
+
+@test
+def a_body_that_only_drips_is_given_up_and_applies_nothing(q):
+    hx.broker.put(q, "first")
+    with hx.broker.connect() as c:
+        c.write(send_head(q, "k", b"Content-Length: 100000"))
+        answered = hx.Later(c.reply)
+        while not answered.future.done():
+            try:
+                c.write(b"x")
+            except OSError:
+                break
+            time.sleep(0.1)  # the dripping itself
+        problem(answered.value(), 408, "request_timeout")
+    problem(hx.broker.get(f"/v1/queues/{q}/keys/k"), 404, "no_such_key")
 
 
 @test
@@ -369,6 +400,8 @@ def a_client_that_reads_nothing_does_not_block_the_others(q):
             began = time.monotonic()
             same(hx.broker.get("/healthz").status, 200)
             assert time.monotonic() - began < 5
+        # A gigabyte was asked for; what nobody takes is not made.
+        assert hx.broker.get("/v1/stats").json()["process"]["resident_bytes"] < 300 << 20
     hx.broker.ok("ack", hx.broker.one(q))
 
 

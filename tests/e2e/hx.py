@@ -145,17 +145,18 @@ def quote(text):
 class Broker:
     """hapaxd on a free port. Requests go over one kept connection per thread."""
 
-    def __init__(self, data=None, args=()):
+    def __init__(self, data=None, open_files=None):
         self.own = data is None
         self.data = data or tempfile.mkdtemp(prefix="hapax-e2e-")
-        self.args = list(args)
+        self.command = [HAPAXD, "--listen", "127.0.0.1:0", "--data", self.data]
+        if open_files:
+            self.command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *self.command]
         self.local = threading.local()
         self.start()
 
     def start(self):
         self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen([HAPAXD, "--listen", "127.0.0.1:0", "--data", self.data, *self.args],
-                                        stdout=subprocess.PIPE, stderr=self.log, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=self.log, stdin=subprocess.DEVNULL)
         line = self.process.stdout.readline().decode()
         match = re.match(r"^hapaxd ready on http://127\.0\.0\.1:(\d+)\n$", line)
         assert match, f"no ready line but {line!r}; stderr: {self.stderr()}"

@@ -263,7 +263,8 @@ def a_list_shows_one_state(q):
 
 @test
 def delayed_and_group_bound_messages_are_listed_as_pending(q):
-    hx.broker.batch(q, [{"key": "d", "payload": "", "delay": "1h"}, {"key": "g1", "payload": "", "group": "g"}, {"key": "g2", "payload": "", "group": "g"}])
+    hx.broker.batch(q, [{"key": "d", "payload": "", "delay": "1h"}, {"key": "g1", "payload": "", "group": "g"},
+                        {"key": "g2", "payload": "", "group": "g"}])
     same(sorted(m["key"] for p in pages(f"/v1/queues/{q}/messages?state=pending&limit=1") for m in p), ["d", "g1", "g2"])
 
 

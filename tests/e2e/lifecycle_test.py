@@ -320,6 +320,22 @@ def counts_of_duplicates_are_exact_over_a_clean_restart():
         same([a["kind"] for a in view["arrivals"]][-3:], ["replay", "replay", "conflict"])
 
 
+@test
+def connections_beyond_the_file_limit_harm_neither_the_journal_nor_those_who_come_later():
+    with Broker(open_files=128) as b:
+        with b.connect() as first:
+            same(first.request("GET", "/healthz").status, 200)
+            idle = [b.connect() for _ in range(300)]
+            payload = b"x" * (1 << 20)
+            for number in range(100):  # more than a segment: the journal needs files of its own
+                first.start("POST", "/v1/queues/q/messages", payload, [("Idempotency-Key", f"k{number}")])
+                same(first.reply().status, 202)
+            for c in idle:
+                c.close()
+        same(b.queue("q")["pending"], 100)
+        same(b.stop(), 0)
+
+
 # ---- what is refused
 
 @test
@@ -426,7 +442,8 @@ def an_address_that_is_not_loopback_needs_insecure_listen():
             code, out, err = run("--listen", address, "--data", d)
             assert code == 2 and out == "", (address, code, out, err)
             assert "--insecure-listen" in err or "numeric" in err, err
-        b = subprocess.Popen([hx.HAPAXD, "--listen", "0.0.0.0:0", "--data", d, "--insecure-listen"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        b = subprocess.Popen([hx.HAPAXD, "--listen", "0.0.0.0:0", "--data", d, "--insecure-listen"],
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         line = b.stdout.readline().decode()
         assert line.startswith("hapaxd ready on http://0.0.0.0:"), line
         with hx.Conn(int(line.rsplit(":", 1)[1])) as c:
@@ -454,8 +471,9 @@ def loopback_in_any_spelling_is_served():
 
 @test
 def wrong_usage_exits_2_and_says_what_is_wrong():
-    for args in (["--nonsense"], ["stray"], ["--listen"], ["--data"], ["--listen", "nonsense"], ["--listen", "127.0.0.1"], ["--listen", "127.0.0.1:x"],
-                 ["--listen", "127.0.0.1:65536"], ["--listen", ":1"], ["--listen", "example.com:0"], ["--listenx", "127.0.0.1:0"], ["--insecure-listen=1"]):
+    for args in (["--nonsense"], ["stray"], ["--listen"], ["--data"], ["--listen", "nonsense"], ["--listen", "127.0.0.1"],
+                 ["--listen", "127.0.0.1:x"], ["--listen", "127.0.0.1:65536"], ["--listen", ":1"], ["--listen", "example.com:0"],
+                 ["--listenx", "127.0.0.1:0"], ["--insecure-listen=1"]):
         code, out, err = run(*args, env={"HAPAX_DATA": "/nonexistent/hapax"})
         assert code == 2 and out == "" and "hapaxd" in err, (args, code, out, err)
 

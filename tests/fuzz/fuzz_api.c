@@ -71,11 +71,19 @@ static const struct shape {
     enum http_method method;
     const char *path;
 } shapes[] = {
-    {HTTP_POST, "/v1/queues/q/batch"},   {HTTP_POST, "/v1/ack"},     {HTTP_POST, "/v1/nack"},
-    {HTTP_POST, "/v1/extend"},           {HTTP_POST, "/v1/step"},    {HTTP_POST, "/v1/start"},
-    {HTTP_POST, "/v1/release"},          {HTTP_POST, "/v1/queues/q/messages"},
-    {HTTP_POST, "/v1/queues/q/receive"}, {HTTP_GET, "/v1/queues/q/keys/k"}, {HTTP_GET, "/v1/queues/q/messages"},
-    {HTTP_GET, "/v1/queues/q/keys"},     {HTTP_GET, "/v1/stats"},
+    {HTTP_POST, "/v1/queues/q/batch"},
+    {HTTP_POST, "/v1/ack"},
+    {HTTP_POST, "/v1/nack"},
+    {HTTP_POST, "/v1/extend"},
+    {HTTP_POST, "/v1/step"},
+    {HTTP_POST, "/v1/start"},
+    {HTTP_POST, "/v1/release"},
+    {HTTP_POST, "/v1/queues/q/messages"},
+    {HTTP_POST, "/v1/queues/q/receive"},
+    {HTTP_GET, "/v1/queues/q/keys/k"},
+    {HTTP_GET, "/v1/queues/q/messages"},
+    {HTTP_GET, "/v1/queues/q/keys"},
+    {HTTP_GET, "/v1/stats"},
 };
 
 /* $T in the input stands for the last token handed out, so that settling gets past its first check. */
@@ -97,7 +105,8 @@ static void one_request(slice in) {
     slice_cut(slice_of(in.p + 1, in.n - 1), '\0', &head, &body);
     struct buf text = {0};
     expand(body, &text);
-    struct http_field fields[] = {{SL("idempotency-key"), head}, {SL("prefer"), SL("wait=1")}, {SL("hapax-group"), head}};
+    struct http_field fields[] = {
+        {SL("idempotency-key"), head}, {SL("prefer"), SL("wait=1")}, {SL("hapax-group"), head}};
     struct http_request req = {
         .method = shape->method,
         .path = slice_str(shape->path),
@@ -120,7 +129,8 @@ static void one_request(slice in) {
     w.t.wall_ms += 300;
     broker_tick(w.broker, w.t);
     broker_turn_end(w.broker, w.t);
-    while (journal_file_work(w.journal)) {}
+    while (journal_file_work(w.journal)) {
+    }
     buf_free(&text);
 }
 

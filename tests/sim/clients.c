@@ -83,7 +83,11 @@ static slice random_result(struct world *w, bool *json) {
 static struct settle_item random_settle(struct world *w, const struct lease *lease, enum verb_kind verb) {
     struct settle_item s = {.lease = lease, .garbled = chance(w, 200)};
     u64 n = rng_below(&w->rng, 100);
-    s.class = n < 50 ? NACK_TRANSIENT : n < 75 ? NACK_UNKNOWN : n < 85 ? NACK_POISON : n < 97 ? NACK_REJECTED : NACK_ABSENT;
+    s.class = n < 50   ? NACK_TRANSIENT
+              : n < 75 ? NACK_UNKNOWN
+              : n < 85 ? NACK_POISON
+              : n < 97 ? NACK_REJECTED
+                       : NACK_ABSENT;
     if (chance(w, 2000)) s.delay_ms = between(w, 1, 30000);
     if (chance(w, 8000)) s.lease_ms = between(w, 1000, 15000);
     if (chance(w, 1000)) s.effect_id = arena_printf(&w->arena, "fx%u", (u32)rng_below(&w->rng, 20));
@@ -139,7 +143,10 @@ void clients_act(struct world *w) {
     while (w->calls_live < most && w->calls_live + 2 < CALLS_MAX) {
         u64 n = rng_below(&w->rng, 1000);
         u64 sends = 1000ull * w->profile.producers / (most + 1);
-        struct op *op = n < sends ? send_op(w) : n < 850 ? (chance(w, 3500) ? receive_op(w) : settle_op(w)) : n < 975 ? look_op(w) : operator_op(w);
+        struct op *op = n < sends ? send_op(w)
+                        : n < 850 ? (chance(w, 3500) ? receive_op(w) : settle_op(w))
+                        : n < 975 ? look_op(w)
+                                  : operator_op(w);
         net_send(w, op, ACTOR_WILD, false);
         if (chance(w, 5000)) return;
     }

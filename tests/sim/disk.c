@@ -13,7 +13,9 @@ struct faults {
     bool armed, fired;
 };
 
-static struct faults *of(struct disk *d) { return (struct faults *)d; }
+static struct faults *of(struct disk *d) {
+    return (struct faults *)d;
+}
 
 /* True if this operation must do nothing at all. */
 static bool hit(struct faults *f, enum fault_kind kind) {
@@ -36,7 +38,9 @@ static int do_open(struct disk *d, const char *name, unsigned flags, struct disk
     return f->inner->ops->open(f->inner, name, flags, out);
 }
 
-static void do_close(struct disk *d, struct disk_file *file) { of(d)->inner->ops->close(of(d)->inner, file); }
+static void do_close(struct disk *d, struct disk_file *file) {
+    of(d)->inner->ops->close(of(d)->inner, file);
+}
 
 static i64 do_pread(struct disk *d, struct disk_file *file, void *p, size_t n, u64 offset) {
     return of(d)->inner->ops->pread(of(d)->inner, file, p, n, offset);
@@ -72,7 +76,9 @@ static int do_unlink(struct disk *d, const char *name) {
     return f->inner->ops->unlink(f->inner, name);
 }
 
-static int do_list(struct disk *d, disk_each each, void *ctx) { return of(d)->inner->ops->list(of(d)->inner, each, ctx); }
+static int do_list(struct disk *d, disk_each each, void *ctx) {
+    return of(d)->inner->ops->list(of(d)->inner, each, ctx);
+}
 
 static int do_sync_dir(struct disk *d) {
     struct faults *f = of(d);
@@ -80,11 +86,17 @@ static int do_sync_dir(struct disk *d) {
     return f->inner->ops->sync_dir(f->inner);
 }
 
-static u64 do_free_bytes(struct disk *d) { return of(d)->inner->ops->free_bytes(of(d)->inner); }
+static u64 do_free_bytes(struct disk *d) {
+    return of(d)->inner->ops->free_bytes(of(d)->inner);
+}
 
-static int do_lock(struct disk *d, bool on) { return of(d)->inner->ops->lock(of(d)->inner, on); }
+static int do_lock(struct disk *d, bool on) {
+    return of(d)->inner->ops->lock(of(d)->inner, on);
+}
 
-static void do_random(struct disk *d, void *p, size_t n) { of(d)->inner->ops->random(of(d)->inner, p, n); }
+static void do_random(struct disk *d, void *p, size_t n) {
+    of(d)->inner->ops->random(of(d)->inner, p, n);
+}
 
 static void do_destroy(struct disk *d) {
     disk_close(of(d)->inner);
@@ -123,7 +135,9 @@ void fault_arm(struct faults *f, enum fault_kind kind, u32 after) {
     f->fired = false;
 }
 
-bool fault_fired(const struct faults *f) { return f->fired; }
+bool fault_fired(const struct faults *f) {
+    return f->fired;
+}
 
 void fault_clear(struct faults *f) {
     f->armed = f->fired = false;

@@ -16,11 +16,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TRACE_LINES 300u
-#define TRACE_BYTES 1600u
-#define JOBS_MAX    64u
-#define CHUNK_SEEDS 5u
-#define TAP_SEEDS   100u
+#define TRACE_LINES  300u
+#define TRACE_BYTES  1600u
+#define JOBS_MAX     64u
+#define CHUNK_SEEDS  5u
+#define TAP_SEEDS    100u
 #define SEED_SECONDS 40u
 
 bool tracing;
@@ -86,7 +86,8 @@ static void run_again(u64 seed) {
     pid_t pid = fork();
     if (pid == 0) {
         run_alone(seed, false);
-        fprintf(stderr, "seed %llu failed, and passed when run again: it is not deterministic\n", (unsigned long long)seed);
+        fprintf(stderr, "seed %llu failed, and passed when run again: it is not deterministic\n",
+                (unsigned long long)seed);
         _exit(1);
     }
     waitpid(pid, NULL, 0);
@@ -96,7 +97,7 @@ static void run_again(u64 seed) {
 /* ---- a range over processes */
 
 struct worker { /* shared memory */
-    u64 seed; /* being run */
+    u64 seed;   /* being run */
     struct tally tally;
 };
 
@@ -207,7 +208,8 @@ static int finish_range(struct range *r, u64 seeds) {
                (unsigned long long)(lines + 1));
     }
     if (!covered) printf("%s%u things never happened\n", r->tap ? "# " : "", zeroes);
-    printf("%s%llu seeds, %llu failed\n", r->tap ? "# " : "", (unsigned long long)seeds, (unsigned long long)r->failures);
+    printf("%s%llu seeds, %llu failed\n", r->tap ? "# " : "", (unsigned long long)seeds,
+           (unsigned long long)r->failures);
     return r->failures || !covered ? 1 : 0;
 }
 
@@ -218,7 +220,9 @@ static int usage(void) {
     return 2;
 }
 
-static bool number(const char *text, u64 *out) { return text && slice_u64(slice_str(text), out); }
+static bool number(const char *text, u64 *out) {
+    return text && slice_u64(slice_str(text), out);
+}
 
 static bool parse_range(const char *text, struct range *r) {
     slice from, to;

@@ -4,9 +4,12 @@
 #include <stdio.h>
 
 static const char *const at_names[] = {"pending", "leased", "dead", "done", "rejected", "cancelled", "forgotten"};
-static const char *const end_names[] = {"never", "open", "acked", "nacked", "expired", "released", "undone", "cancelled"};
+static const char *const end_names[] = {"never",   "open",     "acked",  "nacked",
+                                        "expired", "released", "undone", "cancelled"};
 
-const char *model_at_name(enum at at) { return at_names[at]; }
+const char *model_at_name(enum at at) {
+    return at_names[at];
+}
 
 struct model *model_new(struct arena *arena, u32 queues, u32 keys) {
     struct model *m = arena_alloc(arena, sizeof *m);
@@ -125,8 +128,8 @@ void model_set_close(const struct model *m, const struct message *msg, const str
     for (u32 i = 0; i < in->count; i++) close_one(m, msg, &in->at[i], out);
 }
 
-bool model_set_filter(const struct model *m, const struct message *msg, const struct set *in, explain_fn explain, void *ctx,
-                struct set *out) {
+bool model_set_filter(const struct model *m, const struct message *msg, const struct set *in, explain_fn explain,
+                      void *ctx, struct set *out) {
     struct set closed;
     model_set_close(m, msg, in, &closed);
     out->count = 0;
@@ -193,10 +196,15 @@ static void live_update(struct model *m, struct message *msg) {
 void model_set_describe(const struct set *s, struct buf *out) {
     for (u32 i = 0; i < s->count; i++) {
         const struct phase *p = &s->at[i];
-        buf_printf(out, "%s%s(%s%s, fence %llu, attempts %u, failures %u+%u, crashes %u)", i ? " | " : "", at_names[p->at],
-                   end_names[p->end], p->started ? ", started" : "", (unsigned long long)p->fence, p->attempts,
-                   p->failures, p->unknowns, p->crashes);
+        buf_printf(out, "%s%s(%s%s, fence %llu, attempts %u, failures %u+%u, crashes %u)", i ? " | " : "",
+                   at_names[p->at], end_names[p->end], p->started ? ", started" : "", (unsigned long long)p->fence,
+                   p->attempts, p->failures, p->unknowns, p->crashes);
     }
+}
+
+static void count_fate(const struct phase *p) {
+    tally.ttl_cancelled += p->at == AT_CANCELLED && slice_eq(p->reason, SL("ttl"));
+    tally.dead_by_crashes += p->at == AT_DEAD && p->end == END_EXPIRED;
 }
 
 u64 model_move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what) {
@@ -209,9 +217,11 @@ u64 model_move(struct model *m, struct message *msg, explain_fn explain, void *c
         sim_fail("%s: q%u/k%u (%s) can only be %.*s", what, msg->queue, msg->key, msg->id, (int)text.len, text.p);
     }
     if (subset(&next, msg->set)) {
-        if (next.count < msg->set->count) msg->versions[msg->version_count - 1].set = msg->set = model_set_copy(m, &next);
+        if (next.count < msg->set->count)
+            msg->versions[msg->version_count - 1].set = msg->set = model_set_copy(m, &next);
     } else {
         version_push(m, msg, model_set_copy(m, &next), ++m->moves);
+        if (next.count == 1) count_fate(&next.at[0]);
     }
     live_update(m, msg);
     return msg->versions[msg->version_count - 1].index;
@@ -242,7 +252,9 @@ struct message *model_message_new(struct model *m, u32 queue, const struct send_
     return msg;
 }
 
-slice model_id(const struct message *msg) { return msg->id_known ? slice_str(msg->id) : SL(""); }
+slice model_id(const struct message *msg) {
+    return msg->id_known ? slice_str(msg->id) : SL("");
+}
 
 /* Ids are never used twice. */
 static void check_id_unused(const struct model *m, const struct message *msg, slice id) {
@@ -272,7 +284,8 @@ static void queue_push(struct model *m, struct queue *q) {
         q->versions = more;
         q->version_cap = cap;
     }
-    q->versions[q->version_count++] = (struct queue_version){.index = ++m->moves, .exists = q->exists, .paused = q->paused};
+    q->versions[q->version_count++] =
+        (struct queue_version){.index = ++m->moves, .exists = q->exists, .paused = q->paused};
 }
 
 void model_queue_touch(struct model *m, u32 queue) {
@@ -385,7 +398,9 @@ void model_boot(struct model *m, i64 mono_ms, i64 wall_ms) {
     m->loose_run = m->run;
 }
 
-bool model_known(const struct model *m, u32 queue, u32 key) { return *key_slot(m, queue, key) != NULL; }
+bool model_known(const struct model *m, u32 queue, u32 key) {
+    return *key_slot(m, queue, key) != NULL;
+}
 
 /* ---- the census: which cuts explain what is there now? */
 
@@ -473,6 +488,7 @@ void model_census_key(struct model *m, u32 queue, u32 key, const struct http_rep
     if (reply->status != 200 && reply->status != 404) sim_fail("census: status %u for a key", reply->status);
     shown.view = view_of(scratch, reply->body);
     shown.state = view_text(&shown.view, "state");
+    shown.duplicates = -1;
     view_i64(&shown.view, "duplicates", &shown.duplicates);
     for (u64 cut = m->floor; cut <= m->moves;) {
         struct found f = key_at(m, m->keys[slot], cut);
@@ -557,8 +573,8 @@ static void recount(struct model *m) {
         live_update(m, msg);
         u64 fence = fence_at_least(msg->set);
         if (fence > m->fence_top) m->fence_top = fence;
-        if (!m->clean && msg->dup_run > m->sure_run) msg->dups_min = msg->dups_safe;
-        model_check_duplicates(msg, msg->dups_shown);
+        if (!m->clean && msg->dup_run >= m->sure_run) msg->dups_min = msg->dups_safe;
+        if (msg->dups_shown >= 0) model_check_duplicates(msg, msg->dups_shown);
     }
 }
 
@@ -566,8 +582,8 @@ void model_census_end(struct model *m) {
     u64 last = m->moves;
     while (!m->cuts[last - m->floor]) last--;
     tally.moves_lost += m->moves - last;
-    trace("census: cut at move %llu of %llu (%llu had to survive)", (unsigned long long)last, (unsigned long long)m->moves,
-          (unsigned long long)m->floor);
+    trace("census: cut at move %llu of %llu (%llu had to survive)", (unsigned long long)last,
+          (unsigned long long)m->moves, (unsigned long long)m->floor);
     for (const struct stretch *s = m->stretches; s; s = s->next)
         if (possible(m, s)) adopt(m, s);
     for (u32 q = 0; q < m->queue_count; q++) queue_reset(&m->queues[q], m->moves + 1);
@@ -601,7 +617,9 @@ void model_key_of(const struct message *msg, u32 *queue, u32 *key) {
     *key = msg->key;
 }
 
-u32 model_live(const struct model *m) { return m->live_count; }
+u32 model_live(const struct model *m) {
+    return m->live_count;
+}
 
 static bool may_be_dead(const struct model *m, const struct message *msg) {
     struct set closed;

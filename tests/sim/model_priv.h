@@ -6,7 +6,7 @@
 
 #define WINDOW_MS        ((i64)24 * 3600 * 1000)
 #define LEASE_DEFAULT_MS 30000
-#define NOTICE_MS        1000 /* how late a lease or a time to live that ran out may be noticed */
+#define NOTICE_MS        1000                     /* how late a lease or a time to live that ran out may be noticed */
 #define REAP_MS          (WINDOW_MS / 256 + 5000) /* how long after its window a key may still be shown */
 #define SET_MAX          24u
 #define PARKED_MAX       CALLS_MAX
@@ -31,8 +31,8 @@ struct phase {
     u32 attempts, failures, unknowns, crashes;
     u32 at, end;
     u32 started, by_token; /* started: the newest lease was */
-    u32 hidden;         /* the newest lease left no attempt in the history */
-    u32 effects_unsure; /* an effect id of a refused ack may have been dropped for lack of room */
+    u32 hidden;            /* the newest lease left no attempt in the history */
+    u32 effects_unsure;    /* an effect id of a refused ack may have been dropped for lack of room */
 };
 
 struct set {
@@ -131,8 +131,8 @@ void model_unpark(struct model *m, const struct op *op);
 /* Does this state explain what was seen? Then *next, a copy of it, is moved on. */
 typedef bool (*explain_fn)(const struct model *m, const struct message *msg, struct phase *next, void *ctx);
 /* Keeps what explains; false if nothing does. */
-bool model_set_filter(const struct model *m, const struct message *msg, const struct set *in, explain_fn explain, void *ctx,
-                struct set *out);
+bool model_set_filter(const struct model *m, const struct message *msg, const struct set *in, explain_fn explain,
+                      void *ctx, struct set *out);
 /* The same for the message itself; fails the seed if nothing explains it. Returns the move's index. */
 u64 model_move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what);
 

@@ -12,8 +12,8 @@ static bool refused(struct model *m, u32 status, const struct view *v) {
         tally.shutdown_refusals++;
         return true;
     }
-    if (status != 507 || !m->tight) sim_fail("status %u (%.*s) for no reason", status, (int)view_text(v, "code").n,
-                                             view_text(v, "code").p);
+    if (status != 507 || !m->tight)
+        sim_fail("status %u (%.*s) for no reason", status, (int)view_text(v, "code").n, view_text(v, "code").p);
     tally.refused_full++;
     return true;
 }
@@ -23,7 +23,8 @@ static bool refused(struct model *m, u32 status, const struct view *v) {
 static bool explain_known(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     (void)msg, (void)ctx;
     if (next->at == AT_FORGOTTEN) return false;
-    bool over = model_phase_settled(next) && m->run - (m->run_slip - next->settled_slip) - next->settled_max >= WINDOW_MS;
+    bool over =
+        model_phase_settled(next) && m->run - (m->run_slip - next->settled_slip) - next->settled_max >= WINDOW_MS;
     return !over; /* past its window a key is new again at the next look-up */
 }
 
@@ -55,7 +56,7 @@ static struct message *admit(struct model *m, struct op *op, const struct send_i
 }
 
 static void duplicate_arrived(struct model *m, struct message *msg) {
-    if (msg->dup_run <= m->safe.run) msg->dups_safe = msg->dups_min;
+    if (msg->dup_run < m->safe.run) msg->dups_safe = msg->dups_min;
     msg->dup_run = m->run;
     msg->dups++;
     msg->dups_min++;
@@ -100,8 +101,8 @@ static void answered_conflict(struct model *m, struct op *op, const struct send_
     tally.conflicts++;
 }
 
-static void answered_line(struct model *m, struct op *op, const struct send_item *item, u32 status, const struct view *v,
-                          struct arena *scratch) {
+static void answered_line(struct model *m, struct op *op, const struct send_item *item, u32 status,
+                          const struct view *v, struct arena *scratch) {
     if (refused(m, status, v)) {
         if (op->parked) sim_fail("a send that waited got status %u", status);
         return;
@@ -127,7 +128,8 @@ static void answered_send(struct model *m, struct op *op, const struct http_repl
     model_queue_touch(m, op->queue);
     answered_line(m, op, &op->sends[0], reply->status, &v, scratch);
     bool duplicate = view_true(&v, "duplicate");
-    if (duplicate != has_line(reply->fields, SL("Idempotent-Replayed: true\r\n"))) sim_fail("Idempotent-Replayed is wrong");
+    if (duplicate != has_line(reply->fields, SL("Idempotent-Replayed: true\r\n")))
+        sim_fail("Idempotent-Replayed is wrong");
     if (!op->parked) return;
     bool settled = reply->status == 200;
     ++*(settled ? &tally.waits_settled : &tally.waits_timed_out);
@@ -279,7 +281,8 @@ static void answered_key(struct model *m, struct op *op, const struct http_reply
         if (msg) saw(op, model_move(m, msg, explain_not_shown, NULL, "404 for a key"));
         return;
     }
-    if (reply->status != 200 || !msg) sim_fail("a key that %s got status %u", msg ? "is known" : "is not", reply->status);
+    if (reply->status != 200 || !msg)
+        sim_fail("a key that %s got status %u", msg ? "is known" : "is not", reply->status);
     shown.state = view_text(&shown.view, "state");
     model_check_identity(m, msg, &shown.view);
     saw(op, model_move(m, msg, model_explain_shown, &shown, "shown"));
@@ -295,7 +298,8 @@ static bool explain_result(const struct model *m, const struct message *msg, str
     const struct raw_result *r = ctx;
     const struct http_reply *reply = r->reply;
     if (reply->status == 404) return explain_not_shown(m, msg, next, NULL);
-    if (reply->status == 409) return slice_eq(r->state, slice_str(model_at_name((enum at)next->at))) && !model_phase_settled(next);
+    if (reply->status == 409)
+        return slice_eq(r->state, slice_str(model_at_name((enum at)next->at))) && !model_phase_settled(next);
     if (!model_phase_settled(next) || next->at == AT_FORGOTTEN) return false;
     if (reply->status != (next->result.n ? 200 : 204)) return false;
     return slice_eq(reply->body, next->result) && has_line(reply->fields, slice_str(model_at_name((enum at)next->at)));
@@ -336,8 +340,8 @@ static void answered_list(struct model *m, struct op *op, const struct http_repl
         struct shown shown = {.scratch = scratch, .full = true, .view = view_of(scratch, items.at[i].raw)};
         struct message *msg = message_of_key(m, op->queue, view_text(&shown.view, "key"), scratch);
         shown.state = view_text(&shown.view, "state");
-        if (!msg || !slice_eq(shown.state, op->state)) sim_fail("a list of %.*s holds something else", (int)op->state.n,
-                                                                op->state.p);
+        if (!msg || !slice_eq(shown.state, op->state))
+            sim_fail("a list of %.*s holds something else", (int)op->state.n, op->state.p);
         model_check_identity(m, msg, &shown.view);
         saw(op, model_move(m, msg, model_explain_shown, &shown, "listed"));
     }
@@ -411,8 +415,10 @@ static bool explain_cancel(const struct model *m, const struct message *msg, str
     if (next->at == AT_FORGOTTEN) return false;
     bool again = next->at == AT_CANCELLED;
     if (model_phase_settled(next) && !again)
-        return c->status == 409 && view_is(c->view, "code", "settled") && view_is(c->view, "state", model_at_name((enum at)next->at));
-    if (c->status != 200 || !view_is(c->view, "state", "cancelled") || view_true(c->view, "duplicate") != again) return false;
+        return c->status == 409 && view_is(c->view, "code", "settled") &&
+               view_is(c->view, "state", model_at_name((enum at)next->at));
+    if (c->status != 200 || !view_is(c->view, "state", "cancelled") || view_true(c->view, "duplicate") != again)
+        return false;
     if (again) return true;
     model_cancel(m, next, SL("cancelled by op"));
     return true;
@@ -434,21 +440,37 @@ static void answered_cancel(struct model *m, struct op *op, const struct http_re
 void model_answered(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
     op->saw = 0;
     switch (op->kind) {
-    case OP_SEND: answered_send(m, op, reply, scratch); break;
-    case OP_BATCH: answered_batch(m, op, reply, scratch); break;
-    case OP_RECEIVE: answered_receive(m, op, reply, scratch); break;
+    case OP_SEND:
+        answered_send(m, op, reply, scratch);
+        break;
+    case OP_BATCH:
+        answered_batch(m, op, reply, scratch);
+        break;
+    case OP_RECEIVE:
+        answered_receive(m, op, reply, scratch);
+        break;
     case OP_SETTLE: {
         struct view v = view_of(scratch, reply->body);
         if (reply->status != 503 || !refused(m, reply->status, &v)) model_answered_settle(m, op, reply, scratch);
         break;
     }
-    case OP_KEY: answered_key(m, op, reply, scratch); break;
-    case OP_RESULT: answered_result(m, op, reply, scratch); break;
-    case OP_LIST: answered_list(m, op, reply, scratch); break;
+    case OP_KEY:
+        answered_key(m, op, reply, scratch);
+        break;
+    case OP_RESULT:
+        answered_result(m, op, reply, scratch);
+        break;
+    case OP_LIST:
+        answered_list(m, op, reply, scratch);
+        break;
     case OP_QUEUE:
     case OP_PAUSE:
-    case OP_RESUME: answered_queue(m, op, reply, scratch); break;
-    case OP_CANCEL: answered_cancel(m, op, reply, scratch); break;
+    case OP_RESUME:
+        answered_queue(m, op, reply, scratch);
+        break;
+    case OP_CANCEL:
+        answered_cancel(m, op, reply, scratch);
+        break;
     }
     if (op->parked) model_unpark(m, op);
 }
@@ -505,7 +527,9 @@ void model_unpark(struct model *m, const struct op *op) {
         }
 }
 
-void model_gone(struct model *m, struct op *op) { model_unpark(m, op); }
+void model_gone(struct model *m, struct op *op) {
+    model_unpark(m, op);
+}
 
 void model_delivered(struct model *m, const struct op *op) {
     if (op->saw > m->floor) m->floor = op->saw;

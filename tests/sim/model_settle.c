@@ -54,7 +54,8 @@ static bool refused(const struct settling *s, struct phase *p, u32 status, const
 }
 
 static bool ok_with(const struct settling *s, enum at state, bool duplicate) {
-    return s->status == 200 && view_is(&s->view, "state", model_at_name(state)) && view_true(&s->view, "duplicate") == duplicate;
+    return s->status == 200 && view_is(&s->view, "state", model_at_name(state)) &&
+           view_true(&s->view, "duplicate") == duplicate;
 }
 
 static slice result_type(const struct settle_item *item) {
@@ -191,12 +192,19 @@ static bool settle_live(const struct settling *s, struct phase *p) {
     if (p->end != END_OPEN && p->end != END_EXPIRED) return refused(s, p, 409, "settled");
     if (no_room(s)) return true;
     switch (s->verb) {
-    case DO_ACK: settle_now(s, p, AT_DONE, END_ACKED); return ok_with(s, AT_DONE, false);
-    case DO_NACK: return nack(s, p);
-    case DO_EXTEND: return extend(s, p);
-    case DO_STEP: return step(s, p);
-    case DO_START: return start(s, p);
-    case DO_RELEASE: return release(s, p);
+    case DO_ACK:
+        settle_now(s, p, AT_DONE, END_ACKED);
+        return ok_with(s, AT_DONE, false);
+    case DO_NACK:
+        return nack(s, p);
+    case DO_EXTEND:
+        return extend(s, p);
+    case DO_STEP:
+        return step(s, p);
+    case DO_START:
+        return start(s, p);
+    case DO_RELEASE:
+        return release(s, p);
     }
     return false;
 }

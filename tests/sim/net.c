@@ -54,8 +54,8 @@ struct call *net_send(struct world *w, struct op *op, u32 actor, bool well_behav
 /* ---- answers */
 
 static void trace_answer(const struct op *op, const struct http_reply *r) {
-    static const char *const kinds[] = {"send", "batch", "receive", "settle", "key", "result", "list", "queue", "pause",
-                                        "resume", "cancel"};
+    static const char *const kinds[] = {"send", "batch", "receive", "settle", "key",   "result",
+                                        "list", "queue", "pause",   "resume", "cancel"};
     if (!tracing) return;
     int n = (int)(r->body.n < 1200 ? r->body.n : 1200);
     trace("  #%u %s%s%s -> %u after %llu: %.*s", op->number, kinds[op->kind], op->kind == OP_SETTLE ? " " : "",

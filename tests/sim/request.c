@@ -6,10 +6,16 @@
 static const char *const verb_names[] = {"ack", "nack", "extend", "step", "start", "release"};
 static const char *const class_names[] = {"transient", "unknown", "poison", "rejected", "absent"};
 
-const char *verb_name(enum verb_kind v) { return verb_names[v]; }
-const char *nack_name(enum nack_class c) { return class_names[c]; }
+const char *verb_name(enum verb_kind v) {
+    return verb_names[v];
+}
+const char *nack_name(enum nack_class c) {
+    return class_names[c];
+}
 
-slice queue_text(u32 queue) { return queue == 0 ? SL("orders") : SL("mail.out"); }
+slice queue_text(u32 queue) {
+    return queue == 0 ? SL("orders") : SL("mail.out");
+}
 
 /* A third of the keys need all the quoting there is. */
 slice key_text(struct arena *a, u32 key) {
@@ -17,7 +23,9 @@ slice key_text(struct arena *a, u32 key) {
     return arena_printf(a, "k\303\266/%u \"%%\"", key);
 }
 
-slice group_text(struct arena *a, u32 group) { return arena_printf(a, "group-%u", group); }
+slice group_text(struct arena *a, u32 group) {
+    return arena_printf(a, "group-%u", group);
+}
 
 slice payload_text(struct arena *a, u32 queue, u32 key, u32 variant) {
     u32 size = 8 + (key * 37 + queue * 11) % 150;
@@ -53,7 +61,9 @@ static slice key_field(struct arena *a, u32 key) {
     return out;
 }
 
-static slice ms_text(struct arena *a, i64 ms) { return arena_printf(a, "%lldms", (long long)ms); }
+static slice ms_text(struct arena *a, i64 ms) {
+    return arena_printf(a, "%lldms", (long long)ms);
+}
 
 static void build_send(struct arena *a, const struct op *op, struct request *r) {
     const struct send_item *s = &op->sends[0];
@@ -99,8 +109,8 @@ static void build_batch(struct arena *a, const struct op *op, struct request *r)
 static void build_receive(struct arena *a, const struct op *op, struct request *r) {
     slice lease = op->lease_ms ? arena_printf(a, "&lease=%lldms", (long long)op->lease_ms) : SL("");
     r->http.path = arena_printf(a, "/v1/queues/%s/receive", queue_text(op->queue).p);
-    r->http.query = arena_printf(a, "max=%u&wait=%lldms&consumer=c%u%s%s", op->max, (long long)op->wait_ms, op->number % 5,
-                                 op->explicit_start ? "&start=explicit" : "", lease.p);
+    r->http.query = arena_printf(a, "max=%u&wait=%lldms&consumer=c%u%s%s", op->max, (long long)op->wait_ms,
+                                 op->number % 5, op->explicit_start ? "&start=explicit" : "", lease.p);
 }
 
 static void put_token(const struct settle_item *s, struct buf *b) {
@@ -157,12 +167,24 @@ void request_build(struct arena *a, const struct op *op, struct request *r) {
     *r = (struct request){.http = {.method = HTTP_POST}};
     r->http.fields = r->fields;
     switch (op->kind) {
-    case OP_SEND: build_send(a, op, r); break;
-    case OP_BATCH: build_batch(a, op, r); break;
-    case OP_RECEIVE: build_receive(a, op, r); break;
-    case OP_SETTLE: build_settle(a, op, r); break;
-    case OP_KEY: build_key(a, op, r, ""); break;
-    case OP_RESULT: build_key(a, op, r, "/result"); break;
+    case OP_SEND:
+        build_send(a, op, r);
+        break;
+    case OP_BATCH:
+        build_batch(a, op, r);
+        break;
+    case OP_RECEIVE:
+        build_receive(a, op, r);
+        break;
+    case OP_SETTLE:
+        build_settle(a, op, r);
+        break;
+    case OP_KEY:
+        build_key(a, op, r, "");
+        break;
+    case OP_RESULT:
+        build_key(a, op, r, "/result");
+        break;
     case OP_LIST:
         build_queue(a, op, r, "/messages");
         r->http.method = HTTP_GET;
@@ -172,8 +194,12 @@ void request_build(struct arena *a, const struct op *op, struct request *r) {
         build_queue(a, op, r, "");
         r->http.method = HTTP_GET;
         break;
-    case OP_PAUSE: build_queue(a, op, r, "/pause"); break;
-    case OP_RESUME: build_queue(a, op, r, "/resume"); break;
+    case OP_PAUSE:
+        build_queue(a, op, r, "/pause");
+        break;
+    case OP_RESUME:
+        build_queue(a, op, r, "/resume");
+        break;
     case OP_CANCEL:
         r->http.path = arena_printf(a, "/v1/queues/%s/messages/%s/cancel", queue_text(op->queue).p, op->id.p);
         field(r, "Hapax-Actor", SL("op"));

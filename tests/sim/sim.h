@@ -19,17 +19,20 @@
 
 /* ---- what happened over a run, so that the simulator cannot silently stop testing something */
 #define TALLY_LIST(X)                                                                                                  \
-    X(turns) X(requests) X(replies_delivered) X(requests_lost) X(requests_doubled) X(replies_lost)                    \
-    X(polls_cut) X(replies_unwritten) X(leases_undone) X(kills) X(power_cuts) X(crashes_in_recovery)                  \
-    X(clean_restarts) X(failed_syncs) X(failed_writes) X(torn_tails) X(moves_lost) X(disk_full_phases)                \
-    X(sync_stalls) X(broker_stops) X(wall_steps_back) X(wall_steps_ahead) X(segments_dropped)                         \
-    X(accepted) X(duplicates) X(duplicates_settled) X(conflicts) X(readmitted) X(batches) X(waits_parked)             \
-    X(waits_settled) X(waits_timed_out) X(polls_parked) X(polls_woken) X(polls_empty) X(delivered) X(redelivered)     \
-    X(acked) X(ack_repeated) X(ack_late) X(fenced) X(settled_otherwise) X(token_garbled) X(token_unknown)             \
-    X(nack_transient) X(nack_unknown) X(nack_poison) X(nack_rejected) X(nack_absent) X(nack_repeated) X(dead)         \
-    X(dead_by_crashes) X(expired) X(reservations_expired) X(extended) X(revived) X(steps) X(steps_repeated)           \
-    X(started) X(released) X(cancelled) X(ttl_cancelled) X(paused) X(refused_full) X(acks_when_full)                  \
-    X(group_deliveries) X(lookups) X(lists) X(long_runs) X(shutdown_refusals)
+    X(turns)                                                                                                           \
+    X(requests) X(replies_delivered) X(requests_lost) X(requests_doubled) X(replies_lost) X(polls_cut)                 \
+        X(replies_unwritten) X(leases_undone) X(kills) X(power_cuts) X(crashes_in_recovery) X(clean_restarts)          \
+            X(failed_syncs) X(failed_writes) X(torn_tails) X(moves_lost) X(disk_full_phases) X(sync_stalls)            \
+                X(broker_stops) X(wall_steps_back) X(wall_steps_ahead) X(segments_dropped) X(accepted) X(duplicates)   \
+                    X(duplicates_settled) X(conflicts) X(readmitted) X(batches) X(waits_parked) X(waits_settled)       \
+                        X(waits_timed_out) X(polls_parked) X(polls_woken) X(polls_empty) X(delivered) X(redelivered)   \
+                            X(acked) X(ack_repeated) X(ack_late) X(fenced) X(settled_otherwise) X(token_garbled)       \
+                                X(token_unknown) X(nack_transient) X(nack_unknown) X(nack_poison) X(nack_rejected)     \
+                                    X(nack_absent) X(nack_repeated) X(dead) X(dead_by_crashes) X(expired)              \
+                                        X(reservations_expired) X(extended) X(revived) X(steps) X(steps_repeated)      \
+                                            X(started) X(released) X(cancelled) X(ttl_cancelled) X(paused)             \
+                                                X(refused_full) X(acks_when_full) X(group_deliveries) X(lookups)       \
+                                                    X(lists) X(long_runs) X(shutdown_refusals)
 
 struct tally {
 #define TALLY_FIELD(name) u64 name;
@@ -126,7 +129,7 @@ struct op {
     bool was_duplicate;        /* a parked send: how it would have been answered */
     struct message *waits_for; /* a parked send or result */
     i64 parked_mono;
-    u64 saw;                   /* index of the latest move the reply tells of */
+    u64 saw; /* index of the latest move the reply tells of */
     struct lease **leases;
     u32 lease_count;
 };
@@ -142,10 +145,9 @@ struct profile {
     u64 seed;
     u32 queues, keys, groups;
     u32 turns;
-    u32 producers, consumers; /* calls each side keeps going */
-    u32 dt_ms;                /* typical length of a turn */
-    u32 segment_bytes;
-    u64 capacity;
+    u32 producers, consumers;    /* calls each side keeps going */
+    u32 dt_ms;                   /* typical length of a turn */
+    u32 segment_bytes, segments; /* segments: how many the disk holds in the wild phase */
     /* chances in 10,000 per turn or per call */
     u32 crash, clean_restart, stop, wall_step, fail_disk, full_disk, stall;
     u32 lose_request, lose_reply, double_request, cut_poll, unwritten, crash_in_recovery;
@@ -210,7 +212,9 @@ struct world {
 static inline struct broker_time world_time(const struct world *w) {
     return (struct broker_time){.mono_ms = w->mono_ms, .wall_ms = w->wall_ms};
 }
-static inline bool chance(struct world *w, u32 in_10000) { return rng_below(&w->rng, 10000) < in_10000; }
+static inline bool chance(struct world *w, u32 in_10000) {
+    return rng_below(&w->rng, 10000) < in_10000;
+}
 static inline i64 between(struct world *w, i64 low, i64 high) {
     return low + (i64)rng_below(&w->rng, (u64)(high - low + 1));
 }

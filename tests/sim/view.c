@@ -133,9 +133,13 @@ bool view_is(const struct view *v, const char *name, const char *text) {
     return slice_eq(view_text(v, name), slice_str(text));
 }
 
-bool view_true(const struct view *v, const char *name) { return view_is(v, name, "true"); }
+bool view_true(const struct view *v, const char *name) {
+    return view_is(v, name, "true");
+}
 
-bool view_time(const struct view *v, const char *name, i64 *out) { return rfc3339_parse(view_text(v, name), out); }
+bool view_time(const struct view *v, const char *name, i64 *out) {
+    return rfc3339_parse(view_text(v, name), out);
+}
 
 bool view_bytes(struct arena *a, const struct view *v, const char *name, slice *out) {
     const struct member *m = view_get(v, name);

@@ -10,8 +10,8 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#define CAPACITY_SEGMENTS 80u
-#define DRAIN_TURNS_MAX   1500u
+#define SEGMENTS_AMPLE  80u
+#define DRAIN_TURNS_MAX 1500u
 
 struct tally tally;
 
@@ -36,7 +36,7 @@ static struct profile profile_of(u64 seed) {
     p.consumers = 2 + (u32)rng_below(&r, 12);
     p.dt_ms = rng_below(&r, 3) == 0 ? 20 : rng_below(&r, 2) ? 200 : 700;
     p.segment_bytes = rng_below(&r, 2) ? 16384 : 32768;
-    p.capacity = (u64)p.segment_bytes * CAPACITY_SEGMENTS;
+    p.segments = rng_below(&r, 4) ? SEGMENTS_AMPLE : 14 + (u32)rng_below(&r, 12);
     p.crash = some(&r, 60, 300);
     p.clean_restart = some(&r, 30, 150);
     p.stop = some(&r, 50, 300);
@@ -68,12 +68,16 @@ static struct profile profile_of(u64 seed) {
 
 /* ---- lives */
 
+static u64 ample(const struct world *w) {
+    return (u64)w->profile.segment_bytes * SEGMENTS_AMPLE;
+}
+
 static void open_world(struct world *w, u64 seed) {
     w->profile = profile_of(seed);
     rng_seed(&w->rng, seed);
     w->mono_ms = 1000000;
     w->wall_ms = 1700000000000;
-    w->inner = disk_sim_new(seed, w->profile.capacity);
+    w->inner = disk_sim_new(seed, (u64)w->profile.segments * w->profile.segment_bytes);
     w->disk = faulty_disk_new(w->inner, &w->faults);
     w->model = model_new(&w->arena, w->profile.queues, w->profile.keys);
     w->faults_on = true;
@@ -100,8 +104,8 @@ static void drop_objects(struct world *w) {
 }
 
 static void crash_disk(struct world *w) {
-    static const enum disk_sim_crash hows[] = {DISK_SIM_KILL, DISK_SIM_KILL, DISK_SIM_TEAR, DISK_SIM_TEAR, DISK_SIM_DROP,
-                                               DISK_SIM_KEEP};
+    static const enum disk_sim_crash hows[] = {DISK_SIM_KILL, DISK_SIM_KILL, DISK_SIM_TEAR,
+                                               DISK_SIM_TEAR, DISK_SIM_DROP, DISK_SIM_KEEP};
     u64 n = rng_below(&w->rng, 6);
     struct journal_stats s = {0};
     if (w->journal && w->broker) journal_stats_get(w->journal, &s);
@@ -129,7 +133,7 @@ static void start_life(struct world *w) {
         if (st == ST_OK && !fault_fired(w->faults) && !journal_failed(w->journal)) break;
         bool excused = fault_fired(w->faults) || (st == ST_NO_SPACE && w->full_left);
         if (!excused) sim_fail("the broker does not start: %s: %s", status_text(st), err.text);
-        if (st == ST_NO_SPACE) disk_sim_set_capacity(w->inner, w->profile.capacity);
+        if (st == ST_NO_SPACE) disk_sim_set_capacity(w->inner, ample(w));
         tally.crashes_in_recovery++;
         trace("died in recovery: %s", err.text);
         crash_disk(w);
@@ -183,7 +187,8 @@ bool world_dead(struct world *w) {
 
 static void die(struct world *w) {
     if (world_dead(w) && fault_fired(w->faults)) trace("the journal failed: %s", journal_failed(w->journal));
-    if (world_dead(w) && !fault_fired(w->faults)) sim_fail("the journal failed for no reason: %s", journal_failed(w->journal));
+    if (world_dead(w) && !fault_fired(w->faults))
+        sim_fail("the journal failed for no reason: %s", journal_failed(w->journal));
     crash_disk(w);
     next_life(w, false);
 }
@@ -267,7 +272,7 @@ static void watch_journal(struct world *w) {
 
 static void disk_weather(struct world *w) {
     const struct profile *p = &w->profile;
-    if (w->full_left > 0 && --w->full_left == 0) disk_sim_set_capacity(w->inner, p->capacity);
+    if (w->full_left > 0 && --w->full_left == 0) disk_sim_set_capacity(w->inner, (u64)p->segments * p->segment_bytes);
     if (w->full_left == 0 && chance(w, p->full_disk)) {
         tally.disk_full_phases++;
         w->full_left = (u32)between(w, 20, 150);
@@ -325,6 +330,7 @@ static void turn(struct world *w, i64 ms, bool clients) {
 
 static void wild_phase(struct world *w, u32 turns) {
     w->faults_on = true;
+    disk_sim_set_capacity(w->inner, (u64)w->profile.segments * w->profile.segment_bytes);
     for (u32 i = 0; i < turns; i++) {
         clients_act(w);
         disk_weather(w);
@@ -338,7 +344,7 @@ static void calm(struct world *w) {
     w->faults_on = false;
     w->stall_left = w->full_left = 0;
     fault_clear(w->faults);
-    disk_sim_set_capacity(w->inner, w->profile.capacity);
+    disk_sim_set_capacity(w->inner, ample(w));
 }
 
 /* A day and some: every window ends. A restart now and then, a request now and then. */

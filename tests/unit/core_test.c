@@ -65,7 +65,8 @@ static void sink_ready(void *ctx, u16 queue) {
 
 static void start_core(void) {
     struct core_options options = {.hash_key = {11, 22}, .seed = 5};
-    struct core_sink sink = {NULL, sink_reserve, sink_append, sink_room, sink_need, sink_cost, sink_outcome, sink_ready};
+    struct core_sink sink = {NULL,      sink_reserve, sink_append,  sink_room,
+                             sink_need, sink_cost,    sink_outcome, sink_ready};
     struct errbuf err;
     w.core = core_new(&options);
     for (u64 i = w.first; i < w.count; i++) {
@@ -80,7 +81,8 @@ static void pass(i64 ms) {
     w.now.wall_ms += ms;
     w.now.run_ms += ms;
     w.now.delay_ms += ms;
-    while (core_tick(w.core, w.now, 100)) {}
+    while (core_tick(w.core, w.now, 100)) {
+    }
 }
 
 static void restart_after(i64 down_ms) {
@@ -158,7 +160,8 @@ static struct leased receive_as(u32 lease_ms, bool reserve_only) {
     core_message_view(w.core, w.now, no, &v);
     struct core_cursor cursor = {0};
     struct found f;
-    while (core_find(w.core, v.ref.hash, &cursor, &f) && f.message != no) {}
+    while (core_find(w.core, v.ref.hash, &cursor, &f) && f.message != no) {
+    }
     load(&f);
     struct lease_in in = {.lease_ms = lease_ms, .reserve_only = reserve_only, .consumer = SL("tester")};
     struct lease_out out;
@@ -505,7 +508,8 @@ static void repeating_the_settling_call_gets_the_stored_answer(void **state) {
     send("k", "p");
     struct leased l = receive();
     assert_int_equal(ack(&l, "first"), SETTLE_OK);
-    assert_int_equal(settle_as(&l, (struct settle_in){.verb = VERB_ACK, .result = SL("second")}, &out), SETTLE_DUPLICATE);
+    assert_int_equal(settle_as(&l, (struct settle_in){.verb = VERB_ACK, .result = SL("second")}, &out),
+                     SETTLE_DUPLICATE);
     assert_int_equal(out.state, STATE_DONE);
     assert_true(slice_eq(find("k")->settle->result, SL("first")));
     assert_int_equal(nack(&l, CLASS_TRANSIENT), SETTLE_SETTLED);
@@ -633,7 +637,8 @@ static void steps_are_recorded_once_and_survive_attempts_and_restarts(void **sta
     struct settle_out out;
     send("k", "p");
     struct leased l = receive();
-    struct settle_in step = {.verb = VERB_STEP, .name = SL("charge"), .result = SL("ch_1"), .content_type = SL("text/plain")};
+    struct settle_in step = {
+        .verb = VERB_STEP, .name = SL("charge"), .result = SL("ch_1"), .content_type = SL("text/plain")};
     assert_int_equal(settle_as(&l, step, &out), SETTLE_OK);
     step.result = SL("ch_2");
     assert_int_equal(settle_as(&l, step, &out), SETTLE_DUPLICATE);
@@ -883,7 +888,8 @@ static void compaction_and_restart_change_nothing_that_can_be_seen(void **state)
         if (leases % 5 == 0) ack(&l, "r");
         if (leases % 5 == 1) nack(&l, CLASS_TRANSIENT);
         if (leases % 5 == 2) nack(&l, CLASS_POISON);
-        if (leases % 5 == 3) settle_as(&l, (struct settle_in){.verb = VERB_STEP, .name = SL("s"), .result = SL("x")}, NULL);
+        if (leases % 5 == 3)
+            settle_as(&l, (struct settle_in){.verb = VERB_STEP, .name = SL("s"), .result = SL("x")}, NULL);
         kept[leases++] = l;
     }
     core_queue_pause(w.core, w.queue, true);
