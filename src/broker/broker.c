@@ -1,14 +1,15 @@
 /* The turn: time in, decisions through the core into the journal, replies out behind their position. */
 #include "broker/broker_priv.h"
 
-#define TURN_CHARGE_MS_MAX 1000          /* a stopped broker does not expire work nobody could settle */
-#define TICK_BUDGET        2000u         /* moves a tick makes before it lets requests in again */
-#define TICK_BUSY_MS       10            /* between two looks at the clock under load */
-#define TICK_MS_MAX        250           /* the running clock is charged at least this often */
-#define UNSYNCED_PAUSE     (64ull << 20) /* stop reading requests while this much waits for the disk */
-#define ROOM_AHEAD_MIN     (8ull << 20)  /* room wanted beyond what is promised: at least this, ... */
-#define ROOM_AHEAD_MAX     (1ull << 30)  /* ... at most this, in between two seconds' worth */
-#define ROOM_LOOK_MS       1000
+#define TURN_CHARGE_MS_MAX  1000          /* a stopped broker does not expire work nobody could settle */
+#define TICK_BUDGET         2000u         /* moves a tick makes before it lets requests in again */
+#define TICK_BUSY_MS        10            /* between two looks at the clock under load */
+#define TICK_MS_MAX         250           /* the running clock is charged at least this often */
+#define UNSYNCED_PAUSE      (64ull << 20) /* stop reading requests while this much waits for the disk */
+#define ROOM_AHEAD_MIN      (8ull << 20)  /* room wanted beyond what is promised: at least this, ... */
+#define ROOM_AHEAD_MAX      (1ull << 30)  /* ... at most this, in between two seconds' worth */
+#define ROOM_LOOK_MS        1000
+#define ROOM_AHEAD_SEGMENTS 16u
 
 void broker_advance(struct broker *b, struct broker_time t) {
     i64 passed = t.mono_ms - b->time.mono_ms;
@@ -245,7 +246,10 @@ static void look_ahead(struct broker *b) {
     if (b->now.run_ms - b->room_looked_run_ms < ROOM_LOOK_MS && b->room_ahead >= ROOM_AHEAD_MIN) return;
     b->room_ahead = b->room_used * 2;
     if (b->room_ahead < ROOM_AHEAD_MIN) b->room_ahead = ROOM_AHEAD_MIN;
-    if (b->room_ahead > ROOM_AHEAD_MAX) b->room_ahead = ROOM_AHEAD_MAX;
+    struct journal_stats s; /* small segments mean a small disk: others may want some of it too */
+    journal_stats_get(b->journal, &s);
+    u64 most = s.segment_bytes * ROOM_AHEAD_SEGMENTS < ROOM_AHEAD_MAX ? 2 * s.segment_bytes : ROOM_AHEAD_MAX;
+    if (b->room_ahead > most) b->room_ahead = most;
     b->room_used = 0;
     b->room_looked_run_ms = b->now.run_ms;
 }

@@ -253,6 +253,36 @@ static void a_second_crash_during_recovery_loses_nothing_either(void **state) {
     }
 }
 
+/* Killed while it drops a segment, started again, and then the power goes: what the second start read in the mark may
+ * have been in the page cache only, and is no reason to remove a file. */
+static void drop_and_crash_twice(u64 first, u64 second) {
+    struct run *run = run_new(7, false);
+    must_come_up(run, "new", first);
+    while (run->m.end == 0 || run->m.pos[run->m.end - 1] < 4 * SEGMENT) go_on(run);
+    model_drop_oldest(&run->m, run->journal);
+    model_append(&run->m, run->journal, MOST);
+    journal_flush(run->journal);
+    disk_sim_stop_at(run->disk, disk_sim_ops(run->disk) + first);
+    work_all(run->journal);
+    end_process(run);
+    disk_sim_crash(run->disk, DISK_SIM_KILL);
+    disk_sim_stop_at(run->disk, disk_sim_ops(run->disk) + second);
+    u64 acked = run->m.acked, end = run->m.end;
+    bool up = come_up(run, acked) == ST_OK;
+    end_process(run);
+    run->m.acked = acked;
+    if (!up) run->m.end = end;
+    disk_sim_crash(run->disk, DISK_SIM_DROP);
+    must_come_up(run, "after an interrupted drop", first);
+    run_free(run);
+}
+
+static void an_interrupted_drop_is_finished_only_when_the_mark_is_durable(void **state) {
+    (void)state;
+    for (u64 first = 0; first < 12; first++)
+        for (u64 second = 0; second < 50; second++) drop_and_crash_twice(first, second);
+}
+
 static void many_lives_each_ended_by_a_crash_keep_everything_acknowledged(void **state) {
     (void)state;
     for (u64 seed = 100; seed < 160; seed++) {
@@ -445,6 +475,7 @@ int main(void) {
         cmocka_unit_test(a_crash_at_any_operation_keeps_everything_acknowledged),
         cmocka_unit_test(on_a_full_disk_a_crash_at_any_operation_keeps_everything_and_the_room_promised),
         cmocka_unit_test(a_second_crash_during_recovery_loses_nothing_either),
+        cmocka_unit_test(an_interrupted_drop_is_finished_only_when_the_mark_is_durable),
         cmocka_unit_test(many_lives_each_ended_by_a_crash_keep_everything_acknowledged),
         cmocka_unit_test(an_io_error_at_any_operation_never_makes_undurable_things_durable),
         cmocka_unit_test(records_recovered_from_the_page_cache_after_a_failed_sync_survive_a_power_cut),
