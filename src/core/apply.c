@@ -125,14 +125,13 @@ static void message_load_state(struct core *c, struct message *m, const struct r
 
 /* ---- recovery: arrivals that come before the record which brings their key back */
 
-static void orphan_arrivals_keep(struct core *c, const struct ref *ref, u64 pos, u64 size) {
+static void orphan_arrivals_keep(struct core *c, const struct ref *ref, u64 pos) {
     struct index_cursor cursor = {0};
     u32 no = index_find(&c->orphans, ref->hash, &cursor);
     if (no == ENTRY_NONE) no = index_insert(&c->orphans, ref->hash);
     struct entry *e = index_entry(&c->orphans, no);
     e->at = pos;
     e->queue = ref->queue;
-    entry_set_size(e, size);
 }
 
 static void orphan_arrivals_attach(struct core *c, u32 entry) {
@@ -141,7 +140,7 @@ static void orphan_arrivals_attach(struct core *c, u32 entry) {
     u32 no = c->sink ? ENTRY_NONE : index_find(&c->orphans, e->hash, &cursor);
     if (no == ENTRY_NONE || index_entry(&c->orphans, no)->queue != e->queue) return;
     struct entry *o = index_entry(&c->orphans, no);
-    arrivals_apply(c, entry, o->at, entry_size(o));
+    arrivals_apply(c, entry, o->at);
     index_remove(&c->orphans, no);
     index_release(&c->orphans, no);
 }
@@ -368,15 +367,15 @@ static u32 known_entry(const struct core *c, const struct ref *ref) {
     return ENTRY_NONE;
 }
 
-static hx_st apply_arrivals(struct core *c, const struct rec_arrivals *r, u64 pos, u64 size) {
+static hx_st apply_arrivals(struct core *c, const struct rec_arrivals *r, u64 pos) {
     struct queue *q = queue_touch(c, r->ref.queue);
     q->counters.duplicates += r->fresh;
     q->counters.conflicts += r->fresh_conflicts;
     u32 entry = known_entry(c, &r->ref);
     if (entry != ENTRY_NONE)
-        arrivals_apply(c, entry, pos, size);
+        arrivals_apply(c, entry, pos);
     else
-        orphan_arrivals_keep(c, &r->ref, pos, size); /* its key was carried, or settled, further on */
+        orphan_arrivals_keep(c, &r->ref, pos); /* its key was carried, or settled, further on */
     return ST_OK;
 }
 
@@ -416,7 +415,7 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
     case REC_SETTLE:
         return apply_settle(c, &r->settle, pos, size);
     case REC_ARRIVALS:
-        return apply_arrivals(c, &r->arrivals, pos, size);
+        return apply_arrivals(c, &r->arrivals, pos);
     case REC_EXPIRE:
         return apply_expire(c, &r->expire);
     case REC_NONE:

@@ -3,17 +3,12 @@
  * A duplicate needs no record before it is answered. It is tallied in memory, and tallies are written down together, at
  * most a second late, as one ARRIVALS record per key that holds the whole count and the last eight. A conflict is written
  * down at once. What is written is not kept in memory: only its position, for keys that ever came twice. */
+#include "base/pages.h"
 #include "core/core_priv.h"
 
 #define WRITE_AFTER_MS 1000
 #define WRITE_AHEAD    8u
-
-static u64 arrivals_hash(u32 entry) {
-    u64 h = entry;
-    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
-    h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
-    return h ^ (h >> 31);
-}
+#define ARRIVALS_BYTES 128u /* what such a record takes in the journal, about: their sizes are not kept */
 
 static u32 tally_home(u32 entry) {
     return (entry * 2654435769u) & (TALLY_SLOTS - 1);
@@ -111,7 +106,7 @@ static void prefetch_write(const struct core *c, u32 at) {
     if (at >= c->tally_count) return;
     u32 entry = c->tallies[at].entry;
     __builtin_prefetch(index_entry(&c->keys, entry));
-    index_prefetch(&c->arrivals, arrivals_hash(entry));
+    tally_prefetch(c, entry, true);
 }
 
 static void slot_delete(struct core *c, u32 i) {
@@ -151,32 +146,53 @@ bool tally_write_due(struct core *c, u32 budget, bool all) {
     return false;
 }
 
-/* ---- what is written: position by entry */
+/* ---- what is written: its position, by entry number. Eight bytes a key, in chunks that exist only where a key came twice. */
+
+static u64 *written_slot(const struct core *c, u32 entry) {
+    u32 chunk = entry >> ENTRY_CHUNK_BITS;
+    if (chunk >= c->written_chunks || !c->written[chunk]) return NULL;
+    return &c->written[chunk][entry & (ENTRY_CHUNK - 1)];
+}
+
+static u64 *written_slot_make(struct core *c, u32 entry) {
+    u32 chunk = entry >> ENTRY_CHUNK_BITS;
+    if (chunk >= c->written_chunks) {
+        u32 count = chunk + 16;
+        c->written = mem_realloc(c->written, count * sizeof *c->written);
+        memset(c->written + c->written_chunks, 0, (count - c->written_chunks) * sizeof *c->written);
+        c->written_chunks = count;
+    }
+    if (!c->written[chunk]) {
+        c->written[chunk] = pages_map(ENTRY_CHUNK * sizeof(u64));
+        c->written_bytes += ENTRY_CHUNK * sizeof(u64);
+    }
+    return &c->written[chunk][entry & (ENTRY_CHUNK - 1)];
+}
+
+void arrivals_free(struct core *c) {
+    for (u32 i = 0; i < c->written_chunks; i++)
+        if (c->written[i]) pages_unmap(c->written[i], ENTRY_CHUNK * sizeof(u64));
+    mem_free(c->written);
+}
 
 void tally_prefetch(const struct core *c, u32 entry, bool written) {
     __builtin_prefetch(&c->tally_slots[tally_home(entry)]);
-    if (written) index_prefetch(&c->arrivals, arrivals_hash(entry));
-}
-
-static u32 written_find(const struct core *c, u32 entry) {
-    struct index_cursor cursor = {0};
-    return index_find(&c->arrivals, arrivals_hash(entry), &cursor); /* the mix is a bijection: one entry per hash */
+    const u64 *slot = written ? written_slot(c, entry) : NULL;
+    if (slot) __builtin_prefetch(slot);
 }
 
 u64 arrivals_pos(const struct core *c, u32 entry) {
     if (!index_entry(&c->keys, entry)->has_arrivals) return 0;
-    return index_entry(&c->arrivals, written_find(c, entry))->at;
+    return *written_slot(c, entry);
 }
 
-void arrivals_apply(struct core *c, u32 entry, u64 pos, u64 size) {
+void arrivals_apply(struct core *c, u32 entry, u64 pos) {
     struct entry *e = index_entry(&c->keys, entry);
-    u32 w = e->has_arrivals ? written_find(c, entry) : index_insert(&c->arrivals, arrivals_hash(entry));
-    struct entry *known = index_entry(&c->arrivals, w);
-    c->live_bytes -= entry_size(known);
-    known->at = pos;
-    entry_set_size(known, size);
-    c->live_bytes += entry_size(known);
+    *written_slot_make(c, entry) = pos;
+    if (e->has_arrivals) return;
     e->has_arrivals = 1;
+    c->repeated_keys++;
+    c->live_bytes += ARRIVALS_BYTES;
 }
 
 void arrivals_forget(struct core *c, u32 entry) {
@@ -190,9 +206,7 @@ void arrivals_forget(struct core *c, u32 entry) {
     }
     struct entry *e = index_entry(&c->keys, entry);
     if (!e->has_arrivals) return;
-    u32 w = written_find(c, entry);
-    c->live_bytes -= entry_size(index_entry(&c->arrivals, w));
-    index_remove(&c->arrivals, w);
-    index_release(&c->arrivals, w);
     e->has_arrivals = 0;
+    c->repeated_keys--;
+    c->live_bytes -= ARRIVALS_BYTES;
 }

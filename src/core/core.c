@@ -11,7 +11,6 @@ struct core *core_new(const struct core_options *options) {
     rng_seed(&c->rng, options->seed);
     index_init(&c->keys);
     index_init(&c->groups);
-    index_init(&c->arrivals);
     index_init(&c->queue_names);
     index_init(&c->orphans);
     c->messages_top = 1;
@@ -58,7 +57,7 @@ void core_free(struct core *c) {
     history_free(&c->scratch);
     index_free(&c->keys);
     index_free(&c->groups);
-    index_free(&c->arrivals);
+    arrivals_free(c);
     index_free(&c->queue_names);
     if (!c->sink) index_free(&c->orphans);
     mem_free(c);
@@ -450,14 +449,14 @@ u32 core_list(const struct core *c, u16 queue, enum state state, u32 after) {
 void core_memory(const struct core *c, struct core_memory *out) {
     *out = (struct core_memory){
         .index_bytes = index_bytes(&c->keys),
-        .arrivals_bytes = index_bytes(&c->arrivals),
+        .arrivals_bytes = c->written_bytes,
         .message_bytes = (u64)c->message_chunk_count * MESSAGE_CHUNK * sizeof(struct message) + c->history_bytes +
                          ((u64)c->leases.cap + c->delays.cap) * sizeof(u32) +
                          (u64)c->ttls.cap * sizeof(struct ttl_item),
         .group_bytes = c->group_bytes + index_bytes(&c->groups),
         .messages = c->message_count,
         .groups = c->group_count,
-        .repeated_keys = c->arrivals.live_entries,
+        .repeated_keys = c->repeated_keys,
     };
     out->settled_keys = c->keys.live_entries - c->message_count;
 }

@@ -89,7 +89,7 @@ struct ttl_heap {
 #define MESSAGE_CHUNK      (1u << MESSAGE_CHUNK_BITS)
 
 /* Arrivals not yet written down, of keys touched in the last second. */
-#define TALLIES_MAX 8192u
+#define TALLIES_MAX 16384u
 #define TALLY_SLOTS (TALLIES_MAX * 2)
 struct tally {
     u32 entry;
@@ -112,8 +112,10 @@ struct core {
     struct core_now now;
 
     struct index keys;
-    struct index groups;   /* hash of (queue, name) -> struct group * in `at` */
-    struct index arrivals; /* mixed entry number -> position of its ARRIVALS record in `at`, entry number in `next` */
+    struct index groups; /* hash of (queue, name) -> struct group * in `at` */
+    u64 **written;       /* entry number -> position of its ARRIVALS record, in chunks */
+    u32 written_chunks;
+    u64 written_bytes, repeated_keys;
 
     struct index orphans; /* replay only: arrivals whose key has not come yet */
 
@@ -209,7 +211,8 @@ void tally_note(struct core *c, u32 entry, const struct rec_arrivals *known, enu
 void tally_write(struct core *c, struct tally *t);
 void tally_view(const struct tally *t, struct rec_arrivals *out);
 bool tally_write_due(struct core *c, u32 budget, bool all);
-void arrivals_apply(struct core *c, u32 entry, u64 pos, u64 size);
+void arrivals_apply(struct core *c, u32 entry, u64 pos);
+void arrivals_free(struct core *c);
 u64 arrivals_pos(const struct core *c, u32 entry);
 void arrivals_forget(struct core *c, u32 entry);
 

@@ -83,8 +83,8 @@ struct journal {
 static inline hx_st journal_replay(struct journal *j, journal_each each, void *ctx, struct errbuf *err) {
     return j->ops->replay(j, each, ctx, err);
 }
-/* Make the tail trustworthy (rewritten into a fresh segment and synced where it was not proven durable) and open for
- * appending. When it returns ST_OK, everything replayed is durable. */
+/* Make the tail trustworthy (rewritten and synced where it was not proven durable) and open for appending. When it
+ * returns ST_OK, everything replayed is durable, and an unclean end has cost none of the room there was. */
 static inline hx_st journal_start(struct journal *j, struct errbuf *err) {
     return j->ops->start(j, err);
 }

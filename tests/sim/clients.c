@@ -75,6 +75,7 @@ static slice random_result(struct world *w, bool *json) {
     if (chance(w, 1500)) return SL("");
     if (*json) return arena_printf(&w->arena, "{\"n\":%u}", (u32)rng_below(&w->rng, 1000));
     u64 size = chance(w, w->profile.big_result) ? 1500 + rng_below(&w->rng, 1000) : 4 + rng_below(&w->rng, 40);
+    if (chance(w, w->profile.fat_result)) size = 950; /* with its content type and effect id just below 1 KiB */
     char *p = arena_alloc(&w->arena, size);
     for (u64 i = 0; i < size; i++) p[i] = (char)('a' + rng_below(&w->rng, 26));
     return slice_of(p, size);

@@ -49,6 +49,10 @@ void model_all_durable(struct model *m) {
 
 /* ---- sets */
 
+void model_set_load(struct set *to, const struct set *from) {
+    memcpy(to, from, offsetof(struct set, at) + from->count * sizeof from->at[0]);
+}
+
 void model_set_add(struct set *s, const struct phase *p) {
     for (u32 i = 0; i < s->count; i++)
         if (memcmp(&s->at[i], p, sizeof *p) == 0) return;
@@ -541,7 +545,8 @@ static void adopt(struct model *m, const struct stretch *s) {
     *slot = msg;
     msg->dups_shown = s->dups;
     if (msg->version_count == 1 && msg->versions[0].index > m->moves) {
-        struct set both = *msg->set; /* a second stretch of the same message */
+        struct set both; /* a second stretch of the same message */
+        model_set_load(&both, msg->set);
         for (u32 i = 0; i < s->set->count; i++) model_set_add(&both, &s->set->at[i]);
         msg->versions[0].set = msg->set = model_set_copy(m, &both);
         return;

@@ -35,6 +35,7 @@ struct phase {
     u32 effects_unsure;    /* an effect id of a refused ack may have been dropped for lack of room */
 };
 
+/* Kept ones have room for what they hold only: load and copy, never assign. */
 struct set {
     u32 count;
     struct phase at[SET_MAX];
@@ -112,6 +113,7 @@ struct model {
 /* model.c */
 struct message *model_message_new(struct model *m, u32 queue, const struct send_item *item);
 void model_learn_id(struct model *m, struct message *msg, slice id);
+void model_set_load(struct set *to, const struct set *from);
 void model_set_add(struct set *s, const struct phase *p);
 struct set *model_set_copy(struct model *m, const struct set *s);
 void model_set_close(const struct model *m, const struct message *msg, const struct set *in, struct set *out);

@@ -554,12 +554,12 @@ static bool explain_unwritten(const struct model *m, const struct message *msg, 
 void model_unwritten(struct model *m, const struct op *op) {
     for (u32 i = 0; i < op->lease_count; i++) {
         struct message *msg = op->leases[i]->message;
-        struct set as_it_was = *msg->set;
+        struct set both;
+        model_set_load(&both, msg->set);
         model_move(m, msg, explain_unwritten, op->leases[i], "undone");
         tally.leases_undone++;
         if (!m->tight) continue;
-        struct set both = *msg->set;
-        for (u32 p = 0; p < as_it_was.count; p++) model_set_add(&both, &as_it_was.at[p]);
+        for (u32 p = 0; p < msg->set->count; p++) model_set_add(&both, &msg->set->at[p]);
         msg->versions[msg->version_count - 1].set = msg->set = model_set_copy(m, &both);
     }
 }

@@ -152,7 +152,7 @@ struct profile {
     u32 crash, clean_restart, stop, wall_step, fail_disk, full_disk, stall;
     u32 lose_request, lose_reply, double_request, cut_poll, unwritten, crash_in_recovery;
     u32 slow_disk; /* chance that a turn does no disk work */
-    u32 nack, stale, conflict, group, delay, ttl, explicit_start, batch, prefer_wait, big_result;
+    u32 nack, stale, conflict, group, delay, ttl, explicit_start, batch, prefer_wait, big_result, fat_result;
     bool long_run;
     bool drift;
 };

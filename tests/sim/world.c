@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #define SEGMENTS_AMPLE  80u
+#define KEYS_MANY       150u
 #define DRAIN_TURNS_MAX 1500u
 
 struct tally tally;
@@ -22,6 +23,13 @@ static volatile sig_atomic_t inside_broker;
 static u32 some(struct rng *r, u32 rare, u32 frequent) {
     u64 n = rng_below(r, 10);
     return n < 4 ? 0 : n < 8 ? rare : frequent;
+}
+
+/* A disk that is full before the keys run out, and results as large as may never be refused. */
+static void scarce(struct profile *p, struct rng *r) {
+    p->segments = 12 + (u32)rng_below(r, 14);
+    p->fat_result = rng_below(r, 2) ? 9000 : 0;
+    if (rng_below(r, 2)) p->keys = KEYS_MANY;
 }
 
 static struct profile profile_of(u64 seed) {
@@ -36,7 +44,8 @@ static struct profile profile_of(u64 seed) {
     p.consumers = 2 + (u32)rng_below(&r, 12);
     p.dt_ms = rng_below(&r, 3) == 0 ? 20 : rng_below(&r, 2) ? 200 : 700;
     p.segment_bytes = rng_below(&r, 2) ? 16384 : 32768;
-    p.segments = rng_below(&r, 4) ? SEGMENTS_AMPLE : 14 + (u32)rng_below(&r, 12);
+    p.segments = SEGMENTS_AMPLE;
+    if (rng_below(&r, 4) == 0) scarce(&p, &r);
     p.crash = some(&r, 60, 300);
     p.clean_restart = some(&r, 30, 150);
     p.stop = some(&r, 50, 300);
@@ -398,6 +407,18 @@ static void close_world(struct world *w) {
     mem_free(w);
 }
 
+/* On a small disk even making a queue may be refused, and what was made then is not told: they are made beforehand. */
+static void make_queues(struct world *w) {
+    struct http_reply reply;
+    struct op op = {.kind = OP_RESUME};
+    for (op.queue = 0; op.queue < w->profile.queues; op.queue++) {
+        net_ask(w, &op, &reply);
+        if (reply.status != 200) sim_fail("no room for a queue on an empty disk");
+        model_answered(w->model, &op, &reply, &w->scratch);
+        model_delivered(w->model, &op);
+    }
+}
+
 void sim_run(u64 seed) {
     struct world *w = mem_zalloc(sizeof *w);
     now_running = w;
@@ -405,6 +426,7 @@ void sim_run(u64 seed) {
     open_world(w, seed);
     start_life(w);
     model_boot(w->model, w->mono_ms, w->wall_ms);
+    if (w->profile.segments < SEGMENTS_AMPLE) make_queues(w);
     work_until_idle(w);
     wild_phase(w, w->profile.turns);
     if (w->profile.long_run) {

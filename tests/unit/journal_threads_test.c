@@ -113,7 +113,7 @@ static int teardown(void **state) {
     return 0;
 }
 
-static hx_st skip(void *ctx, const struct journal_record *rec, struct errbuf *err) {
+static hx_st pass_over(void *ctx, const struct journal_record *rec, struct errbuf *err) {
     (void)ctx;
     (void)rec;
     (void)err;
@@ -125,7 +125,7 @@ static struct journal *start(struct tap *t) {
     struct errbuf err = {0};
     struct journal *j;
     if (journal_file_open(&o, &j, &err) != ST_OK) fail_msg("open: %s", err.text);
-    if (journal_replay(j, skip, NULL, &err) != ST_OK) fail_msg("replay: %s", err.text);
+    if (journal_replay(j, pass_over, NULL, &err) != ST_OK) fail_msg("replay: %s", err.text);
     if (journal_start(j, &err) != ST_OK) fail_msg("start: %s", err.text);
     return j;
 }
