@@ -90,7 +90,8 @@ void tally_view(const struct tally *t, struct rec_arrivals *out) {
 void tally_write(struct core *c, struct tally *t) {
     if (t->fresh == 0 && t->fresh_conflicts == 0) return;
     const struct entry *e = index_entry(&c->keys, t->entry);
-    struct record r = {.type = REC_ARRIVALS};
+    struct record r; /* large, and written thousands at a time: only what is used is set */
+    r.type = REC_ARRIVALS;
     r.arrivals.ref = (struct ref){.hash = e->hash, .seq = seq_of(c, e), .queue = e->queue};
     r.arrivals.fresh = t->fresh;
     r.arrivals.fresh_conflicts = t->fresh_conflicts;
@@ -101,12 +102,14 @@ void tally_write(struct core *c, struct tally *t) {
     core_emit(c, &r);
 }
 
-/* Entries of a flush lie anywhere: what the ones after next will touch is brought near meanwhile. */
-static void prefetch_write(const struct core *c, u32 at) {
-    if (at >= c->tally_count) return;
-    u32 entry = c->tallies[at].entry;
-    __builtin_prefetch(index_entry(&c->keys, entry));
-    tally_prefetch(c, entry, true);
+/* Entries of a flush lie anywhere: what the ones after next will touch is brought near meanwhile, in two steps. */
+static void prefetch_writes(const struct core *c) {
+    if (c->tally_count <= 2 * WRITE_AHEAD) return;
+    u32 far = c->tallies[c->tally_count - 1 - 2 * WRITE_AHEAD].entry;
+    __builtin_prefetch(index_entry(&c->keys, far));
+    tally_prefetch(c, far, true);
+    const struct entry *near = index_entry(&c->keys, c->tallies[c->tally_count - 1 - WRITE_AHEAD].entry);
+    if (near->kind == ENTRY_LIVE) __builtin_prefetch(message_at(c, (u32)near->at));
 }
 
 static void slot_delete(struct core *c, u32 i) {
@@ -139,7 +142,7 @@ bool tally_write_due(struct core *c, u32 budget, bool all) {
     for (; c->tally_count > 0; budget--) {
         if (budget == 0) return true;
         struct tally *t = &c->tallies[c->tally_count - 1];
-        if (c->tally_count > WRITE_AHEAD) prefetch_write(c, c->tally_count - 1 - WRITE_AHEAD);
+        prefetch_writes(c);
         tally_write(c, t);
         tally_let_go(c, t);
     }

@@ -280,7 +280,7 @@ void model_learn_id(struct model *m, struct message *msg, slice id) {
     msg->id_known = true;
 }
 
-static void queue_push(struct model *m, struct queue *q) {
+static void queue_push(struct model *m, struct queue *q, u64 index) {
     if (q->version_count == q->version_cap) {
         u32 cap = q->version_cap ? q->version_cap * 2 : 8;
         struct queue_version *more = arena_alloc(m->arena, cap * sizeof *more);
@@ -288,15 +288,14 @@ static void queue_push(struct model *m, struct queue *q) {
         q->versions = more;
         q->version_cap = cap;
     }
-    q->versions[q->version_count++] =
-        (struct queue_version){.index = ++m->moves, .exists = q->exists, .paused = q->paused};
+    q->versions[q->version_count++] = (struct queue_version){.index = index, .exists = q->exists, .paused = q->paused};
 }
 
 void model_queue_touch(struct model *m, u32 queue) {
     struct queue *q = &m->queues[queue];
     if (q->exists) return;
     q->exists = true;
-    queue_push(m, q);
+    queue_push(m, q, ++m->moves);
 }
 
 void model_queue_set(struct model *m, u32 queue, bool paused) {
@@ -304,7 +303,7 @@ void model_queue_set(struct model *m, u32 queue, bool paused) {
     model_queue_touch(m, queue);
     if (q->paused == paused) return;
     q->paused = paused;
-    queue_push(m, q);
+    queue_push(m, q, ++m->moves);
 }
 
 bool model_surely_settled(const struct model *m, const struct message *msg) {
@@ -522,7 +521,8 @@ void model_census_queue(struct model *m, u32 queue, const struct http_reply *rep
     bool exists = reply->status == 200, paused = view_true(&v, "paused");
     for (u64 cut = m->floor, until; cut <= m->moves; cut = until) {
         struct queue_version was = queue_at(m, queue, cut, &until);
-        if (was.exists != exists || (exists && was.paused != paused)) forbid(m, cut, until);
+        bool made_unseen = exists && !was.exists && m->queues[queue].unsure;
+        if ((was.exists != exists && !made_unseen) || (exists && was.paused != paused)) forbid(m, cut, until);
     }
     if (!any_cut(m)) no_cut_left(m, "queue", queue, UINT32_MAX, reply->body);
     m->queues[queue].exists = exists;
@@ -555,12 +555,6 @@ static void adopt(struct model *m, const struct stretch *s) {
     version_push(m, msg, s->set, m->moves + 1);
 }
 
-static void queue_reset(struct queue *q, u64 index) {
-    q->version_count = 0;
-    if (!q->exists) return;
-    q->versions[q->version_count++] = (struct queue_version){.index = index, .exists = true, .paused = q->paused};
-}
-
 static u64 fence_at_least(const struct set *s) {
     u64 least = s->count ? s->at[0].fence : 0;
     for (u32 i = 1; i < s->count; i++)
@@ -591,7 +585,10 @@ void model_census_end(struct model *m) {
           (unsigned long long)m->moves, (unsigned long long)m->floor);
     for (const struct stretch *s = m->stretches; s; s = s->next)
         if (possible(m, s)) adopt(m, s);
-    for (u32 q = 0; q < m->queue_count; q++) queue_reset(&m->queues[q], m->moves + 1);
+    for (u32 q = 0; q < m->queue_count; q++) {
+        m->queues[q].version_count = 0;
+        if (m->queues[q].exists) queue_push(m, &m->queues[q], m->moves + 1);
+    }
     m->floor = ++m->moves;
     m->forgiving = false;
     recount(m);

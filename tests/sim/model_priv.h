@@ -67,6 +67,7 @@ struct queue_version {
 };
 struct queue {
     bool exists, paused;
+    bool unsure; /* it may have been made by a request that was refused */
     struct queue_version *versions;
     u32 version_count, version_cap;
 };

@@ -18,6 +18,13 @@ static bool refused(struct model *m, u32 status, const struct view *v) {
     return true;
 }
 
+/* Refused for lack of room: whether the queue was made is not told. */
+static bool refused_by_queue(struct model *m, const struct op *op, u32 status, const struct view *v) {
+    if (!refused(m, status, v)) return false;
+    if (status == 507) m->queues[op->queue].unsure = true;
+    return true;
+}
+
 /* ---- send */
 
 static bool explain_known(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
@@ -125,7 +132,8 @@ static bool has_line(slice fields, slice line) {
 
 static void answered_send(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
     struct view v = view_of(scratch, reply->body);
-    model_queue_touch(m, op->queue);
+    if (reply->status < 500) model_queue_touch(m, op->queue);
+    if (reply->status == 507) m->queues[op->queue].unsure = true;
     answered_line(m, op, &op->sends[0], reply->status, &v, scratch);
     bool duplicate = view_true(&v, "duplicate");
     if (duplicate != has_line(reply->fields, SL("Idempotent-Replayed: true\r\n")))
@@ -139,7 +147,7 @@ static void answered_batch(struct model *m, struct op *op, const struct http_rep
     slice rest = reply->body, line;
     if (reply->status != 200) {
         struct view v = view_of(scratch, reply->body);
-        if (!refused(m, reply->status, &v)) sim_fail("a batch got status %u", reply->status);
+        if (!refused_by_queue(m, op, reply->status, &v)) sim_fail("a batch got status %u", reply->status);
         return;
     }
     model_queue_touch(m, op->queue);
@@ -250,7 +258,7 @@ static void delivered_one(struct model *m, struct op *op, const struct view *v, 
 
 static void answered_receive(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
     struct view v = view_of(scratch, reply->body);
-    if (refused(m, reply->status, &v)) return;
+    if (refused_by_queue(m, op, reply->status, &v)) return;
     const struct member *list = view_get(&v, "messages");
     if (reply->status != 200 || !list) sim_fail("receive got status %u", reply->status);
     model_queue_touch(m, op->queue);
@@ -379,11 +387,13 @@ static void answered_queue(struct model *m, struct op *op, const struct http_rep
     static const enum at shown[] = {AT_PENDING, AT_LEASED, AT_DEAD};
     struct view v = view_of(scratch, reply->body);
     struct bounds b[AT_FORGOTTEN + 1];
-    if (refused(m, reply->status, &v)) return;
+    if (refused_by_queue(m, op, reply->status, &v)) return;
     if (reply->status == 404) {
         if (m->queues[op->queue].exists) sim_fail("queue %u is gone", op->queue);
         return;
     }
+    if (op->kind == OP_QUEUE && !m->queues[op->queue].exists && !m->queues[op->queue].unsure)
+        sim_fail("queue %u exists, and nobody made it", op->queue);
     if (reply->status != 200) sim_fail("a queue got status %u", reply->status);
     if (op->kind == OP_PAUSE || op->kind == OP_RESUME) {
         model_queue_set(m, op->queue, op->kind == OP_PAUSE);

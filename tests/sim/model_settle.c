@@ -190,7 +190,10 @@ static bool settle_live(const struct settling *s, struct phase *p) {
     if (s->verb == DO_NACK && p->end == END_NACKED) return ok_with(s, (enum at)p->at, true);
     if (s->verb == DO_RELEASE && p->end == END_RELEASED) return ok_with(s, (enum at)p->at, true);
     if (p->end != END_OPEN && p->end != END_EXPIRED) return refused(s, p, 409, "settled");
-    if (no_room(s)) return true;
+    if (no_room(s)) {
+        effect_of_refused(s, p);
+        return true;
+    }
     switch (s->verb) {
     case DO_ACK:
         settle_now(s, p, AT_DONE, END_ACKED);

@@ -407,18 +407,6 @@ static void close_world(struct world *w) {
     mem_free(w);
 }
 
-/* On a small disk even making a queue may be refused, and what was made then is not told: they are made beforehand. */
-static void make_queues(struct world *w) {
-    struct http_reply reply;
-    struct op op = {.kind = OP_RESUME};
-    for (op.queue = 0; op.queue < w->profile.queues; op.queue++) {
-        net_ask(w, &op, &reply);
-        if (reply.status != 200) sim_fail("no room for a queue on an empty disk");
-        model_answered(w->model, &op, &reply, &w->scratch);
-        model_delivered(w->model, &op);
-    }
-}
-
 void sim_run(u64 seed) {
     struct world *w = mem_zalloc(sizeof *w);
     now_running = w;
@@ -426,7 +414,6 @@ void sim_run(u64 seed) {
     open_world(w, seed);
     start_life(w);
     model_boot(w->model, w->mono_ms, w->wall_ms);
-    if (w->profile.segments < SEGMENTS_AMPLE) make_queues(w);
     work_until_idle(w);
     wild_phase(w, w->profile.turns);
     if (w->profile.long_run) {
