@@ -274,13 +274,15 @@ static enum settle_verdict extend(struct core *c, const struct message *m, u32 l
 }
 
 static enum settle_verdict start(struct core *c, const struct message *m, struct settle_out *out) {
+    struct record r = {.type = REC_START};
     if (m->place != PLACE_LEASED) {
+        /* Both records or none: what is refused must not have happened by half. */
+        if (!room_for(c, 3 * c->sink->cost(record_size_max(&r)))) return SETTLE_FULL;
         enum settle_verdict v = extend(c, m, 0, out);
         if (v != SETTLE_OK) return v;
     }
     out->state = STATE_LEASED;
     if (m->started) return SETTLE_DUPLICATE;
-    struct record r = {.type = REC_START};
     r.start = (struct rec_start){.ref = message_ref(c, m), .fence = m->fence, .attempts = (u16)(m->attempts + 1)};
     if (!room_for(c, c->sink->cost(record_size_max(&r)))) return SETTLE_FULL;
     core_emit(c, &r);

@@ -50,7 +50,8 @@ static struct bucket *bucket_for(struct queue *q, i64 number) {
         q->bucket_cap = q->bucket_cap ? q->bucket_cap * 2 : 16;
         q->buckets = mem_realloc(q->buckets, q->bucket_cap * sizeof *q->buckets);
     }
-    memmove(q->buckets + at + 1, q->buckets + at, (q->bucket_count - at) * sizeof *q->buckets);
+    if (at < q->bucket_count)
+        memmove(q->buckets + at + 1, q->buckets + at, (q->bucket_count - at) * sizeof *q->buckets);
     q->bucket_count++;
     q->buckets[at] = (struct bucket){.number = number};
     return &q->buckets[at];
@@ -92,6 +93,7 @@ void window_forget(struct core *c, struct queue *q, i64 upto_run_ms) {
         }
         c->reaping[c->reaping_count++] = q->buckets[i];
     }
+    if (n == 0) return;
     memmove(q->buckets, q->buckets + n, (q->bucket_count - n) * sizeof *q->buckets);
     q->bucket_count -= n;
 }

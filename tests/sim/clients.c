@@ -4,6 +4,7 @@
 
 #define ACTOR_WILD 0u
 #define ACTOR_TAME 1u
+#define FAT_BYTES  950u /* with its content type and effect id just below 1 KiB */
 
 static struct op *op_new(struct world *w, enum op_kind kind) {
     struct op *op = arena_alloc(&w->arena, sizeof *op);
@@ -75,7 +76,7 @@ static slice random_result(struct world *w, bool *json) {
     if (chance(w, 1500)) return SL("");
     if (*json) return arena_printf(&w->arena, "{\"n\":%u}", (u32)rng_below(&w->rng, 1000));
     u64 size = chance(w, w->profile.big_result) ? 1500 + rng_below(&w->rng, 1000) : 4 + rng_below(&w->rng, 40);
-    if (chance(w, w->profile.fat_result)) size = 950; /* with its content type and effect id just below 1 KiB */
+    if (chance(w, w->profile.fat_result)) size = FAT_BYTES;
     char *p = arena_alloc(&w->arena, size);
     for (u64 i = 0; i < size; i++) p[i] = (char)('a' + rng_below(&w->rng, 26));
     return slice_of(p, size);
@@ -158,14 +159,22 @@ static void keep_lease(struct world *w, struct lease *lease) {
     w->held[w->held_count++] = lease;
 }
 
+/* P8: as large as it may be and never refused. */
+static slice fat_result(struct world *w) {
+    char *p = arena_alloc(&w->arena, FAT_BYTES);
+    memset(p, 'x', FAT_BYTES);
+    return slice_of(p, FAT_BYTES);
+}
+
 static void ack_at_once(struct world *w, const struct op *received) {
+    slice result = w->profile.fat_result ? fat_result(w) : SL("fine");
     struct op *op = op_new(w, OP_SETTLE);
     op->verb = DO_ACK;
     op->array = true;
     op->count = received->lease_count;
     op->settles = arena_alloc(&w->arena, op->count * sizeof *op->settles);
     for (u32 i = 0; i < op->count; i++)
-        op->settles[i] = (struct settle_item){.lease = received->leases[i], .result = SL("fine")};
+        op->settles[i] = (struct settle_item){.lease = received->leases[i], .result = result};
     net_send(w, op, ACTOR_TAME, true);
 }
 
@@ -185,6 +194,21 @@ static void send_tame(struct world *w, enum op_kind kind, u32 queue, struct mess
     op->target = target;
     if (target) op->id = arena_copy(&w->arena, model_id(target));
     net_send(w, op, ACTOR_TAME, true);
+}
+
+void clients_fill(struct world *w, u32 from, u32 count) {
+    for (u32 q = 0; q < w->profile.queues; q++) {
+        struct op *op = op_new(w, OP_BATCH);
+        op->queue = q;
+        op->count = count;
+        op->sends = arena_alloc(&w->arena, count * sizeof *op->sends);
+        for (u32 i = 0; i < count; i++) op->sends[i].key = from + i;
+        net_send(w, op, ACTOR_TAME, true);
+    }
+}
+
+void clients_take(struct world *w) {
+    for (u32 q = 0; q < w->profile.queues; q++) send_tame(w, OP_RECEIVE, q, NULL);
 }
 
 static void look_at_one(struct world *w) {

@@ -1,7 +1,7 @@
 /* sim: runs seeds.
  *
  *   sim --seed N [--verbose]                    one seed alone; on failure the last events, with --verbose all of them
- *   sim --seeds A-B [--jobs J] [--stop K] [--tap] [--uncovered-ok]
+ *   sim --seeds A-B [--jobs J] [--stop K] [--tap]
  *
  * A range is split over processes. A seed that fails (or aborts) is run once more with its trace kept, and printed; after K
  * of them (3) the rest is left. At the end the tally of what happened is printed; over 1,000 seeds or more nothing in it may
@@ -113,9 +113,9 @@ struct range {
 };
 
 static void tally_add(struct tally *sum, const struct tally *t) {
-#define TALLY_ADD(name) sum->name += t->name;
-    TALLY_LIST(TALLY_ADD)
-#undef TALLY_ADD
+#define TALLY(name) sum->name += t->name;
+#include "tally.def"
+#undef TALLY
 }
 
 static void work_chunk(struct worker *me, u64 from, u64 to) {
@@ -187,13 +187,16 @@ static void run_range(struct range *r) {
     }
 }
 
+static u32 print_count(const char *name, u64 count, bool tap) {
+    printf("%s%-22s %12llu%s\n", tap ? "# " : "", name, (unsigned long long)count, count ? "" : "  <- never");
+    return count == 0;
+}
+
 static u32 print_tally(const struct tally *t, bool tap) {
     u32 zeroes = 0;
-#define TALLY_PRINT(name)                                                                                              \
-    printf("%s%-22s %12llu%s\n", tap ? "# " : "", #name, (unsigned long long)t->name, t->name ? "" : "  <- never");    \
-    zeroes += t->name == 0;
-    TALLY_LIST(TALLY_PRINT)
-#undef TALLY_PRINT
+#define TALLY(name) zeroes += print_count(#name, t->name, tap);
+#include "tally.def"
+#undef TALLY
     return zeroes;
 }
 

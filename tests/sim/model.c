@@ -53,10 +53,28 @@ void model_set_load(struct set *to, const struct set *from) {
     memcpy(to, from, offsetof(struct set, at) + from->count * sizeof from->at[0]);
 }
 
+/* States that differ only in when time cancelled them are one, cancelled at some time between. */
+static bool merge(struct phase *a, const struct phase *b) {
+    if (a->at != AT_CANCELLED || b->at != AT_CANCELLED || a->settled_min == a->settled_max) return false;
+    struct phase same = *b;
+    same.settled_min = a->settled_min;
+    same.settled_max = a->settled_max;
+    same.settled_slip = a->settled_slip;
+    if (memcmp(a, &same, sizeof same) != 0) return false;
+    if (b->settled_min < a->settled_min) a->settled_min = b->settled_min;
+    if (b->settled_max > a->settled_max) a->settled_max = b->settled_max;
+    if (b->settled_slip < a->settled_slip) a->settled_slip = b->settled_slip;
+    return true;
+}
+
 void model_set_add(struct set *s, const struct phase *p) {
     for (u32 i = 0; i < s->count; i++)
-        if (memcmp(&s->at[i], p, sizeof *p) == 0) return;
-    if (s->count == SET_MAX) sim_fail("the model: more than %u states of one message", SET_MAX);
+        if (memcmp(&s->at[i], p, sizeof *p) == 0 || merge(&s->at[i], p)) return;
+    if (s->count == SET_MAX) {
+        struct buf text = {0};
+        model_set_describe(s, &text);
+        sim_fail("the model: more than %u states of one message: %.*s", SET_MAX, (int)text.len, text.p);
+    }
     s->at[s->count++] = *p;
 }
 

@@ -153,6 +153,7 @@ struct shown {
 };
 bool model_explain_shown(const struct model *m, const struct message *msg, struct phase *next, void *shown);
 bool model_result_matches(struct arena *scratch, const struct view *v, const struct phase *p);
+bool model_lease_matches(const struct model *m, const struct view *v, const struct phase *p);
 bool model_steps_match(struct arena *scratch, const struct view *v, const struct note *steps);
 void model_check_identity(struct model *m, struct message *msg, const struct view *v);
 void model_check_duplicates(struct message *msg, i64 shown);

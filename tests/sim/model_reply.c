@@ -478,6 +478,8 @@ void model_answered(struct model *m, struct op *op, const struct http_reply *rep
     case OP_RESUME:
         answered_queue(m, op, reply, scratch);
         break;
+    case OP_STATS:
+        break; /* asked out of band only */
     case OP_CANCEL:
         answered_cancel(m, op, reply, scratch);
         break;

@@ -133,7 +133,7 @@ static bool revive(const struct settling *s, struct phase *p, i64 lease_ms) {
 
 static bool extend(const struct settling *s, struct phase *p) {
     if (!revive(s, p, s->item->lease_ms)) return refused(s, p, 409, "lease_expired");
-    return ok_with(s, AT_LEASED, false);
+    return ok_with(s, AT_LEASED, false) && model_lease_matches(s->model, &s->view, p);
 }
 
 /* Not at all unless started by then. */
@@ -150,6 +150,7 @@ static bool start(const struct settling *s, struct phase *p) {
     if (start_too_late(s, p)) return true;
     if (!p->started && model_ttl_may_be_over(s->model, msg, p) && model_ttl_late_ms(s->model, msg) >= 0) return false;
     if (p->end == END_EXPIRED && !revive(s, p, 0)) return refused(s, p, 409, "lease_expired");
+    if (!model_lease_matches(s->model, &s->view, p)) return false;
     if (p->started) return ok_with(s, AT_LEASED, true);
     p->started = 1;
     p->attempts++;

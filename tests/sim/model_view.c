@@ -67,6 +67,12 @@ static bool expiry_matches(const struct model *m, const struct view *v, const st
     return left >= WINDOW_MS - passed_max && left <= WINDOW_MS - passed_min;
 }
 
+/* Exact: lease time is running time, and a restart gives a lease its full length again. */
+bool model_lease_matches(const struct model *m, const struct view *v, const struct phase *p) {
+    i64 at;
+    return view_time(v, "lease_expires_at", &at) && at - m->wall == p->lease_ms - (m->run - p->lease_from);
+}
+
 bool model_explain_shown(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     const struct shown *shown = ctx;
     (void)msg;
@@ -76,6 +82,7 @@ bool model_explain_shown(const struct model *m, const struct message *msg, struc
     if (settled && !slice_eq(view_text(&shown->view, "reason"), next->reason)) return false;
     if (settled && !expiry_matches(m, &shown->view, next)) return false;
     if (!shown->full) return true;
+    if (next->at == AT_LEASED && !model_lease_matches(m, &shown->view, next)) return false;
     return counts_match(&shown->view, next) && model_steps_match(shown->scratch, &shown->view, next->steps) &&
            (next->effects_unsure || effects_match(shown->scratch, &shown->view, next->effects)) &&
            attempts_match(shown->scratch, &shown->view, next);

@@ -194,6 +194,10 @@ void request_build(struct arena *a, const struct op *op, struct request *r) {
         build_queue(a, op, r, "");
         r->http.method = HTTP_GET;
         break;
+    case OP_STATS:
+        r->http.path = SL("/v1/stats");
+        r->http.method = HTTP_GET;
+        break;
     case OP_PAUSE:
         build_queue(a, op, r, "/pause");
         break;

@@ -18,26 +18,10 @@
 #include "journal/file.h"
 
 /* ---- what happened over a run, so that the simulator cannot silently stop testing something */
-#define TALLY_LIST(X)                                                                                                  \
-    X(turns)                                                                                                           \
-    X(requests) X(replies_delivered) X(requests_lost) X(requests_doubled) X(replies_lost) X(polls_cut)                 \
-        X(replies_unwritten) X(leases_undone) X(kills) X(power_cuts) X(crashes_in_recovery) X(clean_restarts)          \
-            X(failed_syncs) X(failed_writes) X(torn_tails) X(moves_lost) X(disk_full_phases) X(sync_stalls)            \
-                X(broker_stops) X(wall_steps_back) X(wall_steps_ahead) X(segments_dropped) X(accepted) X(duplicates)   \
-                    X(duplicates_settled) X(conflicts) X(readmitted) X(batches) X(waits_parked) X(waits_settled)       \
-                        X(waits_timed_out) X(polls_parked) X(polls_woken) X(polls_empty) X(delivered) X(redelivered)   \
-                            X(acked) X(ack_repeated) X(ack_late) X(fenced) X(settled_otherwise) X(token_garbled)       \
-                                X(token_unknown) X(nack_transient) X(nack_unknown) X(nack_poison) X(nack_rejected)     \
-                                    X(nack_absent) X(nack_repeated) X(dead) X(dead_by_crashes) X(expired)              \
-                                        X(reservations_expired) X(extended) X(revived) X(steps) X(steps_repeated)      \
-                                            X(started) X(released) X(cancelled) X(ttl_cancelled) X(paused)             \
-                                                X(refused_full) X(acks_when_full) X(group_deliveries) X(lookups)       \
-                                                    X(lists) X(long_runs) X(shutdown_refusals)
-
 struct tally {
-#define TALLY_FIELD(name) u64 name;
-    TALLY_LIST(TALLY_FIELD)
-#undef TALLY_FIELD
+#define TALLY(name) u64 name;
+#include "tally.def"
+#undef TALLY
 };
 extern struct tally tally;
 
@@ -75,6 +59,7 @@ enum op_kind {
     OP_PAUSE,
     OP_RESUME,
     OP_CANCEL,
+    OP_STATS,
 };
 
 struct message; /* the model's */
@@ -245,7 +230,9 @@ void net_settle_late(struct world *w);
 /* clients.c */
 void clients_act(struct world *w);
 void clients_delivered(struct world *w, const struct op *op, u32 actor);
-void clients_drain(struct world *w); /* one turn of well-behaved work */
+void clients_fill(struct world *w, u32 from, u32 count); /* each queue gets these keys */
+void clients_take(struct world *w);                      /* takes from each queue, and acks */
+void clients_drain(struct world *w);                     /* one turn of well-behaved work */
 
 /* request.c */
 struct request {

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 
 #define SEGMENTS_AMPLE  80u
+#define ROOM_PLENTY     1000000u
+#define ROOM_KEPT       130000u /* the core's own headroom, and what one turn may add */
 #define KEYS_MANY       150u
 #define DRAIN_TURNS_MAX 1500u
 
@@ -29,7 +31,7 @@ static u32 some(struct rng *r, u32 rare, u32 frequent) {
 static void scarce(struct profile *p, struct rng *r) {
     p->segments = 12 + (u32)rng_below(r, 14);
     p->fat_result = rng_below(r, 2) ? 9000 : 0;
-    if (rng_below(r, 2)) p->keys = KEYS_MANY;
+    if (p->fat_result) p->keys = KEYS_MANY;
 }
 
 static struct profile profile_of(u64 seed) {
@@ -248,10 +250,24 @@ static i64 turn_ms(struct world *w) {
     return between(w, 0, 2 * (i64)w->profile.dt_ms) % 1001;
 }
 
-/* Little room: whatever the broker needs more than the smallest reserve it may refuse. */
+/* What the broker has promised room for, as it says itself. */
+static u64 promised(struct world *w) {
+    struct http_reply reply;
+    struct op op = {.kind = OP_STATS};
+    i64 reserved = 0;
+    net_ask(w, &op, &reply);
+    struct view stats = view_of(&w->scratch, reply.body);
+    struct view journal = view_of(&w->scratch, view_text(&stats, "journal"));
+    if (!view_i64(&journal, "reserved_bytes", &reserved)) sim_fail("no reserved_bytes in the stats");
+    arena_reset(&w->scratch);
+    return (u64)reserved;
+}
+
+/* Little room: whatever the broker needs beyond what it has promised it may refuse. */
 static void feel_disk(struct world *w) {
-    u64 promised = 110000 + 2800ull * model_live(w->model);
-    model_tight(w->model, journal_room(w->journal) < promised);
+    u64 room = journal_room(w->journal);
+    bool tight = room < ROOM_PLENTY && room < promised(w) + ROOM_KEPT;
+    model_tight(w->model, tight);
 }
 
 static void disk_work(struct world *w) {
@@ -349,6 +365,21 @@ static void wild_phase(struct world *w, u32 turns) {
     }
 }
 
+/* P8: a small disk is filled until nothing more is accepted; all that was accepted must still be settled, with results as
+ * large as promised. */
+static void brim_phase(struct world *w) {
+    const u32 lines = 10;
+    w->faults_on = false;
+    for (u32 key = 0; key + lines <= w->profile.keys; key += lines) {
+        clients_fill(w, key, lines);
+        turn(w, 10, true);
+    }
+    for (u32 i = 0; i < 120; i++) {
+        clients_take(w);
+        turn(w, 10, true);
+    }
+}
+
 static void calm(struct world *w) {
     w->faults_on = false;
     w->stall_left = w->full_left = 0;
@@ -415,6 +446,7 @@ void sim_run(u64 seed) {
     start_life(w);
     model_boot(w->model, w->mono_ms, w->wall_ms);
     work_until_idle(w);
+    if (w->profile.fat_result) brim_phase(w);
     wild_phase(w, w->profile.turns);
     if (w->profile.long_run) {
         long_phase(w);

@@ -263,7 +263,8 @@ static void payload_add(struct bytes *b, const struct item *it) {
     uint64_t h = item_hash(it, 4);
     size_t filler = h % 200 == 0 && opt.payload_max ? (size_t)(h >> 20) % opt.payload_max : (size_t)(h >> 8) % 200;
     for (size_t i = 0; i < filler; i++) {
-        char c = is_binary(it) ? (char)(h >> (i % 57)) : (char)(' ' + (int)((h >> (i % 57)) % 95));
+        uint64_t bits = h >> (i % 57);
+        char c = (char)(is_binary(it) ? bits & 0xff : ' ' + bits % 95);
         bytes_add(b, &c, 1);
     }
 }
