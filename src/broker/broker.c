@@ -5,6 +5,7 @@
 #define TICK_BUDGET         2000u         /* moves a tick makes before it lets requests in again */
 #define TICK_BUSY_MS        10            /* between two looks at the clock under load */
 #define TICK_MS_MAX         250           /* the running clock is charged at least this often */
+#define COMPACT_MS          4             /* between slices while there is nothing else to do */
 #define UNSYNCED_PAUSE      (64ull << 20) /* stop reading requests while this much waits for the disk */
 #define ROOM_AHEAD_MIN      (8ull << 20)  /* room wanted beyond what is promised: at least this, ... */
 #define ROOM_AHEAD_MAX      (1ull << 30)  /* ... at most this, in between two seconds' worth */
@@ -74,7 +75,7 @@ hx_st broker_open(const struct broker_options *options, struct broker_time t, st
     b->time = t;
     b->started_mono_ms = t.mono_ms;
     b->next_receipt = 1;
-    b->memo_second = INT64_MIN;
+    for (u32 i = 0; i < 4; i++) b->memos[i].second = INT64_MIN;
     struct core_options core = {.seed = options->seed};
     memcpy(&core.hash_key, options->secret, sizeof core.hash_key);
     b->core = core_new(&core);
@@ -233,7 +234,7 @@ bool broker_tick(struct broker *b, struct broker_time t) {
 
 i64 broker_next_ms(const struct broker *b, struct broker_time t) {
     i64 next = core_next_ms(b->core, b->now, TICK_MS_MAX);
-    if (b->compact_until) next = 0;
+    if (b->compact_until && next > COMPACT_MS) next = COMPACT_MS;
     if (b->heap_count && b->heap[0]->deadline_ms - t.mono_ms < next) next = b->heap[0]->deadline_ms - t.mono_ms;
     return next > 0 ? next : 0;
 }

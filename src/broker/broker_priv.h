@@ -131,11 +131,15 @@ struct broker {
     struct buf body, fields, scratch; /* reused per request */
     slice *items;                     /* of the array being settled */
     u32 items_cap;
-    i64 memo_second; /* the last second written as text, and its text */
-    char memo_text[24];
+    struct time_memo {
+        i64 second; /* written as text before, and its text */
+        char text[24];
+    } memos[4];
 
     u64 compact_cursor, compact_until; /* until == 0: not compacting */
-    u64 compact_after;                 /* where the journal ended at the last slice */
+    u64 compact_after;                 /* where the journal ended at the last slice, and when that was */
+    i64 compact_mono_ms;
+    bool compact_pressed; /* room is short */
     u64 compacted_segments;
 };
 

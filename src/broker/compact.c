@@ -6,12 +6,14 @@
  * half a write more per record. */
 #include "broker/broker_priv.h"
 
-/* A slice is as much work as the turn's own, so that neither starves the other: at the threshold half of what is read
- * falls away, so reading three times what was appended gains on it. */
-#define SLICE_PER_APPENDED 3u
-#define SLICE_MIN          16384u
-#define SLICE_MAX          (32ull << 20) /* what a turn can append, times three; also when a segment was skipped */
-#define SLACK_SEGMENTS     4u
+/* At the threshold half of what is read falls away, so reading three times what was appended gains on it. Beside that it
+ * goes slowly: whoever sends one message at a time should not wait behind compaction's syncs. */
+#define SLICE_PER_APPENDED   3u
+#define SLICE_PER_MS         16384u
+#define SLICE_PER_MS_PRESSED 262144u
+#define SLICE_MIN            65536u
+#define SLICE_MAX            (32ull << 20) /* what a turn can append, times three; also when a segment was skipped */
+#define SLACK_SEGMENTS       4u
 
 static bool worth_it(struct broker *b, const struct journal_stats *s) {
     u64 live = core_live_bytes(b->core);
@@ -55,20 +57,30 @@ static hx_st carry_one(void *ctx, const struct journal_record *rec, struct errbu
     return ST_OK;
 }
 
+/* As much as was appended calls for, and a little for the time that passed, so that it ends also when nothing is. */
+static u64 compaction_due(const struct broker *b) {
+    i64 passed = b->time.mono_ms - b->compact_mono_ms;
+    u64 pace = b->compact_pressed ? SLICE_PER_MS_PRESSED : SLICE_PER_MS;
+    u64 due = (b->after - b->compact_after) * SLICE_PER_APPENDED + (passed > 0 ? (u64)passed : 0) * pace;
+    return due < SLICE_MAX ? due : SLICE_MAX;
+}
+
 void compact_some(struct broker *b) {
     struct journal_stats s;
     if (b->compact_until == 0) {
         journal_stats_get(b->journal, &s);
         u64 end = journal_oldest_end(b->journal);
-        if (end == 0 || (!worth_it(b, &s) && !pressed(b, &s))) return;
+        b->compact_pressed = end != 0 && pressed(b, &s);
+        if (end == 0 || (!worth_it(b, &s) && !b->compact_pressed)) return;
         b->compact_cursor = s.first;
         b->compact_until = end;
     }
     struct errbuf err = {{0}};
-    u64 bytes = SLICE_MIN + (b->after - b->compact_after) * SLICE_PER_APPENDED;
-    if (bytes > SLICE_MAX) bytes = SLICE_MAX;
+    u64 bytes = compaction_due(b);
+    if (bytes < SLICE_MIN) return;
     hx_st st = journal_scan(b->journal, &b->compact_cursor, b->compact_until, bytes, carry_one, b, &err);
     b->compact_after = b->after;
+    b->compact_mono_ms = b->time.mono_ms;
     if (st != ST_OK) {
         log_line(LOG_ERROR, "compaction cannot read the journal: %s: %s", status_text(st), err.text);
         check_failed(__FILE__, __LINE__, "journal_scan", "stored data cannot be read");

@@ -10,19 +10,21 @@ void put_id(struct buf *b, const char *name, const struct ref *ref) {
 
 void put_time(struct broker *br, struct buf *b, slice prefix, i64 unix_ms) {
     i64 second = unix_ms / 1000;
-    if (unix_ms < 0 || second != br->memo_second) {
-        struct buf text = {.p = br->memo_text, .cap = sizeof br->memo_text};
+    struct time_memo *memo =
+        &br->memos[second & 3]; /* when it was sent, now, when the lease ends: seconds of their own */
+    if (unix_ms < 0 || second != memo->second) {
+        struct buf text = {.p = memo->text, .cap = sizeof memo->text};
         buf_rfc3339(&text, unix_ms);
-        CHECK(text.p == br->memo_text && text.len == 24);
-        br->memo_second = second;
+        CHECK(text.p == memo->text && text.len == 24);
+        memo->second = second;
     }
     u32 ms = (u32)(unix_ms - second * 1000);
-    char *digits = br->memo_text + 20;
+    char *digits = memo->text + 20;
     digits[0] = (char)('0' + ms / 100);
     digits[1] = (char)('0' + ms / 10 % 10);
     digits[2] = (char)('0' + ms % 10);
     buf_slice_add(b, prefix);
-    buf_add(b, br->memo_text, 24);
+    buf_add(b, memo->text, 24);
     buf_char(b, '"');
 }
 

@@ -77,10 +77,10 @@ static void rearm_leases(struct core *c) {
     u32 count = c->leases.count;
     c->leases.count = 0;
     for (u32 i = 0; i < count; i++) {
-        struct message *m = message_at(c, c->leases.at[i]);
-        m->when_ms = c->now.run_ms + m->lease_ms;
+        u32 no = c->leases.at[i].message;
+        message_at(c, no)->when_ms = c->now.run_ms + message_at(c, no)->lease_ms;
+        heap_push(c, &c->leases, no); /* the heap so far ends before i */
     }
-    for (u32 i = 0; i < count; i++) heap_push(c, &c->leases, c->leases.at[i]);
 }
 
 static void sum_reserves(struct core *c) {
@@ -171,18 +171,18 @@ static bool decide_expiry(struct core *c, u32 no) {
 }
 
 static bool due_leases(struct core *c, u32 *budget) {
-    while (c->leases.count && message_at(c, c->leases.at[0])->when_ms <= c->now.run_ms) {
+    while (c->leases.count && c->leases.at[0].when_ms <= c->now.run_ms) {
         if ((*budget)-- == 0) return true;
-        if (!decide_expiry(c, c->leases.at[0])) return false; /* no room: it waits, still leased */
+        if (!decide_expiry(c, c->leases.at[0].message)) return false; /* no room: it waits, still leased */
     }
     return false;
 }
 
 /* Not a decision: that a delay is over follows from its record and the clock. */
 static bool due_delays(struct core *c, u32 *budget) {
-    while (c->delays.count && message_at(c, c->delays.at[0])->when_ms <= c->now.delay_ms) {
+    while (c->delays.count && c->delays.at[0].when_ms <= c->now.delay_ms) {
         if ((*budget)-- == 0) return true;
-        u32 no = c->delays.at[0];
+        u32 no = c->delays.at[0].message;
         unplace_message(c, no);
         place_pending(c, no, false);
     }
@@ -226,8 +226,8 @@ static i64 least(i64 a, i64 b) {
 
 i64 core_next_ms(const struct core *c, struct core_now now, i64 at_most) {
     i64 next = at_most;
-    if (c->leases.count) next = least(next, message_at(c, c->leases.at[0])->when_ms - now.run_ms);
-    if (c->delays.count) next = least(next, message_at(c, c->delays.at[0])->when_ms - now.delay_ms);
+    if (c->leases.count) next = least(next, c->leases.at[0].when_ms - now.run_ms);
+    if (c->delays.count) next = least(next, c->delays.at[0].when_ms - now.delay_ms);
     if (c->ttls.count) next = least(next, c->ttls.at[0].ttl_ms - now.delay_ms);
     return next > 0 ? next : 0;
 }
@@ -436,6 +436,13 @@ i64 core_key_left_ms(const struct core *c, struct core_now now, const struct rec
     return window_left_ms(queue_at(c, settle->ref.queue), settle->settled_run_ms, now.run_ms);
 }
 
+u32 core_ready_positions(const struct core *c, u16 queue, u32 max, u64 *positions) {
+    u32 n = 0;
+    for (u32 no = core_next_ready(c, queue); no != MESSAGE_NONE && n < max; no = message_at(c, no)->next)
+        positions[n++] = message_at(c, no)->pos;
+    return n;
+}
+
 u32 core_list(const struct core *c, u16 queue, enum state state, u32 after) {
     const struct queue *q = queue_at(c, queue);
     u32 place = after == MESSAGE_NONE ? PLACE_READY : message_at(c, after)->place;
@@ -451,7 +458,7 @@ void core_memory(const struct core *c, struct core_memory *out) {
         .index_bytes = index_bytes(&c->keys),
         .arrivals_bytes = c->written_bytes,
         .message_bytes = (u64)c->message_chunk_count * MESSAGE_CHUNK * sizeof(struct message) + c->history_bytes +
-                         ((u64)c->leases.cap + c->delays.cap) * sizeof(u32) +
+                         ((u64)c->leases.cap + c->delays.cap) * sizeof(struct heap_item) +
                          (u64)c->ttls.cap * sizeof(struct ttl_item),
         .group_bytes = c->group_bytes + index_bytes(&c->groups),
         .messages = c->message_count,

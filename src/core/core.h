@@ -172,6 +172,8 @@ enum send_verdict core_send(struct core *c, struct core_now now, const struct se
 
 /* ---- receive: look at the next message, read its record, lease it */
 u32 core_next_ready(const struct core *c, u16 queue); /* MESSAGE_NONE: nothing, or paused */
+/* Where the records of the next ones are, at most `max`: to have them brought near. */
+u32 core_ready_positions(const struct core *c, u16 queue, u32 max, u64 *positions);
 struct lease_in {
     u32 lease_ms;
     bool reserve_only; /* start=explicit */

@@ -70,8 +70,12 @@ struct queue {
     u64 settled_keys;
 };
 
+struct heap_item {
+    i64 when_ms; /* the message's, so that comparing need not touch it */
+    u32 message;
+};
 struct heap {
-    u32 *at; /* message numbers, least when_ms first */
+    struct heap_item *at; /* least when_ms first */
     u32 count, cap;
 };
 

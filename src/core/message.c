@@ -37,37 +37,33 @@ struct ref message_ref(const struct core *c, const struct message *m) {
 
 /* ---- heaps by when_ms, four children a node */
 
-static bool before(const struct core *c, u32 a, u32 b) {
-    return message_at(c, a)->when_ms < message_at(c, b)->when_ms;
-}
-
-static void heap_set(struct core *c, struct heap *h, u32 at, u32 no) {
-    h->at[at] = no;
-    message_at(c, no)->heap_at = at;
+static void heap_set(struct core *c, struct heap *h, u32 at, struct heap_item item) {
+    h->at[at] = item;
+    message_at(c, item.message)->heap_at = at;
 }
 
 static void heap_up(struct core *c, struct heap *h, u32 at) {
-    u32 no = h->at[at];
-    while (at > 0 && before(c, no, h->at[(at - 1) / 4])) {
+    struct heap_item item = h->at[at];
+    while (at > 0 && item.when_ms < h->at[(at - 1) / 4].when_ms) {
         heap_set(c, h, at, h->at[(at - 1) / 4]);
         at = (at - 1) / 4;
     }
-    heap_set(c, h, at, no);
+    heap_set(c, h, at, item);
 }
 
 static void heap_down(struct core *c, struct heap *h, u32 at) {
-    u32 no = h->at[at];
+    struct heap_item item = h->at[at];
     for (;;) {
-        u32 first = at * 4 + 1, least = 0;
+        u32 first = at * 4 + 1;
         if (first >= h->count) break;
-        least = first;
+        u32 least = first;
         for (u32 i = first + 1; i < first + 4 && i < h->count; i++)
-            if (before(c, h->at[i], h->at[least])) least = i;
-        if (!before(c, h->at[least], no)) break;
+            if (h->at[i].when_ms < h->at[least].when_ms) least = i;
+        if (h->at[least].when_ms >= item.when_ms) break;
         heap_set(c, h, at, h->at[least]);
         at = least;
     }
-    heap_set(c, h, at, no);
+    heap_set(c, h, at, item);
 }
 
 void heap_push(struct core *c, struct heap *h, u32 no) {
@@ -75,18 +71,18 @@ void heap_push(struct core *c, struct heap *h, u32 no) {
         h->cap = h->cap ? h->cap * 2 : 256;
         h->at = mem_realloc(h->at, h->cap * sizeof *h->at);
     }
-    h->at[h->count] = no;
+    h->at[h->count] = (struct heap_item){.when_ms = message_at(c, no)->when_ms, .message = no};
     heap_up(c, h, h->count++);
 }
 
 void heap_remove(struct core *c, struct heap *h, u32 no) {
     u32 at = message_at(c, no)->heap_at;
-    CHECK(at < h->count && h->at[at] == no);
-    u32 last = h->at[--h->count];
-    if (last == no) return;
+    CHECK(at < h->count && h->at[at].message == no);
+    struct heap_item last = h->at[--h->count];
+    if (last.message == no) return;
     heap_set(c, h, at, last);
     heap_up(c, h, at);
-    heap_down(c, h, message_at(c, last)->heap_at);
+    heap_down(c, h, message_at(c, last.message)->heap_at);
 }
 
 /* TTLs are rare: their heap holds copies, checked when they come up. */

@@ -33,7 +33,7 @@
 #define SPARES_AT_ONCE    8u           /* made with one sync of the directory */
 #define NAME_BYTES        40
 #define SEGMENTS_KNOWN    256u
-#define MAP_LOOK_MS       1000 /* after this long without reads, mapped pages are let go */
+#define MAP_LOOK_MS       250 /* after this long without reads, mapped pages are let go */
 
 struct segment {
     u64 number, salt;
@@ -108,7 +108,6 @@ struct journal_file {
     struct segment *known[SEGMENTS_KNOWN]; /* by number; valid only from dropped_to on */
     u64 known_number[SEGMENTS_KNOWN];
     u32 mapped_areas;
-    u64 mapped_reads, mapped_reads_at_look;
     i64 mapped_look_ms;
     struct {
         u64 next, batch_end; /* between two scans: the record the last one stopped at, inside which batch */

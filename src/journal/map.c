@@ -4,17 +4,17 @@
  * system call each would be the largest part of their cost. So segments are mapped, and records that many look at are
  * read in place. The page cache is the cache; a mapping only borrows it.
  *
- * What is borrowed shows up as this process's resident memory, so it is bounded: a segment is looked at in areas of 64
- * KiB (what one page fault maps at most), an area's first read goes through pread, its second makes it resident, and
- * when too many are, or nobody has read for a while, all are let go at once. Reads scattered over more than fits thus
- * mostly stay with pread, which is the cheaper way to look at a page once. */
+ * What is borrowed shows up as this process's resident memory, so it is kept to what is in use: a segment is looked at in
+ * areas of 64 KiB (what one page fault maps at most). An area's first read goes through pread, its second makes it
+ * resident; a few times a second, areas nobody has read since the last look are let go. So a pass over the journal leaves
+ * nothing behind, and scattered single reads stay with pread, which is the cheaper way to look at a page once. */
 #include "journal/file_priv.h"
 
 #define AREA_BITS      16u
-#define PREFETCH_LINES 6u    /* a message with a small payload */
-#define AREAS_MAX      4096u /* 256 MiB */
+#define PREFETCH_LINES 6u     /* a message with a small payload */
+#define AREAS_MAX      16384u /* 1 GiB, whatever is in use */
 
-enum area { AREA_UNREAD, AREA_READ_ONCE, AREA_RESIDENT };
+enum area { AREA_UNREAD, AREA_READ_ONCE, AREA_RESIDENT, AREA_IN_USE };
 
 static size_t area_count(const struct journal_file *j) {
     return (size_t)(j->segment_bytes >> AREA_BITS) + 1;
@@ -40,16 +40,33 @@ static bool map_segment(struct journal_file *j, struct segment *s) {
     return s->map != NULL;
 }
 
-static void let_go(struct journal_file *j) {
+static void forget(struct journal_file *j, struct segment *s, size_t from, size_t to) {
+    u64 start = (u64)from << AREA_BITS, end = (u64)to << AREA_BITS;
+    if (end > j->segment_bytes) end = j->segment_bytes;
+    if (start < end) j->disk->ops->forget(j->disk, s->map + start, end - start);
+}
+
+/* Areas below `keep` are let go, run by run; the others grow a step older. */
+static void age(struct journal_file *j, struct segment *s, enum area keep) {
+    size_t count = area_count(j), from = 0;
+    for (size_t i = 0; i <= count; i++) {
+        bool kept = i == count || s->areas[i] >= keep || s->areas[i] < AREA_RESIDENT;
+        if (kept && from < i) forget(j, s, from, i);
+        if (kept) from = i + 1;
+        if (i == count) break;
+        s->areas[i] = kept && s->areas[i] >= AREA_RESIDENT ? AREA_RESIDENT : AREA_UNREAD;
+        j->mapped_areas += s->areas[i] == AREA_RESIDENT;
+    }
+}
+
+static void age_all(struct journal_file *j, enum area keep) {
+    j->mapped_areas = 0;
     pthread_mutex_lock(&j->lock);
     for (size_t i = 0; i < j->segments.count; i++) {
         struct segment *s = j->segments.at[i];
-        if (!s->map || s->number < j->dropped_to) continue;
-        j->disk->ops->forget(j->disk, s->map, j->segment_bytes);
-        memset(s->areas, AREA_UNREAD, area_count(j));
+        if (s->map && s->number >= j->dropped_to) age(j, s, keep);
     }
     pthread_mutex_unlock(&j->lock);
-    j->mapped_areas = 0;
 }
 
 const u8 *map_record(struct journal_file *j, u64 pos, const struct segment **segment) {
@@ -63,11 +80,10 @@ const u8 *map_record(struct journal_file *j, u64 pos, const struct segment **seg
         return NULL;
     }
     if (*area == AREA_READ_ONCE) {
-        if (j->mapped_areas >= AREAS_MAX) let_go(j);
-        *area = AREA_RESIDENT;
+        if (j->mapped_areas >= AREAS_MAX) age_all(j, AREA_IN_USE + 1);
         j->mapped_areas++;
     }
-    j->mapped_reads++;
+    *area = AREA_IN_USE;
     *segment = s;
     return s->map + offset;
 }
@@ -77,11 +93,10 @@ void map_prefetch(struct journal *port, u64 pos) {
     if (pos >= atomic_load_explicit(&j->durable, memory_order_relaxed) || !j->started || !j->disk->ops->map) return;
     const struct segment *s = known_segment(j, segment_of(j, pos));
     u64 offset = offset_of(j, pos);
-    if (!s || !s->map || s->areas[offset >> AREA_BITS] != AREA_RESIDENT) return;
+    if (!s || !s->map || s->areas[offset >> AREA_BITS] < AREA_RESIDENT) return;
     for (u32 line = 0; line < PREFETCH_LINES; line++) __builtin_prefetch(s->map + offset + (size_t)line * 64);
 }
 
 void map_look(struct journal_file *j) {
-    if (j->mapped_areas && j->mapped_reads == j->mapped_reads_at_look) let_go(j);
-    j->mapped_reads_at_look = j->mapped_reads;
+    if (j->mapped_areas) age_all(j, AREA_IN_USE);
 }
