@@ -39,6 +39,10 @@ static void tally_push(struct tally *t, i64 at_ms, enum arrival_kind kind, slice
     memcpy(a->request_id, request_id.p, request_id.n);
 }
 
+static u64 seq_of(const struct core *c, const struct entry *e) {
+    return e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->seq : 0;
+}
+
 static struct tally *tally_make(struct core *c, u32 entry, const struct rec_arrivals *known) {
     CHECK(c->tallies);
     if (c->tally_count == TALLIES_MAX) tally_write_due(c, TALLIES_MAX, true);
@@ -46,6 +50,8 @@ static struct tally *tally_make(struct core *c, u32 entry, const struct rec_arri
     u32 slot = tally_slot(c, entry); /* an empty one: the tally is not there yet */
     struct tally *t = &c->tallies[c->tally_count++];
     c->tally_slots[slot] = c->tally_count;
+    const struct entry *e = index_entry(&c->keys, entry);
+    t->ref = (struct ref){.hash = e->hash, .seq = seq_of(c, e), .queue = e->queue};
     t->entry = entry;
     t->count = t->fresh = t->fresh_conflicts = 0; /* `last` is filled as it is counted */
     t->total = known ? known->total : 0;
@@ -71,10 +77,6 @@ void tally_note(struct core *c, u32 entry, const struct rec_arrivals *known, enu
     queue_at(c, index_entry(&c->keys, entry)->queue)->unwritten_duplicates++;
 }
 
-static u64 seq_of(const struct core *c, const struct entry *e) {
-    return e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->seq : 0;
-}
-
 void tally_view(const struct tally *t, struct rec_arrivals *out) {
     out->total = t->total;
     out->duplicates = t->duplicates;
@@ -89,27 +91,24 @@ void tally_view(const struct tally *t, struct rec_arrivals *out) {
 
 void tally_write(struct core *c, struct tally *t) {
     if (t->fresh == 0 && t->fresh_conflicts == 0) return;
-    const struct entry *e = index_entry(&c->keys, t->entry);
     struct record r; /* large, and written thousands at a time: only what is used is set */
     r.type = REC_ARRIVALS;
-    r.arrivals.ref = (struct ref){.hash = e->hash, .seq = seq_of(c, e), .queue = e->queue};
+    r.arrivals.ref = t->ref;
     r.arrivals.fresh = t->fresh;
     r.arrivals.fresh_conflicts = t->fresh_conflicts;
     tally_view(t, &r.arrivals);
-    queue_at(c, e->queue)->unwritten_duplicates -= t->fresh;
+    queue_at(c, t->ref.queue)->unwritten_duplicates -= t->fresh;
     t->fresh = t->fresh_conflicts = 0;
     c->likely_entry = t->entry;
     core_emit(c, &r);
 }
 
-/* Entries of a flush lie anywhere: what the ones after next will touch is brought near meanwhile, in two steps. */
+/* Entries of a flush lie anywhere: what the ones after next will touch is brought near meanwhile. */
 static void prefetch_writes(const struct core *c) {
-    if (c->tally_count <= 2 * WRITE_AHEAD) return;
-    u32 far = c->tallies[c->tally_count - 1 - 2 * WRITE_AHEAD].entry;
-    __builtin_prefetch(index_entry(&c->keys, far));
-    tally_prefetch(c, far, true);
-    const struct entry *near = index_entry(&c->keys, c->tallies[c->tally_count - 1 - WRITE_AHEAD].entry);
-    if (near->kind == ENTRY_LIVE) __builtin_prefetch(message_at(c, (u32)near->at));
+    if (c->tally_count <= WRITE_AHEAD) return;
+    u32 entry = c->tallies[c->tally_count - 1 - WRITE_AHEAD].entry;
+    __builtin_prefetch(index_entry(&c->keys, entry));
+    tally_prefetch(c, entry, true);
 }
 
 static void slot_delete(struct core *c, u32 i) {

@@ -1,4 +1,5 @@
 /* The core's frame: birth, recovery's end, time, queues, and looking things up. */
+#include "base/pages.h"
 #include "core/core_priv.h"
 
 #define CLOCK_BUSY_MS 1000  /* how often the clocks are written down while there is other work ... */
@@ -45,7 +46,8 @@ void core_free(struct core *c) {
     free_groups(c);
     for (u32 i = 0; i < c->tally_count; i++)
         for (u32 k = 0; k < c->tallies[i].count; k++) mem_free(c->tallies[i].last[k].request_id);
-    for (u32 i = 0; i < c->message_chunk_count; i++) mem_free(c->message_chunks[i]);
+    for (u32 i = 0; i < c->message_chunk_count; i++)
+        pages_unmap(c->message_chunks[i], MESSAGE_CHUNK * sizeof(struct message));
     mem_free(c->message_chunks);
     mem_free(c->queues);
     mem_free(c->tallies);

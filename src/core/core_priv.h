@@ -89,13 +89,14 @@ struct ttl_heap {
     u32 count, cap;
 };
 
-#define MESSAGE_CHUNK_BITS 12u
+#define MESSAGE_CHUNK_BITS 15u
 #define MESSAGE_CHUNK      (1u << MESSAGE_CHUNK_BITS)
 
 /* Arrivals not yet written down, of keys touched in the last second. */
 #define TALLIES_MAX 16384u
 #define TALLY_SLOTS (TALLIES_MAX * 2)
 struct tally {
+    struct ref ref; /* taken down while the key was near */
     u32 entry;
     u32 count; /* in last */
     u64 total, duplicates;

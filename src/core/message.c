@@ -1,4 +1,5 @@
 /* Unsettled messages: where they stand, their groups, their heaps, and the room they have paid for. */
+#include "base/pages.h"
 #include "core/core_priv.h"
 
 /* ---- storage: chunks that never move, numbers that are reused */
@@ -15,7 +16,7 @@ u32 message_new(struct core *c) {
             c->message_chunks = mem_realloc(c->message_chunks, c->message_chunk_cap * sizeof *c->message_chunks);
         }
         if (chunk == c->message_chunk_count)
-            c->message_chunks[c->message_chunk_count++] = mem_alloc(MESSAGE_CHUNK * sizeof(struct message));
+            c->message_chunks[c->message_chunk_count++] = pages_map(MESSAGE_CHUNK * sizeof(struct message));
     }
     *message_at(c, no) = (struct message){.place = PLACE_COUNT};
     c->message_count++;
