@@ -1,14 +1,14 @@
 /* Compaction: the oldest segment's records that still matter are written anew at the end, then the segment is dropped.
  *
  * Oldest first, always: whatever a record overrides is older still and goes with it or went before, so no tombstone has to
- * be kept for its own sake. It runs in slices at the end of turns, when the journal holds more than about twice what is
- * alive. Writing a live third anew for every two thirds that fall away keeps disk at two to three times the live data, at
- * half a write more per record. */
+ * be kept for its own sake. It runs in slices at the end of turns, when the journal holds more than two and a half times
+ * what is alive: two fifths are then written anew for three fifths that fall away, so disk stays below three times the live
+ * data at two thirds of a write more per byte. */
 #include "broker/broker_priv.h"
 
-/* At the threshold half of what is read falls away, so reading three times what was appended gains on it. Beside that it
+/* At the threshold three fifths of what is read fall away, so reading twice what was appended gains on it. Beside that it
  * goes slowly: whoever sends one message at a time should not wait behind compaction's syncs. */
-#define SLICE_PER_APPENDED   3u
+#define SLICE_PER_APPENDED   2u
 #define SLICE_PER_MS         16384u
 #define SLICE_PER_MS_PRESSED 262144u
 #define SLICE_MIN            65536u
@@ -17,7 +17,7 @@
 
 static bool worth_it(struct broker *b, const struct journal_stats *s) {
     u64 live = core_live_bytes(b->core);
-    return s->used_bytes > 2 * live + SLACK_SEGMENTS * s->segment_bytes;
+    return s->used_bytes > live * 5 / 2 + SLACK_SEGMENTS * s->segment_bytes;
 }
 
 /* No room for new work, but something to gain. */
