@@ -1,16 +1,16 @@
 /* The turn: time in, decisions through the core into the journal, replies out behind their position. */
 #include "broker/broker_priv.h"
 
-#define TURN_CHARGE_MS_MAX  1000          /* a stopped broker does not expire work nobody could settle */
-#define TICK_BUDGET         2000u         /* moves a tick makes before it lets requests in again */
-#define TICK_BUSY_MS        10            /* between two looks at the clock under load */
-#define TICK_MS_MAX         250           /* the running clock is charged at least this often */
-#define COMPACT_MS          4             /* between slices while there is nothing else to do */
-#define UNSYNCED_PAUSE      (64ull << 20) /* stop reading requests while this much waits for the disk */
-#define ROOM_AHEAD_MIN      (8ull << 20)  /* room wanted beyond what is promised: at least this, ... */
-#define ROOM_AHEAD_MAX      (1ull << 30)  /* ... at most this, in between two seconds' worth */
+#define TURN_CHARGE_MS_MAX  1000           /* a stopped broker does not expire work nobody could settle */
+#define TICK_BUDGET         2000u          /* moves a tick makes before it lets requests in again */
+#define TICK_BUSY_MS        10             /* between two looks at the clock under load */
+#define TICK_MS_MAX         250            /* the running clock is charged at least this often */
+#define COMPACT_MS          4              /* between slices while there is nothing else to do */
+#define UNSYNCED_PAUSE      (64ull << 20)  /* stop reading requests while this much waits for the disk */
+#define ROOM_AHEAD_MIN      (8ull << 20)   /* room wanted beyond what is promised: at least this, ... */
+#define ROOM_AHEAD_MAX      (512ull << 20) /* ... at most this, in between two seconds' worth */
 #define ROOM_LOOK_MS        1000
-#define ROOM_AHEAD_SEGMENTS 16u
+#define ROOM_AHEAD_SEGMENTS 8u
 
 void broker_advance(struct broker *b, struct broker_time t) {
     i64 passed = t.mono_ms - b->time.mono_ms;
@@ -37,6 +37,7 @@ static u64 sink_append(void *ctx, u8 type, u8 version, size_t body) {
     b->after = pos + 1;
     b->room = b->room > cost ? b->room - cost : 0;
     b->room_used += cost;
+    b->appended += cost;
     return pos;
 }
 

@@ -110,6 +110,7 @@ struct broker {
     bool draining;
     u16 last_queue; /* of the last request, and its name, which lives as long as the queue */
     slice last_queue_name;
+    u64 appended; /* bytes, since start */
     u64 room, room_used, room_promised, room_ahead;
     i64 room_looked_run_ms;
 
@@ -137,7 +138,7 @@ struct broker {
     } memos[4];
 
     u64 compact_cursor, compact_until; /* until == 0: not compacting */
-    u64 compact_after;                 /* where the journal ended at the last slice, and when that was */
+    u64 compact_appended;              /* what was appended up to the last slice, and when that was */
     i64 compact_mono_ms;
     bool compact_pressed; /* room is short */
     u64 compacted_segments;

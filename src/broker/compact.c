@@ -12,7 +12,7 @@
 #define SLICE_PER_MS         16384u
 #define SLICE_PER_MS_PRESSED 262144u
 #define SLICE_MIN            65536u
-#define SLICE_MAX            (32ull << 20) /* what a turn can append, times three; also when a segment was skipped */
+#define SLICE_MAX            (16ull << 20) /* twice what one request can append */
 #define SLACK_SEGMENTS       4u
 
 static bool worth_it(struct broker *b, const struct journal_stats *s) {
@@ -61,7 +61,7 @@ static hx_st carry_one(void *ctx, const struct journal_record *rec, struct errbu
 static u64 compaction_due(const struct broker *b) {
     i64 passed = b->time.mono_ms - b->compact_mono_ms;
     u64 pace = b->compact_pressed ? SLICE_PER_MS_PRESSED : SLICE_PER_MS;
-    u64 due = (b->after - b->compact_after) * SLICE_PER_APPENDED + (passed > 0 ? (u64)passed : 0) * pace;
+    u64 due = (b->appended - b->compact_appended) * SLICE_PER_APPENDED + (passed > 0 ? (u64)passed : 0) * pace;
     return due < SLICE_MAX ? due : SLICE_MAX;
 }
 
@@ -72,6 +72,8 @@ void compact_some(struct broker *b) {
         u64 end = journal_oldest_end(b->journal);
         b->compact_pressed = end != 0 && pressed(b, &s);
         if (end == 0 || (!worth_it(b, &s) && !b->compact_pressed)) return;
+        b->compact_appended = b->appended; /* it owes nothing for the time before */
+        b->compact_mono_ms = b->time.mono_ms;
         b->compact_cursor = s.first;
         b->compact_until = end;
     }
@@ -79,7 +81,7 @@ void compact_some(struct broker *b) {
     u64 bytes = compaction_due(b);
     if (bytes < SLICE_MIN) return;
     hx_st st = journal_scan(b->journal, &b->compact_cursor, b->compact_until, bytes, carry_one, b, &err);
-    b->compact_after = b->after;
+    b->compact_appended = b->appended;
     b->compact_mono_ms = b->time.mono_ms;
     if (st != ST_OK) {
         log_line(LOG_ERROR, "compaction cannot read the journal: %s: %s", status_text(st), err.text);
