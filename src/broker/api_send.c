@@ -294,14 +294,6 @@ static bool line_attrs(struct json *j, struct buf *attrs) {
     return attrs->len <= ATTRS_BYTES_MAX || json_fail(j, "attrs: too large");
 }
 
-/* Numbers stand for seconds, as everywhere. */
-static bool line_duration(struct json *j, slice *out) {
-    enum json_type type = json_peek(j);
-    if (type == JSON_STRING) return json_string(j, out);
-    return json_value(j, &type, out) &&
-           (type == JSON_NUMBER || json_fail(j, "a duration is a string with a unit, or seconds"));
-}
-
 static bool line_member(struct json *j, slice name, struct line *l, struct buf *attrs) {
     if (slice_eq(name, SL("key"))) return l->has_key = true, json_string(j, &l->key);
     if (slice_eq(name, SL("payload"))) {
@@ -314,8 +306,8 @@ static bool line_member(struct json *j, slice name, struct line *l, struct buf *
     if (slice_eq(name, SL("content_type"))) return json_string(j, &l->in.content_type);
     if (slice_eq(name, SL("group"))) return json_string(j, &l->in.group);
     if (slice_eq(name, SL("request_id"))) return json_string(j, &l->in.request_id);
-    if (slice_eq(name, SL("delay"))) return l->has_delay = true, line_duration(j, &l->delay);
-    if (slice_eq(name, SL("ttl"))) return l->has_ttl = true, line_duration(j, &l->ttl);
+    if (slice_eq(name, SL("delay"))) return l->has_delay = true, json_duration(j, &l->delay);
+    if (slice_eq(name, SL("ttl"))) return l->has_ttl = true, json_duration(j, &l->ttl);
     if (slice_eq(name, SL("attrs"))) return line_attrs(j, attrs);
     return json_fail(j, "a member that a batch line does not have");
 }

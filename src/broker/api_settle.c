@@ -8,13 +8,6 @@ struct item {
     bool has_token, has_result, has_base64, has_class, has_delay, has_lease, has_name;
 };
 
-static bool take_duration(struct json *j, slice *out) {
-    enum json_type type = json_peek(j);
-    if (type == JSON_STRING) return json_string(j, out);
-    return json_value(j, &type, out) &&
-           (type == JSON_NUMBER || json_fail(j, "a duration is a string with a unit, or seconds"));
-}
-
 static bool take_result(struct json *j, struct item *it) {
     it->has_result = true;
     it->result_type = json_peek(j);
@@ -31,8 +24,8 @@ static bool take_member(struct json *j, slice name, struct item *it) {
     if (slice_eq(name, SL("effect_id"))) return json_string(j, &it->effect_id);
     if (slice_eq(name, SL("class"))) return it->has_class = true, json_string(j, &it->class_name);
     if (slice_eq(name, SL("reason"))) return json_string(j, &it->reason);
-    if (slice_eq(name, SL("delay"))) return it->has_delay = true, take_duration(j, &it->delay);
-    if (slice_eq(name, SL("lease"))) return it->has_lease = true, take_duration(j, &it->lease);
+    if (slice_eq(name, SL("delay"))) return it->has_delay = true, json_duration(j, &it->delay);
+    if (slice_eq(name, SL("lease"))) return it->has_lease = true, json_duration(j, &it->lease);
     if (slice_eq(name, SL("name"))) return it->has_name = true, json_string(j, &it->name);
     return json_skip(j); /* clients may send more than we know */
 }

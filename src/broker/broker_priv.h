@@ -39,7 +39,6 @@ struct failure {
 };
 void failure_set(struct failure *f, enum problem p, const char *fmt, ...) PRINTF_LIKE(3, 4);
 u16 problem_status(enum problem p);
-const char *problem_code(enum problem p);
 void failure_render(const struct failure *f, struct buf *body); /* without the closing brace: members may follow */
 
 /* One request being answered. */
@@ -170,11 +169,8 @@ bool key_bytes_valid(slice key, const char **why);
 bool parse_wait_param(struct call *c, i64 *wait_ms);
 bool param_u64(struct call *c, const char *name, u64 low, u64 high, u64 fallback, u64 *out);
 bool param_duration(struct call *c, const char *name, i64 low, i64 high, i64 fallback, i64 *out);
-/* A result given as result / result_base64 / content_type members. */
-struct result_in {
-    slice bytes, content_type;
-    bool given;
-};
+/* A duration in a JSON text: a string with a unit, or a number of seconds. The text is checked by duration_parse. */
+bool json_duration(struct json *j, slice *out);
 
 /* wait.c */
 struct wait *wait_new(struct broker *b, enum wait_kind kind, void *conn, void **user, i64 wait_ms);

@@ -181,6 +181,13 @@ bool parse_wait_param(struct call *c, i64 *wait_ms) {
     return param_duration(c, "wait", 0, WAIT_MS_MAX, 0, wait_ms);
 }
 
+bool json_duration(struct json *j, slice *out) {
+    enum json_type type = json_peek(j);
+    if (type == JSON_STRING) return json_string(j, out);
+    return json_value(j, &type, out) &&
+           (type == JSON_NUMBER || json_fail(j, "a duration is a string with a unit, or seconds"));
+}
+
 /* ---- attributes as a record holds them: u16 length and bytes of the name, then of the value */
 
 bool attrs_add(struct buf *attrs, slice name, slice value) {
