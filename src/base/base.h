@@ -141,6 +141,13 @@ void buf_duration(struct buf *b, i64 ms);     /* shortest exact form: "1500ms", 
 void buf_rfc3339(struct buf *b, i64 unix_ms); /* 2026-01-31T12:00:00.000Z; any value from year 0001 to 9999 */
 bool rfc3339_parse(slice text, i64 *unix_ms_out);
 
+/* Bring the cache line of p near; p need not be readable. The empty asm is what keeps it: the compiler takes a function that
+ * does nothing but prefetch for one that does nothing, and drops the calls. */
+static inline void near(const void *p) {
+    __builtin_prefetch(p);
+    __asm__ volatile("" : : "r"(p));
+}
+
 /* Hashes and checksums. */
 u32 crc32c(u32 seed, const void *p, size_t n); /* Castagnoli; SSE4.2 where there is, else a table */
 struct siphash_key {

@@ -155,10 +155,12 @@ void broker_fetch(struct broker *b, u64 pos, u32 size_hint, struct buf *store, s
 }
 
 void broker_prefetch(struct broker *b, const u64 *hashes, u32 count) {
-    u64 positions[AHEAD_MAX];
-    core_prefetch(b->core, hashes, count, positions);
-    for (u32 i = 0; i < count; i++)
-        if (positions[i]) journal_prefetch(b->journal, positions[i]);
+    struct ahead ahead[AHEAD_MAX];
+    core_prefetch(b->core, hashes, count, ahead);
+    for (u32 i = 0; i < count; i++) {
+        if (ahead[i].pos) journal_prefetch(b->journal, ahead[i].pos);
+        if (ahead[i].arrivals_pos) journal_prefetch(b->journal, ahead[i].arrivals_pos);
+    }
 }
 
 static void lookup_load(struct broker *b, const struct found *f) {

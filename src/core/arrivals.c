@@ -7,22 +7,26 @@
 #include "core/core_priv.h"
 
 #define WRITE_AFTER_MS 1000
-#define WRITE_AHEAD    8u
+#define WRITE_AHEAD    24u
 #define ARRIVALS_BYTES 128u /* what such a record takes in the journal, about: their sizes are not kept */
 
 static u32 tally_home(u32 entry) {
     return (entry * 2654435769u) & (TALLY_SLOTS - 1);
 }
 
+static u32 slot_entry(u64 slot) {
+    return (u32)(slot >> 32);
+}
+
 /* The slot of this entry's tally, or the empty one where it would go. */
 static u32 tally_slot(const struct core *c, u32 entry) {
     u32 i = tally_home(entry);
-    while (c->tally_slots[i] != 0 && c->tallies[c->tally_slots[i] - 1].entry != entry) i = (i + 1) & (TALLY_SLOTS - 1);
+    while (c->tally_slots[i] != 0 && slot_entry(c->tally_slots[i]) != entry) i = (i + 1) & (TALLY_SLOTS - 1);
     return i;
 }
 
 struct tally *tally_find(const struct core *c, u32 entry) {
-    u32 no = c->tally_slots[tally_slot(c, entry)];
+    u32 no = (u32)c->tally_slots[tally_slot(c, entry)];
     return no ? &c->tallies[no - 1] : NULL;
 }
 
@@ -49,7 +53,7 @@ static struct tally *tally_make(struct core *c, u32 entry, const struct rec_arri
     if (c->tally_count == 0) c->tally_oldest_run_ms = c->now.run_ms;
     u32 slot = tally_slot(c, entry); /* an empty one: the tally is not there yet */
     struct tally *t = &c->tallies[c->tally_count++];
-    c->tally_slots[slot] = c->tally_count;
+    c->tally_slots[slot] = (u64)entry << 32 | c->tally_count;
     const struct entry *e = index_entry(&c->keys, entry);
     t->ref = (struct ref){.hash = e->hash, .seq = seq_of(c, e), .queue = e->queue};
     t->entry = entry;
@@ -107,7 +111,7 @@ void tally_write(struct core *c, struct tally *t) {
 static void prefetch_writes(const struct core *c) {
     if (c->tally_count <= WRITE_AHEAD) return;
     u32 entry = c->tallies[c->tally_count - 1 - WRITE_AHEAD].entry;
-    __builtin_prefetch(index_entry(&c->keys, entry));
+    near(index_entry(&c->keys, entry));
     tally_prefetch(c, entry, true);
 }
 
@@ -117,7 +121,7 @@ static void slot_delete(struct core *c, u32 i) {
         for (;;) {
             j = (j + 1) & (TALLY_SLOTS - 1);
             if (c->tally_slots[j] == 0) return;
-            u32 home = tally_home(c->tallies[c->tally_slots[j] - 1].entry);
+            u32 home = tally_home(slot_entry(c->tally_slots[j]));
             if (((j - home) & (TALLY_SLOTS - 1)) >= ((j - i) & (TALLY_SLOTS - 1))) break;
         }
         c->tally_slots[i] = c->tally_slots[j];
@@ -130,7 +134,7 @@ static void tally_let_go(struct core *c, struct tally *t) {
     slot_delete(c, tally_slot(c, t->entry));
     struct tally *last = &c->tallies[--c->tally_count];
     if (t == last) return;
-    c->tally_slots[tally_slot(c, last->entry)] = (u32)(t - c->tallies) + 1;
+    c->tally_slots[tally_slot(c, last->entry)] = (u64)last->entry << 32 | ((u32)(t - c->tallies) + 1);
     *t = *last;
 }
 
@@ -178,9 +182,9 @@ void arrivals_free(struct core *c) {
 }
 
 void tally_prefetch(const struct core *c, u32 entry, bool written) {
-    __builtin_prefetch(&c->tally_slots[tally_home(entry)]);
+    near(&c->tally_slots[tally_home(entry)]);
     const u64 *slot = written ? written_slot(c, entry) : NULL;
-    if (slot) __builtin_prefetch(slot);
+    if (slot) near(slot);
 }
 
 u64 arrivals_pos(const struct core *c, u32 entry) {

@@ -329,13 +329,13 @@ u64 core_fingerprint(const struct core *c, slice payload) {
     return siphash(&k, payload.p, payload.n);
 }
 
-void core_prefetch(const struct core *c, const u64 *hashes, u32 count, u64 *positions) {
+void core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out) {
     u32 entries[AHEAD_MAX];
     CHECK(count <= AHEAD_MAX);
     for (u32 i = 0; i < count; i++) index_prefetch(&c->keys, hashes[i]);
     for (u32 i = 0; i < count; i++) {
         entries[i] = index_guess(&c->keys, hashes[i]);
-        if (entries[i] != ENTRY_NONE) __builtin_prefetch(index_entry(&c->keys, entries[i]));
+        if (entries[i] != ENTRY_NONE) near(index_entry(&c->keys, entries[i]));
     }
     for (u32 i = 0; i < count; i++) {
         if (entries[i] == ENTRY_NONE) continue;
@@ -343,14 +343,15 @@ void core_prefetch(const struct core *c, const u64 *hashes, u32 count, u64 *posi
         tally_prefetch(c, entries[i], e->has_arrivals);
         if (e->kind != ENTRY_LIVE) continue;
         const char *m = (const char *)message_at(c, (u32)e->at);
-        __builtin_prefetch(m);
-        __builtin_prefetch(m + 64);
+        near(m);
+        near(m + 64);
     }
     for (u32 i = 0; i < count; i++) {
-        positions[i] = 0;
+        out[i] = (struct ahead){0};
         if (entries[i] == ENTRY_NONE) continue;
         const struct entry *e = index_entry(&c->keys, entries[i]);
-        positions[i] = e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->pos : e->at;
+        out[i].pos = e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->pos : e->at;
+        if (!tally_find(c, entries[i])) out[i].arrivals_pos = arrivals_pos(c, entries[i]);
     }
 }
 

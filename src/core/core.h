@@ -96,9 +96,12 @@ u64 core_hash(const struct core *c, u16 queue, slice key);
 u64 core_fingerprint(const struct core *c, slice payload);
 
 /* Ahead of look-ups of these hashes: what they will touch is brought near, step by step for all of them, so that the waits
- * overlap. positions[i] is where the record of hash i seems to be, 0 if it is unknown: bring that near next. */
+ * overlap. Says where the records of hash i seem to be, 0 if there is none: bring those near next. */
 #define AHEAD_MAX 64u
-void core_prefetch(const struct core *c, const u64 *hashes, u32 count, u64 *positions);
+struct ahead {
+    u64 pos, arrivals_pos;
+};
+void core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out);
 
 /* Something known under a hash. */
 struct found {

@@ -137,7 +137,7 @@ struct core {
 
     struct tally *tallies;
     u32 tally_count;
-    u32 *tally_slots; /* hash of entry -> tally number + 1 */
+    u64 *tally_slots; /* by hash of the entry: entry number << 32 | tally number + 1; 0: empty */
     i64 tally_oldest_run_ms;
 
     struct bucket *reaping; /* forgotten buckets whose entries are being freed little by little */

@@ -89,8 +89,8 @@ u32 index_find(const struct index *ix, u64 hash, struct index_cursor *cursor);
 /* Ahead of look-ups: bring the slots near; then, some look-ups later, name the entry they lead to (the first that fits, or
  * ENTRY_NONE) so that the caller can go on from there. */
 static inline void index_prefetch(const struct index *ix, u64 hash) {
-    __builtin_prefetch(&ix->now.slots[hash >> (64 - ix->now.bits)]);
-    if (ix->old.slots) __builtin_prefetch(&ix->old.slots[hash >> (64 - ix->old.bits)]);
+    near(&ix->now.slots[hash >> (64 - ix->now.bits)]);
+    if (ix->old.slots) near(&ix->old.slots[hash >> (64 - ix->old.bits)]);
 }
 u32 index_guess(const struct index *ix, u64 hash);
 

@@ -36,16 +36,20 @@ bool class_parse(slice text, enum failure_class *out) {
     return false;
 }
 
-/* ---- one description of each layout serves both ways: `io` either writes the field or reads it */
+/* ---- one description of each layout serves both ways: `io` either writes the field or reads it. All of it is inlined into
+ * record_encode and record_decode, where the direction is known and half of every function falls away. */
+
+#define INLINED inline __attribute__((always_inline))
 
 struct io {
-    char *out;            /* writing: the next byte; NULL when reading */
-    const char *in, *end; /* reading */
+    bool writing;
     bool bad;
+    char *out;            /* writing: the next byte */
+    const char *in, *end; /* reading */
 };
 
-static void io_bytes(struct io *io, void *p, size_t n) {
-    if (io->out) {
+static INLINED void io_bytes(struct io *io, void *p, size_t n) {
+    if (io->writing) {
         memcpy(io->out, p, n);
         io->out += n;
     } else if ((size_t)(io->end - io->in) < n) {
@@ -56,32 +60,32 @@ static void io_bytes(struct io *io, void *p, size_t n) {
         io->in += n;
     }
 }
-static void io_u8(struct io *io, u8 *v) {
+static INLINED void io_u8(struct io *io, u8 *v) {
     io_bytes(io, v, 1);
 }
-static void io_u16(struct io *io, u16 *v) {
+static INLINED void io_u16(struct io *io, u16 *v) {
     io_bytes(io, v, 2);
 }
-static void io_u32(struct io *io, u32 *v) {
+static INLINED void io_u32(struct io *io, u32 *v) {
     io_bytes(io, v, 4);
 }
-static void io_u64(struct io *io, u64 *v) {
+static INLINED void io_u64(struct io *io, u64 *v) {
     io_bytes(io, v, 8);
 }
-static void io_i64(struct io *io, i64 *v) {
+static INLINED void io_i64(struct io *io, i64 *v) {
     io_bytes(io, v, 8);
 }
-static void io_bool(struct io *io, bool *v) {
+static INLINED void io_bool(struct io *io, bool *v) {
     u8 b = *v;
     io_u8(io, &b);
-    if (io->out) return;
+    if (io->writing) return;
     if (b > 1) io->bad = true;
     *v = b == 1;
 }
-static void io_slice(struct io *io, slice *s) {
+static INLINED void io_slice(struct io *io, slice *s) {
     u32 n = (u32)s->n;
     io_u32(io, &n);
-    if (io->out) {
+    if (io->writing) {
         if (n) memcpy(io->out, s->p, n);
         io->out += n;
         return;
@@ -94,7 +98,7 @@ static void io_slice(struct io *io, slice *s) {
     io->in += n;
 }
 /* Short strings: most are empty, so their length takes a byte, or three. */
-static void io_short(struct io *io, slice *s) {
+static INLINED void io_short(struct io *io, slice *s) {
     u8 small = s->n < 255 ? (u8)s->n : 255;
     u16 n = (u16)s->n;
     io_u8(io, &small);
@@ -102,7 +106,7 @@ static void io_short(struct io *io, slice *s) {
         io_u16(io, &n);
     else
         n = small;
-    if (io->out) {
+    if (io->writing) {
         if (n) memcpy(io->out, s->p, n);
         io->out += n;
         return;
@@ -115,13 +119,13 @@ static void io_short(struct io *io, slice *s) {
     io->in += n;
 }
 
-static void io_ref(struct io *io, struct ref *ref) {
+static INLINED void io_ref(struct io *io, struct ref *ref) {
     io_u64(io, &ref->hash);
     io_u64(io, &ref->seq);
     io_u16(io, &ref->queue);
 }
 
-static void io_clock(struct io *io, struct rec_clock *c) {
+static INLINED void io_clock(struct io *io, struct rec_clock *c) {
     io_u64(io, &c->next_seq);
     io_u64(io, &c->fence);
     io_i64(io, &c->wall_ms);
@@ -130,7 +134,7 @@ static void io_clock(struct io *io, struct rec_clock *c) {
     io_bool(io, &c->boot);
 }
 
-static void io_queue(struct io *io, struct rec_queue *q) {
+static INLINED void io_queue(struct io *io, struct rec_queue *q) {
     io_u16(io, &q->queue);
     io_bool(io, &q->paused);
     io_i64(io, &q->created_ms);
@@ -147,7 +151,7 @@ static void io_queue(struct io *io, struct rec_queue *q) {
     io_short(io, &q->name);
 }
 
-static void io_message(struct io *io, struct rec_message *m) {
+static INLINED void io_message(struct io *io, struct rec_message *m) {
     io_ref(io, &m->ref);
     io_u64(io, &m->fingerprint);
     io_i64(io, &m->first_seen_ms);
@@ -183,7 +187,7 @@ static void io_message(struct io *io, struct rec_message *m) {
     if (m->state > STATE_DEAD || m->ended >= ENDED_COUNT || !history_valid(m->history)) io->bad = true;
 }
 
-static void io_lease(struct io *io, struct rec_lease *l) {
+static INLINED void io_lease(struct io *io, struct rec_lease *l) {
     io_ref(io, &l->ref);
     io_u64(io, &l->fence);
     io_i64(io, &l->at_ms);
@@ -194,7 +198,7 @@ static void io_lease(struct io *io, struct rec_lease *l) {
     io_short(io, &l->consumer);
 }
 
-static void io_return(struct io *io, struct rec_return *r) {
+static INLINED void io_return(struct io *io, struct rec_return *r) {
     io_ref(io, &r->ref);
     io_u64(io, &r->fence);
     io_i64(io, &r->at_ms);
@@ -210,7 +214,7 @@ static void io_return(struct io *io, struct rec_return *r) {
     if (r->ended >= ENDED_COUNT || r->failure_class >= CLASS_COUNT || r->state > STATE_DEAD) io->bad = true;
 }
 
-static void io_settle(struct io *io, struct rec_settle *s) {
+static INLINED void io_settle(struct io *io, struct rec_settle *s) {
     io_ref(io, &s->ref);
     io_u64(io, &s->fingerprint);
     io_u64(io, &s->fence);
@@ -237,7 +241,7 @@ static void io_settle(struct io *io, struct rec_settle *s) {
     if (!history_valid(s->history)) io->bad = true;
 }
 
-static void io_arrivals(struct io *io, struct rec_arrivals *a) {
+static INLINED void io_arrivals(struct io *io, struct rec_arrivals *a) {
     io_ref(io, &a->ref);
     io_u64(io, &a->total);
     io_u64(io, &a->duplicates);
@@ -256,7 +260,7 @@ static void io_arrivals(struct io *io, struct rec_arrivals *a) {
     }
 }
 
-static void io_record(struct io *io, struct record *r) {
+static INLINED void io_record(struct io *io, struct record *r) {
     switch (r->type) {
     case REC_CLOCK:
         io_clock(io, &r->clock);
@@ -350,7 +354,7 @@ size_t record_size_max(const struct record *r) {
 }
 
 size_t record_encode(const struct record *r, char *p) {
-    struct io io = {.out = p};
+    struct io io = {.writing = true, .out = p};
     io_record(&io, (struct record *)(uintptr_t)r); /* writing leaves it as it is */
     return (size_t)(io.out - p);
 }

@@ -94,7 +94,7 @@ void map_prefetch(struct journal *port, u64 pos) {
     const struct segment *s = known_segment(j, segment_of(j, pos));
     u64 offset = offset_of(j, pos);
     if (!s || !s->map || s->areas[offset >> AREA_BITS] < AREA_RESIDENT) return;
-    for (u32 line = 0; line < PREFETCH_LINES; line++) __builtin_prefetch(s->map + offset + (size_t)line * 64);
+    for (u32 line = 0; line < PREFETCH_LINES; line++) near(s->map + offset + (size_t)line * 64);
 }
 
 void map_look(struct journal_file *j) {
