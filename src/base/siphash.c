@@ -42,8 +42,12 @@ static inline struct sip start(const struct siphash_key *key) {
 /* The last word carries the bytes that are left over and, on top, the length. */
 static inline void absorb_all(struct sip *s, const u8 *p, size_t n) {
     u64 last = (u64)n << 56;
+    size_t all = n;
     for (; n >= 8; p += 8, n -= 8) absorb(s, get_u64(p));
-    for (size_t i = 0; i < n; i++) last |= (u64)p[i] << (8 * i);
+    if (n && all >= 8)
+        last |= get_u64(p + n - 8) >> (64 - 8 * n); /* reaches back into bytes already taken, and drops them */
+    else
+        for (size_t i = 0; i < n; i++) last |= (u64)p[i] << (8 * i);
     absorb(s, last);
 }
 

@@ -1,8 +1,9 @@
 /* Receive: lease what is ready, or wait for it. */
 #include "broker/broker_priv.h"
 
-#define READY_AHEAD 16u /* records brought near together */
-#define FULL_TRIES  16u /* retries without room for their lease that are passed over to find a message that has it */
+#define READY_AHEAD 16u  /* records brought near together */
+#define READY_BYTES 384u /* of each: a message with a small payload */
+#define FULL_TRIES  16u  /* retries without room for their lease that are passed over to find a message that has it */
 
 static void render_delivery(struct broker *b, struct buf *body, const struct message_view *before,
                             const struct rec_message *m, const struct lease_out *lease, slice queue, i64 lease_ms) {
@@ -84,7 +85,7 @@ static enum lease_verdict take_one(struct broker *b, struct take *t, u32 no) {
 static void prefetch_ready(struct broker *b, u16 queue) {
     u64 positions[READY_AHEAD];
     u32 n = core_ready_positions(b->core, queue, READY_AHEAD, positions);
-    for (u32 i = 0; i < n; i++) journal_prefetch(b->journal, positions[i]);
+    for (u32 i = 0; i < n; i++) journal_prefetch(b->journal, positions[i], READY_BYTES);
 }
 
 static void take_ready(struct broker *b, struct take *t) {

@@ -158,8 +158,8 @@ void broker_prefetch(struct broker *b, const u64 *hashes, u32 count) {
     struct ahead ahead[AHEAD_MAX];
     core_prefetch(b->core, hashes, count, ahead);
     for (u32 i = 0; i < count; i++) {
-        if (ahead[i].pos) journal_prefetch(b->journal, ahead[i].pos);
-        if (ahead[i].arrivals_pos) journal_prefetch(b->journal, ahead[i].arrivals_pos);
+        if (ahead[i].pos) journal_prefetch(b->journal, ahead[i].pos, ahead[i].bytes);
+        if (ahead[i].arrivals_pos) journal_prefetch(b->journal, ahead[i].arrivals_pos, ARRIVALS_BYTES);
     }
 }
 

@@ -58,7 +58,7 @@ void put_expires(struct broker *br, struct buf *b, const struct rec_settle *sett
     if (left == INT64_MAX)
         json_put_member_raw(b, "expires_at", SL("null"));
     else
-        json_put_member_time(b, "expires_at", br->now.wall_ms + left);
+        put_time_member(br, b, "expires_at", br->now.wall_ms + left);
 }
 
 void put_steps(struct buf *b, slice history) {

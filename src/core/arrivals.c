@@ -8,7 +8,6 @@
 
 #define WRITE_AFTER_MS 1000
 #define WRITE_AHEAD    24u
-#define ARRIVALS_BYTES 128u /* what such a record takes in the journal, about: their sizes are not kept */
 
 static u32 tally_home(u32 entry) {
     return (entry * 2654435769u) & (TALLY_SLOTS - 1);

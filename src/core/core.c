@@ -351,6 +351,7 @@ void core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ah
         if (entries[i] == ENTRY_NONE) continue;
         const struct entry *e = index_entry(&c->keys, entries[i]);
         out[i].pos = e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->pos : e->at;
+        out[i].bytes = (u32)entry_size(e);
         if (!tally_find(c, entries[i])) out[i].arrivals_pos = arrivals_pos(c, entries[i]);
     }
 }

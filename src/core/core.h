@@ -100,7 +100,9 @@ u64 core_fingerprint(const struct core *c, slice payload);
 #define AHEAD_MAX 64u
 struct ahead {
     u64 pos, arrivals_pos;
+    u32 bytes; /* of the record at pos, about; 0: not known */
 };
+#define ARRIVALS_BYTES 128u /* what an ARRIVALS record takes in the journal, about: their sizes are not kept */
 void core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out);
 
 /* Something known under a hash. */

@@ -359,13 +359,27 @@ size_t record_encode(const struct record *r, char *p) {
     return (size_t)(io.out - p);
 }
 
+/* What must be zero before a record is read: of the large ones only their own part, and of a list what is not counted. */
+static size_t cleared_bytes(u8 type) {
+    switch (type) {
+    case REC_MESSAGE:
+        return sizeof(struct rec_message);
+    case REC_SETTLE:
+        return sizeof(struct rec_settle);
+    case REC_ARRIVALS:
+        return offsetof(struct rec_arrivals, last);
+    default:
+        return sizeof(struct record) - offsetof(struct record, clock);
+    }
+}
+
 hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct errbuf *err) {
     if (version > RECORD_VERSION)
         return err_set(err, ST_VERSION, "record type %u version %u was written by a newer hapaxd", type, version);
     if (type == REC_NONE || type >= REC_COUNT)
         return err_set(err, ST_VERSION, "record type %u is not known to this version", type);
     out->type = (enum record_type)type;
-    memset((char *)out + offsetof(struct record, clock), 0, sizeof *out - offsetof(struct record, clock));
+    memset((char *)out + offsetof(struct record, clock), 0, cleared_bytes(type));
     struct io io = {.in = body.p, .end = body.p + body.n};
     io_record(&io, out);
     if (io.bad || io.in != io.end)

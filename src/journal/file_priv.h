@@ -267,7 +267,7 @@ void *groom_thread(void *journal);
 /* map.c */
 /* A durable record in its mapped segment; NULL: use pread. */
 const u8 *map_record(struct journal_file *j, u64 pos, const struct segment **segment);
-void map_prefetch(struct journal *port, u64 pos);
+void map_prefetch(struct journal *port, u64 pos, u32 bytes);
 void map_look(struct journal_file *j); /* once in a while: lets pages go that nobody reads any more */
 
 /* read.c */

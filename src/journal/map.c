@@ -11,7 +11,7 @@
 #include "journal/file_priv.h"
 
 #define AREA_BITS      16u
-#define PREFETCH_LINES 6u     /* a message with a small payload */
+#define PREFETCH_BYTES 512u   /* at most: what comes after a large payload's start is fetched as it is read */
 #define AREAS_MAX      16384u /* 1 GiB, whatever is in use */
 
 enum area { AREA_UNREAD, AREA_READ_ONCE, AREA_RESIDENT, AREA_IN_USE };
@@ -88,13 +88,15 @@ const u8 *map_record(struct journal_file *j, u64 pos, const struct segment **seg
     return s->map + offset;
 }
 
-void map_prefetch(struct journal *port, u64 pos) {
+void map_prefetch(struct journal *port, u64 pos, u32 bytes) {
     struct journal_file *j = jf(port);
     if (pos >= atomic_load_explicit(&j->durable, memory_order_relaxed) || !j->started || !j->disk->ops->map) return;
     const struct segment *s = known_segment(j, segment_of(j, pos));
     u64 offset = offset_of(j, pos);
     if (!s || !s->map || s->areas[offset >> AREA_BITS] < AREA_RESIDENT) return;
-    for (u32 line = 0; line < PREFETCH_LINES; line++) near(s->map + offset + (size_t)line * 64);
+    const u8 *p = s->map + (offset & ~(u64)63),
+             *end = s->map + offset + (bytes < PREFETCH_BYTES ? bytes : PREFETCH_BYTES);
+    for (; p < end; p += 64) near(p);
 }
 
 void map_look(struct journal_file *j) {
