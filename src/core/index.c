@@ -122,11 +122,26 @@ static u32 entry_take(struct index *ix) {
     return no;
 }
 
+/* While growing, a key whose place in the old table has not been moved yet still goes there, and moves with its neighbours.
+ * So the new table is filled from its start on, a page of memory at a time; keys put anywhere in it would have one turn
+ * pay for all of its pages. False if its run ends with the table: a wrapped slot would come to lie behind the edge. */
+static bool old_put(struct index *ix, u64 slot) {
+    struct index_table *old = &ix->old;
+    u64 i = slot_home(old, slot), cap = table_mask(old) + 1;
+    if (i < ix->move_at) return false;
+    while (i < cap && old->slots[i] != 0) i++;
+    if (i == cap) return false;
+    old->slots[i] = slot;
+    old->used++;
+    return true;
+}
+
 u32 index_insert(struct index *ix, u64 hash) {
     grow_if_full(ix);
     u32 no = entry_take(ix);
     *index_entry(ix, no) = (struct entry){.hash = hash, .kind = ENTRY_LIVE};
-    table_put(&ix->now, slot_make(hash, no));
+    u64 slot = slot_make(hash, no);
+    if (!ix->old.slots || !old_put(ix, slot)) table_put(&ix->now, slot);
     return no;
 }
 

@@ -7,7 +7,7 @@
  *
  * Growth is incremental: a table twice the size is mapped (zero pages, no memset) and every insertion moves a few dozen
  * slots from the old one, whose pages are given back behind the moving edge. No turn of the loop pays for a rehash,
- * neither in time nor by freeing half a gigabyte at once.
+ * neither in time nor by touching or freeing half a gigabyte at once.
  *
  * Equal hashes are not equal keys: index_find yields every candidate, and the caller compares the key's own bytes. */
 #ifndef HAPAX_CORE_INDEX_H

@@ -76,6 +76,22 @@ static void entries_that_wrap_around_the_end_survive_growth_and_removal(void **s
     index_free(&ix);
 }
 
+/* Memory of a table that has just doubled is paid for as it fills: a turn's keys must not touch all of it. */
+static void a_new_table_is_filled_from_its_start_on(void **state) {
+    (void)state;
+    struct index ix;
+    index_init(&ix);
+    u64 i = 0;
+    while (!ix.old.slots || ix.now.bits < 18) index_insert(&ix, mixed(i++));
+    for (u64 from = i; i < from + 1000; i++) index_insert(&ix, mixed(i));
+    assert_non_null(ix.old.slots);
+    u64 edge = ix.move_at << 1, beyond = 0;
+    for (u64 at = edge + 1024; at < (u64)1 << ix.now.bits; at++) beyond += ix.now.slots[at] != 0;
+    assert_true(beyond < 16); /* the few whose run met the old table's end */
+    for (u64 known = 0; known < i; known++) assert_int_not_equal(find_first(&ix, mixed(known)), ENTRY_NONE);
+    index_free(&ix);
+}
+
 static void equal_hashes_are_all_yielded(void **state) {
     (void)state;
     struct index ix;
@@ -108,6 +124,7 @@ int main(void) {
         cmocka_unit_test(every_entry_is_found_while_the_table_grows),
         cmocka_unit_test(a_removed_entry_is_gone_and_its_neighbours_stay),
         cmocka_unit_test(entries_that_wrap_around_the_end_survive_growth_and_removal),
+        cmocka_unit_test(a_new_table_is_filled_from_its_start_on),
         cmocka_unit_test(equal_hashes_are_all_yielded),
         cmocka_unit_test(a_million_keys_cost_at_most_64_bytes_each),
     };
