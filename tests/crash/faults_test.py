@@ -252,10 +252,10 @@ def garbage_behind_the_tail_is_cut_and_nothing_acknowledged_is_lost(directory):
     ledger.drain(broker.client())
 
 
-def strace(*expressions):
+def strace(*expressions, log="/dev/null"):
     if not shutil.which("strace"):
         raise Skip("strace is not installed")
-    args = ["strace", "-f", "-qq", "-o", "/dev/null"]
+    args = ["strace", "-f", "-qq", "-o", log]
     for e in expressions:
         args += ["-e", e]
     return args
@@ -391,7 +391,19 @@ def a_second_daemon_on_the_same_directory_is_turned_away(directory):
 # ---- a failing disk
 
 
-def under_fault(broker, ledger, expression, bound=20):
+def calls_of_start(broker, call):
+    """How often the main thread makes this call before it serves. An injection counts each thread's calls apart: only a
+    later one reaches the committer."""
+    counted = broker.log + ".calls"
+    broker.wrapper = strace(f"trace={call}", log=counted)
+    broker.start().kill()
+    broker.wrapper = []
+    with open(counted) as f:
+        threads = [line.split()[0] for line in f]
+    return threads.count(threads[0])
+
+
+def under_fault(broker, ledger, expression, rounds=12, bound=20):
     """Works until the fault shows. Returns what became of it: "refused" (did not start), "exited", "full", "unhurt"."""
     call = expression.split(":")[0].split("=")[1]
     broker.wrapper = strace(f"trace={call}", expression)
@@ -403,7 +415,7 @@ def under_fault(broker, ledger, expression, bound=20):
         return "refused"
     outcome = "unhurt"
     try:
-        for _ in range(12):
+        for _ in range(rounds):
             status, answer = ledger.send(c)
             check(status in (202, 507), f"{expression}: send answered {status}: {answer}")
             if status == 507:
@@ -421,12 +433,19 @@ def under_fault(broker, ledger, expression, bound=20):
 
 
 def sweep(directory, expressions, enough):
+    outcomes, hurt = faults(directory, lambda broker: (expressions, 12))
+    check(hurt >= enough, f"only {hurt} of {len(expressions)} faults were felt")
+
+
+def faults(directory, plan):
+    """plan(broker) names the injections, and how much work each is met with."""
     broker, ledger = new_broker(data_in(directory)).start(), Ledger()
     ledger.work(broker.client(), 5)
     broker.kill()
+    expressions, rounds = plan(broker)
     outcomes = {}
     for expression in expressions:
-        outcome = under_fault(broker, ledger, expression)
+        outcome = under_fault(broker, ledger, expression, rounds)
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
         c = broker.start().client()
         ledger.verify(c)
@@ -434,10 +453,9 @@ def sweep(directory, expressions, enough):
         ledger.work(c, 3)
         broker.kill()
     complain(", ".join(f"{n} {what}" for what, n in sorted(outcomes.items())))
-    hurt = sum(n for what, n in outcomes.items() if what != "unhurt")
-    check(hurt >= enough, f"only {hurt} of {len(expressions)} faults were felt")
     c = broker.start().client()
     ledger.drain(c)
+    return outcomes, sum(n for what, n in outcomes.items() if what != "unhurt")
 
 
 def indexes(short, long):
@@ -446,8 +464,16 @@ def indexes(short, long):
 
 @promise
 def nothing_is_answered_after_a_failed_sync(directory):
-    sweep(directory, [f"inject=fdatasync:error=EIO:when={n}" for n in indexes((1, 2, 3, 4, 6, 8, 11, 15, 20), 60)] +
-          [f"inject=fdatasync:error=EIO:when={n}+" for n in indexes((1, 7, 12), 40)], enough=6)
+    def plan(broker):
+        start = calls_of_start(broker, "fdatasync")
+        at = range(1, start + 40) if LONG else (1, start // 2, start, start + 1, start + 2, start + 5, start + 9)
+        later = range(1, start + 20, 2) if LONG else (start // 2, start + 3)
+        return [f"inject=fdatasync:error=EIO:when={n}" for n in at] + \
+               [f"inject=fdatasync:error=EIO:when={n}+" for n in later], start + (60 if LONG else 20)
+
+    outcomes, hurt = faults(directory, plan)
+    check(outcomes.get("exited", 0) >= 3, f"a failed sync of a batch must end it: {outcomes}")
+    check(hurt >= 6, f"too few faults were felt: {outcomes}")
 
 
 @promise
