@@ -22,6 +22,9 @@
 #define RESULT_BYTES_MAX     (1u << 20)
 #define QUEUES_MAX           65000u
 #define MESSAGE_NONE         0u
+#define ACTOR_BYTES_MAX      255u
+#define KEY_REPEATS_FOUND    32u   /* at_least_once: how many messages of one key can be found by it; all can by id */
+#define CONFLICTS_HELD_MAX   1000u /* of a queue; beyond, a conflict is refused as under on_conflict: reject */
 #define RESULT_ALWAYS_FITS   1024u /* P8: a settlement with a result up to this is never refused for lack of room */
 
 struct core;
@@ -49,6 +52,7 @@ struct core_sink {
 struct core_options {
     struct siphash_key hash_key; /* of this data directory, so that nobody can craft collisions */
     u64 seed;                    /* for jitter */
+    i64 audit_keep_ms;           /* how long audit records are kept, running time; 0: 90 days */
 };
 
 struct core *core_new(const struct core_options *options);
@@ -76,19 +80,41 @@ i64 core_next_ms(const struct core *c, struct core_now now, i64 at_most);
 struct queue_info {
     u16 queue;
     slice name;
+    slice config; /* what was said about it, as given to core_queue_set; empty: nothing */
+    enum origin origin;
     bool paused;
+    bool deleted; /* its number is all that is left: pass it over */
+    bool pressed; /* over a limit, and not yet below 80 % of all of them: new messages are refused */
     i64 created_ms;
-    struct rules rules;
+    struct rules rules;                      /* rules.window_ms: the present one, adaptive or not */
+    i64 oldest_replay_ms, window_changed_ms; /* adaptive windows: what was seen, when the window last grew (wall) */
+    i64 promised_window_ms;                  /* the longest window of former rules some keys still keep; 0: none */
     struct counters counters;
     u64 ready, delayed, behind, leased, held, dead, settled_keys;
+    u64 unsettled, unsettled_bytes;                     /* messages; their payloads */
+    u64 conflict_copies, refused_copies, refused_bytes; /* in the held and the dead lane */
     i64 oldest_ready_ms; /* how long the oldest ready message has been waiting to be handed out; 0 if none */
 };
 bool core_queue_find(const struct core *c, slice name, u16 *queue);
-/* Makes it with these rules if it is not there. false: no room for another (ST_NO_SPACE's counterpart). */
+/* Makes it with these rules if it is not there (origin auto). false: no room for another (ST_NO_SPACE's counterpart). */
 bool core_queue_ensure(struct core *c, struct core_now now, slice name, const struct rules *rules, u16 *queue);
+/* Makes it, or gives it these rules, this origin and this text from here on; writes nothing if all are as they were.
+ * Running work is unaffected. A shorter window counts for keys settled from now on: those settled before keep the one they
+ * were promised. An adaptive window keeps what it has learnt, within the new bounds. false: no room. */
+struct queue_spec {
+    struct rules rules;
+    enum origin origin;
+    slice config; /* at most CONFIG_BYTES_MAX; kept as it is */
+};
+bool core_queue_set(struct core *c, struct core_now now, slice name, const struct queue_spec *spec, u16 *queue);
+/* The queue and all its settled keys are forgotten at once; their memory is freed little by little. Its number is not used
+ * again: a data directory makes at most QUEUES_MAX queues in its life. */
+enum delete_verdict { DELETE_OK, DELETE_UNSETTLED /* it has messages that are not settled: purge it first */ };
+enum delete_verdict core_queue_delete(struct core *c, struct core_now now, u16 queue);
 void core_queue_pause(struct core *c, u16 queue, bool paused);
 void core_queue_info(const struct core *c, struct core_now now, u16 queue, struct queue_info *out);
-u32 core_queue_count(const struct core *c); /* queues are numbered 1..count */
+u32 core_queue_count(const struct core *c); /* queues are numbered 1..count, deleted ones included */
+u64 core_next_seq(const struct core *c);    /* the admission number the next message will get */
 const struct rules *core_queue_rules(const struct core *c, u16 queue);
 
 /* ---- looking up */
@@ -135,6 +161,14 @@ struct message_view {
     enum state state;
     u8 ended;
     bool started, delayed, behind;
+    bool doubt;     /* some attempt ended unknown, and nobody has said since what came of it */
+    bool reconcile; /* its next delivery asks what became of it */
+    bool lookup;    /* its present (or last) delivery does */
+    bool parked;    /* dead or held, and its group goes on without it */
+    bool takes;     /* dead, and its group with it */
+    bool taken;     /* dead only because its group's head is: it comes back with that one */
+    bool conflict;  /* held: its key (the part before ~) was known with another payload */
+    bool refused;   /* dead: a copy of what failed the schema; its history's decision says why */
     u32 generation, lease_ms;
     u16 attempts, failures, unknowns, crashes;
     u64 fence;
@@ -157,23 +191,63 @@ i64 core_key_left_ms(const struct core *c, struct core_now now, const struct rec
 u32 core_list(const struct core *c, u16 queue, enum state state, u32 after);
 /* The unsettled message of this id, MESSAGE_NONE if there is none. */
 u32 core_message_find(const struct core *c, u64 hash, u64 seq);
+/* Everything known in a queue, unsettled and settled, a bounded part at a time: looks at up to `look_at` entries of the
+ * whole index and yields the next of this queue in *out. Settled ones that settled before `since_run_ms` (running time)
+ * are passed over. *cursor starts at 0. WALK_MORE: call again; nothing is yielded. What comes or goes while it walks may or
+ * may not be seen. */
+enum walk_verdict { WALK_FOUND, WALK_MORE, WALK_END };
+enum walk_verdict core_walk(const struct core *c, u16 queue, i64 since_run_ms, u32 look_at, u32 *cursor,
+                            struct found *out);
 
-/* ---- send */
+/* ---- send
+ *
+ * exactly_once and at_most_once with a key: look the key up, hand in what was found. at_least_once, or no key: seen is NULL,
+ * nothing need be looked up (key may be empty, hash is then ignored).
+ *
+ * A conflict under on_conflict hold or new takes two steps, for the arrival gets a key of its own: core_send answers
+ * SEND_ELSEWHERE with that key, key~<16 hex digits of the fingerprint>; look it up, and call core_send_conflict. */
 struct send_in {
     u16 queue;
     u64 hash, fingerprint;
     slice key, group, content_type, attrs, traceparent, tracestate, request_id, payload;
     i64 delay_ms, ttl_ms; /* 0: none */
 };
-enum send_verdict { SEND_ACCEPTED, SEND_DUPLICATE, SEND_CONFLICT, SEND_FULL };
+enum send_verdict {
+    SEND_ACCEPTED,
+    SEND_DUPLICATE,
+    SEND_CONFLICT,
+    SEND_FULL,
+    SEND_BACKPRESSURE, /* a limit of the queue is reached; nothing was applied */
+    SEND_ELSEWHERE,    /* look up out->other_key, call core_send_conflict */
+    SEND_HELD,         /* core_send_conflict: stored as a held message; out->ref is its own */
+};
+#define OTHER_KEY_TAIL 17u /* ~ and the fingerprint */
 struct send_out {
-    struct ref ref;
+    struct ref ref; /* of the message it is, or of the original */
     u64 duplicates; /* this one included */
     i64 first_seen_ms;
+    u64 other_hash;
+    u8 other_key_len;
+    char other_key[KEY_BYTES_MAX];
 };
-/* seen: what core_find yielded whose key bytes equal in->key, or NULL. */
+/* seen: what core_find yielded whose key bytes equal in->key, or NULL. Prefer an unsettled one to a settled one. */
 enum send_verdict core_send(struct core *c, struct core_now now, const struct send_in *in, const struct seen *seen,
                             struct send_out *out);
+/* The second step. in: as before (its own key and hash); first: what core_send answered; other: what is known under
+ * first->other_key, or NULL. ACCEPTED (on_conflict new), HELD (hold), DUPLICATE of such an arrival (out->ref is its),
+ * CONFLICT (too many are held, or that key is taken by something else), FULL, BACKPRESSURE. */
+enum send_verdict core_send_conflict(struct core *c, struct core_now now, const struct send_in *in,
+                                     const struct send_out *first, const struct seen *other, struct send_out *out);
+
+/* What failed the schema: a copy goes to the dead lane, once per distinct payload, within the queue's bounds. in: queue and
+ * everything that was said, without a key; fingerprint: of the raw bytes. reason: at most REASON_BYTES_MAX. */
+enum refuse_verdict {
+    REFUSE_KEPT,
+    REFUSE_KNOWN,  /* this payload has its copy, or had one that was cancelled not a window ago */
+    REFUSE_BEYOND, /* the bounds are reached, or there is no room: counted only */
+};
+enum refuse_verdict core_refuse(struct core *c, struct core_now now, const struct send_in *in, slice reason,
+                                struct ref *out);
 
 /* ---- receive: look at the next message, read its record, lease it */
 u32 core_next_ready(const struct core *c, u16 queue); /* MESSAGE_NONE: nothing, or paused */
@@ -184,10 +258,19 @@ struct lease_in {
     bool reserve_only; /* start=explicit */
     slice consumer;
 };
+#define DELIVERY_LIST(X)                                                                                               \
+    X(FIRST, "first")                                                                                                  \
+    X(RETRY, "retry")                                                                                                  \
+    X(RECONCILE, "reconcile") /* do not do it: find out whether it was done; ack with what was found, or nack absent */
+#define DELIVERY_ENUM(name, text) DELIVERY_##name,
+enum delivery { DELIVERY_LIST(DELIVERY_ENUM) DELIVERY_COUNT };
+#undef DELIVERY_ENUM
+const char *delivery_text(enum delivery d);
 struct lease_out {
     u64 fence;
     u16 attempt;
-    bool retry;
+    enum delivery delivery;
+    bool settled; /* at_most_once: it is done with this delivery; the message number is gone */
 };
 enum lease_verdict {
     LEASE_OK,
@@ -196,7 +279,8 @@ enum lease_verdict {
 };
 enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, const struct rec_message *base,
                               const struct lease_in *in, struct lease_out *out);
-/* The reply that would have handed it out never left: give it back without an attempt. */
+/* The reply that would have handed it out never left: give it back without an attempt. Under at_most_once it was settled
+ * before the reply could leave, and is counted as lost. */
 void core_unlease(struct core *c, struct core_now now, const struct ref *ref, u64 fence);
 
 /* ---- settle. The order of checks is CONTRACT.md's: the same settling call again; a newer lease; settled otherwise;
@@ -206,7 +290,7 @@ enum settle_verdict {
     SETTLE_OK,
     SETTLE_DUPLICATE,     /* the stored answer */
     SETTLE_FENCED,        /* a newer lease exists */
-    SETTLE_SETTLED,       /* settled otherwise; out->state says how */
+    SETTLE_SETTLED,       /* settled otherwise, or decided by an operator; out->state says how */
     SETTLE_EXPIRED,       /* extend or start of a lease that ran out and left the message dead or held */
     SETTLE_NOT_RECONCILE, /* nack absent, but the delivery was none to reconcile */
     SETTLE_TOO_LARGE,     /* steps or result beyond the limits */
@@ -225,16 +309,96 @@ struct settle_out {
     i64 due_ms;                           /* nack: until it is handed out again, from now; 0 at once */
     slice step_result, step_content_type; /* step: the recorded one; valid until the next call */
 };
-/* seen: the message or settled key of the token's id. */
+/* seen: the message or settled key of the token's id.
+ *
+ * Tokens of at_most_once deliveries: an ack is a DUPLICATE (it was done when it was handed out; no result is stored), a
+ * nack is SETTLED and counts as lost, everything else is SETTLED. */
 enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in,
                                 const struct seen *seen, struct settle_out *out);
 
 /* ---- operator */
 enum cancel_verdict { CANCEL_OK, CANCEL_SETTLED, CANCEL_FULL };
 enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struct seen *seen, slice reason);
+/* Purging: the next pending, held or dead message admitted before `before_seq` (core_next_seq when the purge began), to be
+ * read and cancelled; MESSAGE_NONE: none is left. Leased ones are left alone. */
+u32 core_purge_next(const struct core *c, u16 queue, u64 before_seq);
+
+/* Held or dead work, decided by somebody. Kills the token; who and why go into the history. `done`, `rejected`: settled with
+ * the result. `retry`: to be done again, without a look-up first, all attempts anew. `dead`. `new`, `duplicate`: for held
+ * conflicts only, which take nothing else. */
+enum resolve_verdict {
+    RESOLVE_OK,
+    RESOLVE_NOT_HELD,     /* neither held nor dead: out->state says what */
+    RESOLVE_SETTLED,      /* settled meanwhile: out->state */
+    RESOLVE_NOT_CONFLICT, /* new or duplicate, but it is no held conflict */
+    RESOLVE_CONFLICT,     /* it is one, and takes only new or duplicate */
+    RESOLVE_REFUSED,      /* a copy of what failed the schema: it can only be cancelled, or sent anew */
+    RESOLVE_TAKEN,        /* dead with its group's head: decide that one */
+    RESOLVE_TOO_LARGE,
+    RESOLVE_FULL,
+};
+struct resolve_in {
+    enum decision as; /* DONE REJECTED RETRY DEAD NEW DUPLICATE */
+    slice result, content_type, by, note;
+};
+enum resolve_verdict core_resolve(struct core *c, struct core_now now, const struct seen *seen,
+                                  const struct resolve_in *in, enum state *state);
+
+/* Dead work gets its attempts again. Key, effect key, steps and history stay; failures, unknowns and crashes start anew; a
+ * message with doubt left comes back as reconcile. A head that took its group along brings it back: *count says how many
+ * came back in all. Filters are the caller's: core_list, core_message_view, history_last_attempt. */
+enum redrive_verdict {
+    REDRIVE_OK,
+    REDRIVE_NO_OP,   /* settled, or not dead any more (counted) */
+    REDRIVE_TAKEN,   /* dead with its group's head: redrive that one */
+    REDRIVE_REFUSED, /* a copy of what failed the schema: check it again and send it through the door, then cancel this */
+    REDRIVE_FULL,
+};
+enum redrive_verdict core_redrive(struct core *c, struct core_now now, const struct ref *ref, slice by, slice note,
+                                  u32 *count);
+
+/* A settled key runs again as the next generation, under its own key and the effect key key~gN; steps are gone. */
+enum again_verdict {
+    AGAIN_OK,
+    AGAIN_NOT_SETTLED,
+    AGAIN_PAYLOAD_GONE, /* not kept, not any more, or erased */
+    AGAIN_FULL,
+};
+enum again_verdict core_again(struct core *c, struct core_now now, const struct seen *seen, slice by, slice note,
+                              struct send_out *out);
+/* Is the payload of a settled key still kept? */
+bool core_payload_kept(const struct core *c, struct core_now now, const struct rec_settle *settle);
+
+/* Payload, result, steps and reasons go, the key stays: its answers say erased. An unsettled message is cancelled with it.
+ * The bytes leave the disk when everything before core_erase_upto has been compacted. */
+enum erase_verdict { ERASE_OK, ERASE_LEASED, ERASE_ALREADY, ERASE_FULL };
+enum erase_verdict core_erase(struct core *c, struct core_now now, const struct seen *seen, slice by, slice note);
+/* Erased bytes may lie before this journal position; 0: nothing was erased. Compact at least that far, in good time. */
+u64 core_erase_upto(const struct core *c);
+
+/* The key is new again at once. */
+enum forget_verdict { FORGET_OK, FORGET_LEASED, FORGET_FULL };
+enum forget_verdict core_forget(struct core *c, struct core_now now, const struct seen *seen);
+
+/* ---- audit: who did what, and why. Append-only; each record is kept audit_keep_ms of running time, so that neither a clock
+ * step nor downtime loses one early. */
+struct audit_in {
+    u16 queue; /* 0: none */
+    slice who, what, queue_name, key, id, why, detail;
+};
+/* Written before the deed, in the same batch: either both survive a crash or neither. false: no room. */
+bool core_audit(struct core *c, struct core_now now, const struct audit_in *in);
+void core_audit_keep(struct core *c, i64 keep_ms);
+/* Newest first: the record before number `before` (0: the newest). false: no more. Read it back at *pos. */
+struct audit_at {
+    u64 number, pos;
+    u32 size_hint;
+};
+bool core_audit_prev(const struct core *c, u64 before, struct audit_at *out);
 
 /* ---- compaction. Segments are cleaned oldest first, so whatever a record overrides is older and goes with it. */
-/* Does something known under this hash have a record at this position? Cheap: asked of every record of a segment. */
+/* Does something known under this hash have a record at this position? Cheap: asked of every MESSAGE, SETTLE and ARRIVALS
+ * record of a segment, whose bodies begin with the hash. Of the other types QUEUE and AUDIT may be needed. */
 bool core_points_at(const struct core *c, u64 hash, u64 pos);
 /* A MESSAGE or SETTLE record of the oldest segment that is still needed: the position of the key's ARRIVALS record, which
  * must be written anew after it; 0 if there is none. */

@@ -3,14 +3,17 @@
  *
  * Encoding: fixed fields little-endian in the order of the struct, then byte strings with their lengths. A record type's
  * version is in the journal's head; this build writes RECORD_VERSION and reads up to it. To change a layout: raise the
- * version, decode the older one beside it (record_decode gets the version), never reorder. */
+ * version, decode the older one beside it (record_decode gets the version), never reorder.
+ *
+ * Version 2 came with rules: QUEUE holds all of them, MESSAGE and SETTLE pack their yes-or-no fields into one byte, RETURN
+ * says what the next delivery is for, and DECIDE, FORGET, WINDOW, COUNTS and AUDIT are new. */
 #ifndef HAPAX_CORE_RECORD_H
 #define HAPAX_CORE_RECORD_H
 
 #include "base/base.h"
 #include "core/rules.h"
 
-#define RECORD_VERSION 1
+#define RECORD_VERSION 2
 
 #define RECORD_LIST(X)                                                                                                 \
     X(CLOCK, "clock") /* where the clocks and counters stand; at boot, now and then, before a segment is dropped */    \
@@ -24,7 +27,12 @@
     X(EFFECT, "effect")     /* an effect id reported for it */                                                         \
     X(SETTLE, "settle")     /* the outcome: all that is kept of a key from here on */                                  \
     X(ARRIVALS, "arrivals") /* how often and when the key came again */                                                \
-    X(EXPIRE, "expire")     /* a queue forgets what settled before a moment */
+    X(EXPIRE, "expire")     /* a queue forgets what settled before a moment */                                         \
+    X(DECIDE, "decide")     /* an operator moved an unsettled message: redriven, retried, made dead, admitted */       \
+    X(FORGET, "forget")     /* an operator had a key forgotten */                                                      \
+    X(WINDOW, "window")     /* an adaptive window has grown */                                                         \
+    X(COUNTS, "counts")     /* additions to a queue's counters that no other record implies */                         \
+    X(AUDIT, "audit")       /* who did what, and why */
 
 #define RECORD_ENUM(name, text) REC_##name,
 enum record_type { REC_NONE, RECORD_LIST(RECORD_ENUM) REC_COUNT };
@@ -58,7 +66,9 @@ static inline bool state_is_settled(enum state s) {
     X(LAPSED, "lapsed")   /* ran out before it was started: no attempt */                                              \
     X(RELEASED, "released")                                                                                            \
     X(UNDONE, "undone") /* its reply never left: the client was gone */                                                \
-    X(CANCELLED, "cancelled")
+    X(CANCELLED, "cancelled")                                                                                          \
+    X(HANDED_OUT, "handed_out") /* at most once: handing out was the settlement */                                     \
+    X(DECIDED, "decided")       /* an operator's decision: the token is dead */
 #define ENDED_ENUM(name, text) ENDED_##name,
 enum ended { ENDED_LIST(ENDED_ENUM) ENDED_COUNT };
 #undef ENDED_ENUM
@@ -89,6 +99,35 @@ enum arrival_kind { ARRIVAL_LIST(ARRIVAL_ENUM) ARRIVAL_COUNT };
 #undef ARRIVAL_ENUM
 const char *arrival_text(enum arrival_kind k);
 
+/* What operators decide about a message; kept in its history with who and why. */
+#define DECISION_LIST(X)                                                                                               \
+    X(NONE, "")                                                                                                        \
+    X(DONE, "done")         /* settled with a result */                                                                \
+    X(REJECTED, "rejected") /* settled */                                                                              \
+    X(RETRY, "retry")       /* to be done again: somebody vouches for it, so no look-up comes first */                 \
+    X(DEAD, "dead")                                                                                                    \
+    X(NEW, "new")             /* a held conflict: admitted under its own key */                                        \
+    X(DUPLICATE, "duplicate") /* a held conflict: dropped */                                                           \
+    X(REDRIVE, "redrive")     /* dead: all its attempts again; with doubt left, a look-up comes first */               \
+    X(REPLAY, "replay")       /* a settled key runs again as the next generation */                                    \
+    X(REFUSED, "refused")     /* no decision of a person: the schema's, with its reason */                             \
+    X(ERASED, "erased")
+#define DECISION_ENUM(name, text) DECISION_##name,
+enum decision { DECISION_LIST(DECISION_ENUM) DECISION_COUNT };
+#undef DECISION_ENUM
+const char *decision_text(enum decision d);
+bool decision_parse(slice text, enum decision *out);
+
+/* Where a queue comes from: first use, PUT, or the config file. */
+#define ORIGIN_LIST(X)                                                                                                 \
+    X(AUTO, "auto")                                                                                                    \
+    X(API, "api")                                                                                                      \
+    X(FILE, "file")
+#define ORIGIN_ENUM(name, text) ORIGIN_##name,
+enum origin { ORIGIN_LIST(ORIGIN_ENUM) ORIGIN_COUNT };
+#undef ORIGIN_ENUM
+const char *origin_text(enum origin o);
+
 /* Which message: enough to find it and to prove that it is the one. */
 struct ref {
     u64 hash; /* keyed hash of (queue, key) */
@@ -116,37 +155,81 @@ struct rec_clock {
     X(dead_lettered)                                                                                                   \
     X(leases_expired)                                                                                                  \
     X(released)                                                                                                        \
-    X(keys_expired)
+    X(keys_expired)                                                                                                    \
+    X(held)               /* moves to the held lane */                                                                 \
+    X(conflicts_held)     /* of them, conflicting arrivals */                                                          \
+    X(conflicts_admitted) /* admitted under key~<fingerprint>, by rule or by decision */                               \
+    X(reconciled)         /* deliveries that asked what became of an earlier one */                                    \
+    X(resolved)                                                                                                        \
+    X(redriven)                                                                                                        \
+    X(no_op)   /* asked to be redriven, but not dead any more */                                                       \
+    X(refused) /* sends that failed the schema, kept or not */                                                         \
+    X(handed_out)                                                                                                      \
+    X(lost) /* handed out under at_most_once, and known not to have been worked on */                                  \
+    X(backpressured)                                                                                                   \
+    X(erased)                                                                                                          \
+    X(forgotten)                                                                                                       \
+    X(replayed)
+/* Version 1 ends with keys_expired. Later ones are only ever added at the end: a record says how many it has. */
+#define COUNTERS_V1 13u
 struct counters {
 #define COUNTER_FIELD(name) u64 name;
     COUNTER_LIST(COUNTER_FIELD)
 #undef COUNTER_FIELD
 };
 
+/* A longer window of former rules: keys settled before that moment keep it. */
+struct promise {
+    i64 until_run_ms, window_ms;
+};
+#define PROMISES_MAX     8u
+#define CONFIG_BYTES_MAX 32768u
+
 struct rec_queue {
     u16 queue;
-    bool paused;
+    bool paused, deleted;
+    u8 origin;
     i64 created_ms;
     struct rules rules;
+    i64 oldest_replay_ms;  /* adaptive: the oldest replay seen, its age from settlement in running time */
+    i64 window_changed_ms; /* wall clock; 0: as made */
+    u8 promise_count;
+    struct promise promises[PROMISES_MAX]; /* moments ascending, windows descending */
     struct counters counters;
-    slice name;
+    slice name, config; /* config: what was said about it, canonical JSON, opaque here */
 };
 
 struct rec_message {
     struct ref ref;
     u64 fingerprint;
-    i64 first_seen_ms;          /* wall clock */
-    i64 due_ms, ttl_ms;         /* delay clock; 0: at once, none */
-    u64 replaces, replaces_seq; /* position and seq of the settle record of the same key, past its window; 0: none */
+    i64 first_seen_ms;           /* wall clock */
+    i64 due_ms, ttl_ms;          /* delay clock; 0: at once, none */
+    u64 replaces, replaces_seq;  /* position and seq of the settle record of the same key, past its window; 0: none */
+    u64 origin_hash, origin_seq; /* of the message whose key this arrival reused with another payload; 0: none */
     slice key, group, content_type, attrs, traceparent, tracestate, request_id, payload;
-    bool carried; /* the rest is zero in a fresh one */
-    u8 state;     /* PENDING, LEASED, HELD, DEAD */
-    u8 ended;     /* how the last lease ended */
+    u32 generation; /* above 0: a settled key's replay */
+    bool carried;   /* else fresh: of the rest only state and history count, and only in a replay, a held conflict or a
+                       refused copy */
+    bool refused;   /* a copy of what failed the schema: it has no key */
+    u8 state;       /* PENDING, LEASED, HELD, DEAD */
+    u8 ended;       /* how the last lease ended */
+    u8 marks;
     bool started;
-    u32 generation, lease_ms;
+    u32 lease_ms;
     u16 attempts, failures, unknowns, crashes; /* failures: transient ones */
     u64 fence;                                 /* of its last lease, 0: never leased */
     slice history;
+};
+
+/* What else is to be remembered of an unsettled message. */
+enum mark {
+    MARK_DOUBT = 1,     /* an attempt before the last lease ended unknown, and nobody has said since what came of it */
+    MARK_RECONCILE = 2, /* its next delivery asks what became of it */
+    MARK_LOOKUP = 4,    /* its last delivery did */
+    MARK_PARKED = 8,    /* dead or held, and its group goes on without it */
+    MARK_TAKES = 16,    /* dead, and its group with it */
+    MARK_CONFLICT = 32, /* held because its key was known with another payload: outside its group until decided */
+    MARK_ALL = 63,
 };
 
 struct rec_lease {
@@ -179,6 +262,8 @@ struct rec_return {
     i64 at_ms;
     i64 due_ms; /* delay clock; 0: at once */
     u8 ended, failure_class, state;
+    u8 marks;                                  /* after it; LOOKUP stays as it is */
+    u32 taken;                                 /* messages of its group that die with it */
     u16 attempts, failures, unknowns, crashes; /* after it */
     slice reason;
 };
@@ -193,6 +278,12 @@ struct rec_effect {
     slice effect_id;
 };
 
+/* What was said in a send, kept with the settled key for a replay. */
+struct kept {
+    bool is;
+    slice group, content_type, attrs, traceparent, tracestate, payload;
+};
+
 struct rec_settle {
     struct ref ref;
     u64 fingerprint, fence; /* fence of the last lease; it settled if by_token */
@@ -202,9 +293,12 @@ struct rec_settle {
     bool by_token;
     bool carried; /* the same key's settle record moved or was amended; from_pos says which it replaces */
     u64 from_pos;
+    bool erased;  /* payload and result were taken out */
+    bool erasing; /* this very record took them out: what lies before it in the journal may still hold them */
     u32 generation;
     u16 attempts, failures, unknowns, crashes;
     slice key, request_id, reason, content_type, result, history;
+    struct kept kept;
 };
 
 struct arrival {
@@ -228,6 +322,38 @@ struct rec_expire {
     u64 keys;
 };
 
+struct rec_decide {
+    struct ref ref;
+    i64 at_ms, due_ms;
+    u8 what, state, marks;           /* enum decision; both after it */
+    u32 taken;                       /* messages of its group that die with it */
+    u16 failures, unknowns, crashes; /* after it */
+    slice group;                     /* a conflict that joins its group now; else empty */
+    slice by, note;
+};
+
+struct rec_forget {
+    struct ref ref;
+    u64 from_pos; /* settled: of its settle record; 0: it was unsettled */
+};
+
+struct rec_window {
+    u16 queue;
+    i64 at_ms, window_ms, oldest_replay_ms;
+};
+
+struct rec_counts {
+    u16 queue;
+    struct counters add;
+};
+
+struct rec_audit {
+    u64 number; /* 1, 2, 3, ... */
+    i64 at_ms, run_ms;
+    u16 queue;                                         /* 0: of no queue, or of one that is gone */
+    slice who, what, queue_name, key, id, why, detail; /* id: as users see it; detail: JSON or empty */
+};
+
 struct record {
     enum record_type type;
     union {
@@ -243,6 +369,11 @@ struct record {
         struct rec_settle settle;
         struct rec_arrivals arrivals;
         struct rec_expire expire;
+        struct rec_decide decide;
+        struct rec_forget forget;
+        struct rec_window window;
+        struct rec_counts counts;
+        struct rec_audit audit;
     };
 };
 
@@ -255,19 +386,22 @@ hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct 
 
 /* ---- history: the attempts, steps and effect ids of a message, in one encoded run of bytes that is kept in memory and
  * copied verbatim into MESSAGE (carried) and SETTLE records. Oldest first. */
-#define HISTORY_ATTEMPTS_KEPT 8u
-#define HISTORY_EFFECTS_KEPT  16u
-#define HISTORY_BYTES_MAX     (1u << 20)
+#define HISTORY_ATTEMPTS_KEPT  8u
+#define HISTORY_EFFECTS_KEPT   16u
+#define HISTORY_DECISIONS_KEPT 8u
+#define HISTORY_BYTES_MAX      (1u << 20)
 
-enum history_kind { HISTORY_ATTEMPT = 1, HISTORY_STEP = 2, HISTORY_EFFECT = 3 };
+enum history_kind { HISTORY_ATTEMPT = 1, HISTORY_STEP = 2, HISTORY_EFFECT = 3, HISTORY_DECISION = 4 };
 
 struct history_item {
     u8 kind;
-    /* attempt */
+    /* attempt; decision: at_ms, what, consumer (who), reason (why) */
     u64 fence;
     i64 at_ms, ended_ms;
     u16 attempt;
     u8 ended, failure_class;
+    bool lookup; /* attempt: it only asked what became of an earlier one */
+    u8 what;     /* decision: enum decision */
     slice consumer, reason;
     /* step: name, content_type, result; effect: name */
     slice name, content_type, result;
@@ -278,7 +412,8 @@ struct history {
     u32 len, cap;
 };
 
-void history_add(struct history *h, const struct history_item *item); /* drops the oldest attempt beyond the limit */
+/* Drops the oldest attempt or decision beyond the limit. */
+void history_add(struct history *h, const struct history_item *item);
 /* End the attempt of this fence that way; one that was struck out because nothing was done under it comes back. */
 void history_end(struct history *h, u64 fence, i64 ended_ms, u8 ended, u8 failure_class, slice reason);
 void history_set_attempt(struct history *h, u64 fence, u16 attempt);
@@ -287,6 +422,10 @@ void history_free(struct history *h);
 /* Walk: start with *at = 0; false at the end (or on nonsense, which record_decode has excluded). */
 bool history_next(slice history, u32 *at, struct history_item *out);
 bool history_valid(slice history);
+/* The last attempt, as a list of the dead shows it: class, reason, time. false: there was none. */
+bool history_last_attempt(slice history, struct history_item *out);
+/* The last decision; false: there was none. */
+bool history_last_decision(slice history, struct history_item *out);
 bool history_find_step(slice history, slice name, struct history_item *out);
 bool history_has_effect(slice history, slice effect_id, u32 *count);
 size_t history_item_size(const struct history_item *item);
