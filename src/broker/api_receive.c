@@ -31,7 +31,9 @@ static void render_delivery(struct broker *b, struct buf *body, const struct mes
         body->len--;
         buf_printf(body, "~g%u\"", before->generation);
     }
-    buf_slice_add(body, lease->retry ? SL(",\"delivery\":\"retry\"") : SL(",\"delivery\":\"first\""));
+    buf_lit(body, ",\"delivery\":\"");
+    buf_slice_add(body, slice_str(delivery_text(lease->delivery)));
+    buf_char(body, '"');
     if (m->group.n) json_put_member(body, "group", m->group);
     put_attrs(body, m->attrs);
     buf_lit(body, ",\"content_type\":");

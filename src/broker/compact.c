@@ -35,6 +35,7 @@ static bool maybe_needed(struct broker *b, const struct journal_record *rec) {
     case REC_ARRIVALS:
         return rec->body.n >= 8 && core_points_at(b->core, get_u64(rec->body.p), rec->pos);
     case REC_QUEUE:
+    case REC_AUDIT:
         return true;
     default:
         return false;

@@ -57,29 +57,86 @@ static hx_st apply_clock(struct core *c, const struct rec_clock *r) {
     return ST_OK;
 }
 
+static slice own_text(slice s) {
+    char *copy = mem_alloc(s.n ? s.n : 1);
+    if (s.n) memcpy(copy, s.p, s.n);
+    return slice_of(copy, s.n);
+}
+
+static void queue_name(struct core *c, struct queue *q, slice name) {
+    q->name = own_text(name);
+    u64 hash = siphash(&c->options.hash_key, name.p, name.n);
+    index_entry(&c->queue_names, index_insert(&c->queue_names, hash))->at = q->id;
+    q->known = true;
+}
+
+/* The name is free again, the settled keys are unknown from here on and freed little by little. */
+static void queue_delete(struct core *c, struct queue *q) {
+    INVARIANT(15, !c->sink || q->unsettled == 0);
+    struct index_cursor cursor = {0};
+    u64 hash = siphash(&c->options.hash_key, q->name.p, q->name.n);
+    for (u32 e; (e = index_find(&c->queue_names, hash, &cursor)) != ENTRY_NONE;) {
+        if (index_entry(&c->queue_names, e)->at != q->id) continue;
+        index_remove(&c->queue_names, e);
+        index_release(&c->queue_names, e);
+        break;
+    }
+    q->deleted = true;
+    window_forget(c, q, 0, INT64_MAX);
+    c->sweep_at = 1;
+}
+
+static void queue_load_window(struct core *c, struct queue *q, const struct rec_queue *r) {
+    i64 before = window_left_ms(q, c->now.run_ms, 0);
+    q->rules = r->rules;
+    q->oldest_replay_ms = r->oldest_replay_ms;
+    q->window_changed_ms = r->window_changed_ms;
+    q->promise_count = r->promise_count;
+    memcpy(q->promises, r->promises, sizeof q->promises);
+    INVARIANT(14, !c->sink || q->pos == 0 || window_left_ms(q, c->now.run_ms, 0) >= before);
+}
+
 static hx_st apply_queue(struct core *c, const struct rec_queue *r, u64 pos, u64 size) {
     struct queue *q = queue_touch(c, r->queue);
-    if (!q->known) {
-        char *name = mem_alloc(r->name.n ? r->name.n : 1);
-        memcpy(name, r->name.p, r->name.n);
-        q->name = slice_of(name, r->name.n);
-        u64 hash = siphash(&c->options.hash_key, name, r->name.n);
-        index_entry(&c->queue_names, index_insert(&c->queue_names, hash))->at = r->queue;
-        q->known = true;
-    }
+    if (!q->known) queue_name(c, q, r->name);
     q->paused = r->paused;
     q->created_ms = r->created_ms;
-    q->rules = r->rules;
+    q->origin = r->origin;
+    queue_load_window(c, q, r);
     q->counters = r->counters;
+    if (!slice_eq(q->config, r->config)) {
+        mem_free((void *)(uintptr_t)q->config.p);
+        q->config = own_text(r->config);
+    }
     c->live_bytes += size - q->size;
     q->pos = pos;
     q->size = size;
+    if (r->deleted && !q->deleted) queue_delete(c, q);
     if (q->paused)
         q->announced = false;
     else if (c->sink && q->places[PLACE_READY].count && !q->announced) {
         q->announced = true;
         c->sink->on_ready(c->sink->ctx, q->id);
     }
+    return ST_OK;
+}
+
+static hx_st apply_window(struct core *c, const struct rec_window *r) {
+    struct queue *q = queue_touch(c, r->queue);
+    INVARIANT(14, !c->sink || r->window_ms >= q->rules.window_ms);
+    q->rules.window_ms = r->window_ms;
+    q->oldest_replay_ms = r->oldest_replay_ms;
+    q->window_changed_ms = r->at_ms;
+    return ST_OK;
+}
+
+/* Live, the counts were shown already, as yet to be written. */
+static hx_st apply_counts(struct core *c, const struct rec_counts *r) {
+    struct queue *q = queue_touch(c, r->queue);
+#define COUNTER_ADD(name) q->counters.name += r->add.name;
+    COUNTER_LIST(COUNTER_ADD)
+#undef COUNTER_ADD
+    if (c->sink) q->uncounted = (struct counters){0};
     return ST_OK;
 }
 
@@ -106,10 +163,17 @@ static void replace_settled(struct core *c, u64 hash, u64 pos, u64 seq) {
     window_remove(c, no);
 }
 
+static void message_load_history(struct message *m, slice history) {
+    if (history.n == 0) return;
+    m->history.p = mem_alloc(history.n);
+    m->history.len = m->history.cap = (u32)history.n;
+    memcpy(m->history.p, history.p, history.n);
+}
+
 static void message_load_state(struct core *c, struct message *m, const struct rec_message *r) {
     m->ended = r->ended;
     m->started = r->started;
-    m->generation = r->generation;
+    m->lookup = r->marks & MARK_LOOKUP;
     m->lease_ms = r->lease_ms;
     m->attempts = r->attempts;
     m->failures = r->failures;
@@ -117,10 +181,6 @@ static void message_load_state(struct core *c, struct message *m, const struct r
     m->crashes = r->crashes;
     m->fence = r->fence;
     if (r->fence > c->fence) c->fence = r->fence;
-    if (r->history.n == 0) return;
-    m->history.p = mem_alloc(r->history.n);
-    m->history.len = m->history.cap = (u32)r->history.n;
-    memcpy(m->history.p, r->history.p, r->history.n);
 }
 
 /* ---- recovery: arrivals that come before the record which brings their key back */
@@ -134,15 +194,61 @@ static void orphan_arrivals_keep(struct core *c, const struct ref *ref, u64 pos)
     e->queue = ref->queue;
 }
 
+static void orphan_arrivals_drop(struct core *c, u64 hash) {
+    struct index_cursor cursor = {0};
+    u32 no = c->sink ? ENTRY_NONE : index_find(&c->orphans, hash, &cursor);
+    if (no == ENTRY_NONE) return;
+    index_remove(&c->orphans, no);
+    index_release(&c->orphans, no);
+}
+
 static void orphan_arrivals_attach(struct core *c, u32 entry) {
     struct entry *e = index_entry(&c->keys, entry);
     struct index_cursor cursor = {0};
     u32 no = c->sink ? ENTRY_NONE : index_find(&c->orphans, e->hash, &cursor);
     if (no == ENTRY_NONE || index_entry(&c->orphans, no)->queue != e->queue) return;
-    struct entry *o = index_entry(&c->orphans, no);
-    arrivals_apply(c, entry, o->at);
-    index_remove(&c->orphans, no);
-    index_release(&c->orphans, no);
+    arrivals_apply(c, entry, index_entry(&c->orphans, no)->at);
+    orphan_arrivals_drop(c, e->hash);
+}
+
+static void count_admission(struct core *c, struct queue *q, const struct rec_message *r) {
+    INVARIANT(8, r->ref.seq + 1 == c->next_seq);
+    if (!c->sink && c->first_fresh_seq == 0) c->first_fresh_seq = r->ref.seq;
+    if (r->refused)
+        q->counters.refused++;
+    else if (r->generation)
+        q->counters.replayed++;
+    else
+        q->counters.accepted++;
+    if (r->origin_seq && r->state == STATE_PENDING) q->counters.conflicts_admitted++;
+    if (r->origin_seq && r->state == STATE_HELD) q->counters.conflicts_held++;
+    if (r->replaces) replace_settled(c, r->ref.hash, r->replaces, r->replaces_seq);
+}
+
+static void message_load(struct core *c, u32 no, const struct rec_message *r, u64 pos, u64 size) {
+    struct message *m = message_at(c, no);
+    struct queue *q = queue_at(c, r->ref.queue);
+    m->seq = r->ref.seq;
+    m->pos = pos;
+    m->queue = r->ref.queue;
+    m->due_ms = r->due_ms;
+    m->ttl_ms = r->ttl_ms;
+    m->key_len = (u8)r->key.n;
+    m->request_id_len = (u8)r->request_id.n;
+    m->payload_len = (u32)r->payload.n;
+    m->generation = r->generation;
+    m->refused = r->refused;
+    m->lease_paid = r->state == STATE_PENDING;
+    m->entry = index_insert(&c->keys, r->ref.hash);
+    struct entry *e = entry_of(c, m);
+    e->at = no;
+    e->queue = r->ref.queue;
+    entry_move(c, e, size);
+    q->unsettled++;
+    q->unsettled_bytes += m->payload_len;
+    if (!m->refused) return;
+    q->refused_copies++;
+    q->refused_bytes += m->payload_len;
 }
 
 static hx_st apply_message(struct core *c, const struct rec_message *r, u64 pos, u64 size) {
@@ -154,41 +260,20 @@ static hx_st apply_message(struct core *c, const struct rec_message *r, u64 pos,
         return ST_OK;
     }
     struct queue *q = queue_touch(c, r->ref.queue);
-    if (!r->carried) {
-        INVARIANT(8, r->ref.seq + 1 == c->next_seq);
-        q->counters.accepted++;
-        if (!c->sink && c->first_fresh_seq == 0) c->first_fresh_seq = r->ref.seq;
-        if (r->replaces) replace_settled(c, r->ref.hash, r->replaces, r->replaces_seq);
-    }
+    if (!r->carried) count_admission(c, q, r);
     no = message_new(c);
+    message_load(c, no, r, pos, size);
     struct message *m = message_at(c, no);
-    m->seq = r->ref.seq;
-    m->pos = pos;
-    m->queue = r->ref.queue;
-    m->due_ms = r->due_ms;
-    m->ttl_ms = r->ttl_ms;
-    m->key_len = (u8)r->key.n;
-    m->request_id_len = (u8)r->request_id.n;
-    m->lease_paid = !r->carried || r->state == STATE_PENDING;
-    m->entry = index_insert(&c->keys, r->ref.hash);
-    struct entry *e = entry_of(c, m);
-    e->at = no;
-    e->queue = r->ref.queue;
-    entry_move(c, e, size);
+    message_load_history(m, r->history);
     if (r->carried) {
         message_load_state(c, m, r);
         orphan_arrivals_attach(c, m->entry);
     }
     reserve_on(c, m);
-    if (r->group.n) group_join(c, no, r->group);
+    if (r->group.n && !r->refused && !(r->marks & MARK_CONFLICT)) group_join(c, no, r->group, r->marks & MARK_PARKED);
     if (m->ttl_ms) ttl_push(c, no);
-    enum state state = r->carried ? (enum state)r->state : STATE_PENDING;
-    if (state == STATE_PENDING) {
-        place_pending(c, no, false);
-        return ST_OK;
-    }
     m->when_ms = c->now.run_ms + m->lease_ms;
-    place_message(c, no, state == STATE_LEASED ? PLACE_LEASED : state == STATE_HELD ? PLACE_HELD : PLACE_DEAD, false);
+    place_as(c, no, (enum state)r->state, r->marks, false);
     return ST_OK;
 }
 
@@ -196,6 +281,7 @@ static hx_st apply_lease(struct core *c, const struct rec_lease *r, struct errbu
     struct queue *q = queue_touch(c, r->ref.queue);
     q->counters.delivered++;
     if (r->again) q->counters.redelivered++;
+    if (r->lookup) q->counters.reconciled++;
     INVARIANT(3, !c->sink || r->fence > c->fence);
     if (r->fence > c->fence) c->fence = r->fence;
     u32 no = live_find(c, &r->ref);
@@ -203,8 +289,12 @@ static hx_st apply_lease(struct core *c, const struct rec_lease *r, struct errbu
     struct message *m = message_at(c, no);
     INVARIANT(2, m->place != PLACE_LEASED);
     INVARIANT(3, r->fence > m->fence);
+    INVARIANT(11, !m->reconcile || r->lookup);
+    INVARIANT(13, !m->conflict && !m->refused);
     reserve_off(c, m);
     unplace_message(c, no);
+    m->doubt = message_doubt(m);
+    m->lookup = r->lookup;
     m->fence = r->fence;
     m->lease_ms = r->lease_ms;
     m->started = r->started;
@@ -216,6 +306,7 @@ static hx_st apply_lease(struct core *c, const struct rec_lease *r, struct errbu
                                  .fence = r->fence,
                                  .at_ms = r->at_ms,
                                  .attempt = r->started ? r->attempts : (u16)(r->attempts + 1),
+                                 .lookup = r->lookup,
                                  .consumer = r->consumer,
                              });
     m->when_ms = c->now.run_ms + r->lease_ms;
@@ -261,7 +352,8 @@ static void count_return(struct queue *q, const struct rec_return *r) {
     if (r->ended == ENDED_NACKED) q->counters.nacked++;
     if (r->ended == ENDED_EXPIRED) q->counters.leases_expired++;
     if (r->ended == ENDED_RELEASED) q->counters.released++;
-    if (r->state == STATE_DEAD) q->counters.dead_lettered++;
+    if (r->state == STATE_DEAD) q->counters.dead_lettered += 1 + r->taken;
+    if (r->state == STATE_HELD) q->counters.held++;
 }
 
 static hx_st apply_return(struct core *c, const struct rec_return *r, struct errbuf *err) {
@@ -270,6 +362,8 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, struct err
     if (no == MESSAGE_NONE) return orphan(c, "return", &r->ref, err);
     struct message *m = message_at(c, no);
     INVARIANT(4, r->fence == m->fence);
+    INVARIANT(11, !m->lookup || r->state != STATE_PENDING || r->failure_class == CLASS_ABSENT ||
+                      (r->marks & MARK_RECONCILE));
     bool given_back = r->ended == ENDED_RELEASED || r->ended == ENDED_UNDONE;
     bool attempted = !given_back && r->ended != ENDED_LAPSED;
     reserve_off(c, m);
@@ -287,10 +381,40 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, struct err
     m->unknowns = r->unknowns;
     m->crashes = r->crashes;
     m->due_ms = r->due_ms;
-    if (r->state == STATE_PENDING)
-        place_pending(c, no, given_back);
+    place_as(c, no, (enum state)r->state, r->marks, given_back);
+    reserve_on(c, m);
+    if (r->state != STATE_PENDING && c->sink) c->sink->on_outcome(c->sink->ctx, &r->ref);
+    return ST_OK;
+}
+
+static void count_decision(struct queue *q, const struct rec_decide *r) {
+    if (r->what == DECISION_REDRIVE)
+        q->counters.redriven += 1 + r->taken;
     else
-        place_message(c, no, r->state == STATE_HELD ? PLACE_HELD : PLACE_DEAD, false);
+        q->counters.resolved++;
+    if (r->what == DECISION_NEW) q->counters.conflicts_admitted++;
+    if (r->state == STATE_DEAD) q->counters.dead_lettered += 1 + r->taken;
+}
+
+static hx_st apply_decide(struct core *c, const struct rec_decide *r, struct errbuf *err) {
+    count_decision(queue_touch(c, r->ref.queue), r);
+    u32 no = live_find(c, &r->ref);
+    if (no == MESSAGE_NONE) return orphan(c, "decide", &r->ref, err);
+    struct message *m = message_at(c, no);
+    INVARIANT(12, m->place == PLACE_DEAD || m->place == PLACE_HELD || !c->sink);
+    reserve_off(c, m);
+    unplace_message(c, no);
+    history_add(
+        &m->history,
+        &(struct history_item){
+            .kind = HISTORY_DECISION, .at_ms = r->at_ms, .what = r->what, .consumer = r->by, .reason = r->note});
+    m->ended = ENDED_DECIDED;
+    m->failures = r->failures;
+    m->unknowns = r->unknowns;
+    m->crashes = r->crashes;
+    m->due_ms = r->due_ms;
+    if (r->group.n && m->group == ENTRY_NONE) group_join(c, no, r->group, false);
+    place_as(c, no, (enum state)r->state, r->marks, false);
     reserve_on(c, m);
     if (r->state != STATE_PENDING && c->sink) c->sink->on_outcome(c->sink->ctx, &r->ref);
     return ST_OK;
@@ -308,45 +432,87 @@ static hx_st apply_history(struct core *c, const char *what, const struct ref *r
 }
 
 static void count_settle(struct queue *q, const struct rec_settle *r) {
-    if (r->state == STATE_DONE) q->counters.acked++;
+    if (r->erasing) q->counters.erased++;
+    if (r->carried) return;
+    if (r->ended == ENDED_HANDED_OUT) {
+        q->counters.delivered++;
+        q->counters.handed_out++;
+    } else if (r->ended == ENDED_DECIDED) {
+        q->counters.resolved++;
+    } else if (r->state == STATE_DONE) {
+        q->counters.acked++;
+    }
     if (r->state == STATE_REJECTED) q->counters.rejected++;
     if (r->state == STATE_CANCELLED) q->counters.cancelled++;
+}
+
+/* Its record moved, or was amended. */
+static void settled_move(struct core *c, u32 entry, const struct rec_settle *r, u64 pos, u64 size) {
+    entry_move(c, index_entry(&c->keys, entry), size - kept_bytes(&r->kept));
+    index_entry(&c->keys, entry)->at = pos;
+}
+
+/* The entry it gets: the unsettled message's, or in recovery a new one. */
+static u32 settle_entry(struct core *c, const struct rec_settle *r) {
+    u32 no = live_find(c, &r->ref);
+    if (no != MESSAGE_NONE) {
+        const struct message *m = message_at(c, no);
+        u32 entry = m->entry;
+        if (r->ended == ENDED_HANDED_OUT)
+            INVARIANT(16, r->fence > m->fence && (!c->sink || m->place == PLACE_READY));
+        else
+            INVARIANT(4, r->fence == m->fence);
+        message_end(c, no);
+        return entry;
+    }
+    INVARIANT(5, !c->sink); /* live, only what is unsettled can settle */
+    u32 entry = index_insert(&c->keys, r->ref.hash);
+    index_entry(&c->keys, entry)->queue = r->ref.queue;
+    orphan_arrivals_attach(c, entry);
+    return entry;
 }
 
 static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u64 size) {
     struct queue *q = queue_touch(c, r->ref.queue);
     if (r->ref.seq >= c->next_seq) c->next_seq = r->ref.seq + 1;
     if (r->fence > c->fence) c->fence = r->fence;
-    if (!r->carried) count_settle(q, r);
+    count_settle(q, r);
+    if (r->erasing) c->erase_upto = pos;
     u32 entry = r->carried ? settled_at(c, r->ref.hash, r->from_pos, r->ref.seq) : ENTRY_NONE;
     if (entry != ENTRY_NONE) {
-        entry_move(c, index_entry(&c->keys, entry), size);
-        index_entry(&c->keys, entry)->at = pos;
+        settled_move(c, entry, r, pos, size);
         return ST_OK;
     }
-    u32 no = live_find(c, &r->ref);
-    if (no != MESSAGE_NONE) {
-        struct message *m = message_at(c, no);
-        INVARIANT(4, r->fence == m->fence);
-        entry = m->entry;
-        reserve_off(c, m);
-        unplace_message(c, no);
-        group_leave(c, no);
-        message_free(c, no);
-    } else {
-        INVARIANT(5, !c->sink); /* live, only what is unsettled can settle */
-        entry = index_insert(&c->keys, r->ref.hash);
-        index_entry(&c->keys, entry)->queue = r->ref.queue;
-        orphan_arrivals_attach(c, entry);
-    }
+    entry = settle_entry(c, r);
     struct entry *e = index_entry(&c->keys, entry);
     e->kind = ENTRY_SETTLED;
-    e->at = pos;
     e->queue = r->ref.queue;
     e->seq_low = r->ref.seq & SEQ_LOW_MASK;
     e->settled_run_ms = (u64)r->settled_run_ms & (((u64)1 << 48) - 1);
-    entry_move(c, e, size);
+    settled_move(c, entry, r, pos, size);
+    if (r->kept.is) kept_add(c, q, r->settled_run_ms, kept_bytes(&r->kept));
     window_add(c, entry);
+    if (c->sink) c->sink->on_outcome(c->sink->ctx, &r->ref);
+    return ST_OK;
+}
+
+/* Where nothing is known of the key it was forgotten with an older record that is not there any more. */
+static hx_st apply_forget(struct core *c, const struct rec_forget *r) {
+    queue_touch(c, r->ref.queue)->counters.forgotten++;
+    orphan_arrivals_drop(c, r->ref.hash);
+    if (r->from_pos) {
+        replace_settled(c, r->ref.hash, r->from_pos, r->ref.seq);
+        return ST_OK;
+    }
+    u32 no = live_find(c, &r->ref);
+    if (no == MESSAGE_NONE) return ST_OK;
+    INVARIANT(17, message_at(c, no)->place != PLACE_LEASED || !c->sink);
+    u32 entry = message_at(c, no)->entry;
+    message_end(c, no);
+    c->live_bytes -= entry_size(index_entry(&c->keys, entry));
+    arrivals_forget(c, entry);
+    index_remove(&c->keys, entry);
+    index_release(&c->keys, entry);
     if (c->sink) c->sink->on_outcome(c->sink->ctx, &r->ref);
     return ST_OK;
 }
@@ -382,7 +548,7 @@ static hx_st apply_arrivals(struct core *c, const struct rec_arrivals *r, u64 po
 static hx_st apply_expire(struct core *c, const struct rec_expire *r) {
     struct queue *q = queue_touch(c, r->queue);
     q->counters.keys_expired += r->keys;
-    window_forget(c, q, r->upto_run_ms);
+    window_forget(c, q, r->from_run_ms, r->upto_run_ms);
     return ST_OK;
 }
 
@@ -418,6 +584,17 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
         return apply_arrivals(c, &r->arrivals, pos);
     case REC_EXPIRE:
         return apply_expire(c, &r->expire);
+    case REC_DECIDE:
+        return apply_decide(c, &r->decide, err);
+    case REC_FORGET:
+        return apply_forget(c, &r->forget);
+    case REC_WINDOW:
+        return apply_window(c, &r->window);
+    case REC_COUNTS:
+        return apply_counts(c, &r->counts);
+    case REC_AUDIT:
+        audit_apply(c, &r->audit, pos, size);
+        return ST_OK;
     case REC_NONE:
     case REC_COUNT:
         break;

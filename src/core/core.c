@@ -5,10 +5,12 @@
 #define CLOCK_BUSY_MS 1000  /* how often the clocks are written down while there is other work ... */
 #define CLOCK_IDLE_MS 10000 /* ... and while there is none */
 #define EXPIRY_MS     1000
+#define AUDIT_KEEP_MS ((i64)90 * 24 * 3600 * 1000)
 
 struct core *core_new(const struct core_options *options) {
     struct core *c = mem_zalloc(sizeof *c);
     c->options = *options;
+    if (c->options.audit_keep_ms == 0) c->options.audit_keep_ms = AUDIT_KEEP_MS;
     rng_seed(&c->rng, options->seed);
     index_init(&c->keys);
     index_init(&c->groups);
@@ -40,7 +42,10 @@ void core_free(struct core *c) {
         if (!q) continue;
         free_messages(c, q);
         mem_free((void *)(uintptr_t)q->name.p);
+        mem_free((void *)(uintptr_t)q->config.p);
         mem_free(q->buckets);
+        mem_free(q->forgotten);
+        mem_free(q->kept);
         mem_free(q);
     }
     free_groups(c);
@@ -57,6 +62,7 @@ void core_free(struct core *c) {
     mem_free(c->ttls.at);
     mem_free(c->reaping);
     history_free(&c->scratch);
+    audit_free(c);
     index_free(&c->keys);
     index_free(&c->groups);
     arrivals_free(c);
@@ -127,9 +133,23 @@ hx_st core_start(struct core *c, const struct core_sink *sink, i64 wall_ms, stru
     return ST_OK;
 }
 
+/* Counts that no record implies. Losing the last second's in a crash is allowed. */
+static void write_counts(struct core *c) {
+    if (!c->uncounted) return;
+    c->uncounted = false;
+    for (u32 id = 1; id <= c->queue_count; id++) {
+        const struct queue *q = queue_at(c, (u16)id);
+        static const struct counters none;
+        if (memcmp(&q->uncounted, &none, sizeof none) == 0) continue;
+        struct record r = {.type = REC_COUNTS, .counts = {.queue = (u16)id, .add = q->uncounted}};
+        core_emit(c, &r);
+    }
+}
+
 void core_stop(struct core *c, struct core_now now) {
     c->now = now;
     tally_write_due(c, TALLIES_MAX, true);
+    write_counts(c);
     write_clock(c, false);
 }
 
@@ -140,32 +160,13 @@ void core_carry_end(struct core *c, struct core_now now) {
 
 /* ---- time */
 
-struct record return_record(const struct core *c, const struct message *m, enum ended ended) {
-    struct record r = {.type = REC_RETURN};
-    r.ret = (struct rec_return){
-        .ref = message_ref(c, m),
-        .fence = m->fence,
-        .at_ms = c->now.wall_ms,
-        .ended = (u8)ended,
-        .state = STATE_PENDING,
-        .attempts = m->attempts,
-        .failures = m->failures,
-        .unknowns = m->unknowns,
-        .crashes = m->crashes,
-    };
-    return r;
-}
-
 /* A lease ran out. Started work may have taken effect: a crash, counted as such. A reservation is simply given back. */
 static bool decide_expiry(struct core *c, u32 no) {
     const struct message *m = message_at(c, no);
-    struct record r = return_record(c, m, m->started ? ENDED_EXPIRED : ENDED_LAPSED);
+    struct record r = {.type = REC_RETURN, .ret = return_record(c, m, m->started ? ENDED_EXPIRED : ENDED_LAPSED)};
     if (!room_for(c, c->sink->cost(record_size_max(&r)))) return false;
-    if (m->started) {
-        r.ret.failure_class = CLASS_UNKNOWN;
-        r.ret.crashes++;
-        if (r.ret.crashes >= queue_at(c, m->queue)->rules.crash_attempts) r.ret.state = STATE_DEAD;
-    }
+    i64 wait_ms; /* none: the lease was the wait */
+    if (m->started) ending_decide(c, m, &r.ret, CLASS_UNKNOWN, 0, &wait_ms);
     core_emit(c, &r);
     struct message *after = message_at(c, no);
     if (after->ttl_ms && after->attempts == 0) ttl_push(c, no);
@@ -203,8 +204,12 @@ bool core_tick(struct core *c, struct core_now now, u32 budget) {
     if (now.run_ms - c->expiry_checked_run_ms >= EXPIRY_MS) {
         c->expiry_checked_run_ms = now.run_ms;
         window_decide(c);
+        kept_expire(c);
+        audit_expire(c);
+        write_counts(c);
     }
     more |= window_reap(c, budget);
+    window_sweep(c, budget);
     more |= tally_write_due(c, budget, false);
     due_clock(c);
     return more;
@@ -248,29 +253,80 @@ bool core_queue_find(const struct core *c, slice name, u16 *queue) {
     return false;
 }
 
+static struct rec_queue queue_record(const struct queue *q) {
+    struct rec_queue r = {
+        .queue = q->id,
+        .paused = q->paused,
+        .deleted = q->deleted,
+        .origin = q->origin,
+        .created_ms = q->created_ms,
+        .rules = q->rules,
+        .oldest_replay_ms = q->oldest_replay_ms,
+        .window_changed_ms = q->window_changed_ms,
+        .promise_count = (u8)q->promise_count,
+        .counters = q->counters,
+        .name = q->name,
+        .config = q->config,
+    };
+    memcpy(r.promises, q->promises, sizeof r.promises);
+    return r;
+}
+
 static void write_queue(struct core *c, const struct rec_queue *q) {
     core_emit(c, &(struct record){.type = REC_QUEUE, .queue = *q});
 }
 
-static struct rec_queue queue_record(const struct queue *q) {
-    return (struct rec_queue){
-        .queue = q->id,
-        .paused = q->paused,
-        .created_ms = q->created_ms,
-        .rules = q->rules,
-        .counters = q->counters,
-        .name = q->name,
-    };
-}
-
-bool core_queue_ensure(struct core *c, struct core_now now, slice name, const struct rules *rules, u16 *queue) {
-    if (core_queue_find(c, name, queue)) return true;
+static bool queue_make(struct core *c, slice name, const struct queue_spec *spec, u16 *queue) {
     struct record r = {.type = REC_QUEUE};
-    r.queue = (struct rec_queue){.created_ms = now.wall_ms, .rules = *rules, .name = name};
+    r.queue = (struct rec_queue){
+        .created_ms = c->now.wall_ms,
+        .rules = spec->rules,
+        .origin = (u8)spec->origin,
+        .name = name,
+        .config = spec->config,
+    };
+    window_change(NULL, c->now.run_ms, &r.queue);
     if (c->queue_count >= QUEUES_MAX || !room_for(c, c->sink->cost(record_size_max(&r)))) return false;
     r.queue.queue = *queue = (u16)(c->queue_count + 1);
     core_emit(c, &r);
     return true;
+}
+
+bool core_queue_ensure(struct core *c, struct core_now now, slice name, const struct rules *rules, u16 *queue) {
+    if (core_queue_find(c, name, queue)) return true;
+    c->now = now;
+    return queue_make(c, name, &(struct queue_spec){.rules = *rules, .origin = ORIGIN_AUTO}, queue);
+}
+
+bool core_queue_set(struct core *c, struct core_now now, slice name, const struct queue_spec *spec, u16 *queue) {
+    c->now = now;
+    CHECK(spec->config.n <= CONFIG_BYTES_MAX);
+    if (!core_queue_find(c, name, queue)) return queue_make(c, name, spec, queue);
+    const struct queue *q = queue_at(c, *queue);
+    struct record r = {.type = REC_QUEUE, .queue = queue_record(q)};
+    r.queue.rules = spec->rules;
+    r.queue.origin = (u8)spec->origin;
+    r.queue.config = spec->config;
+    window_change(q, now.run_ms, &r.queue);
+    if (r.queue.rules.window_ms != q->rules.window_ms) r.queue.window_changed_ms = now.wall_ms;
+    bool same =
+        rules_equal(&r.queue.rules, &q->rules) && r.queue.origin == q->origin && slice_eq(r.queue.config, q->config);
+    if (same) return true;
+    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return false;
+    core_emit(c, &r);
+    return true;
+}
+
+enum delete_verdict core_queue_delete(struct core *c, struct core_now now, u16 queue) {
+    c->now = now;
+    const struct queue *q = queue_at(c, queue);
+    if (q->unsettled) return DELETE_UNSETTLED;
+    struct rec_queue r = queue_record(q);
+    r.deleted = true;
+    r.paused = false;
+    r.config = SL("");
+    write_queue(c, &r);
+    return DELETE_OK;
 }
 
 void core_queue_pause(struct core *c, u16 queue, bool paused) {
@@ -289,6 +345,10 @@ u32 core_queue_count(const struct core *c) {
     return c->queue_count;
 }
 
+u64 core_next_seq(const struct core *c) {
+    return c->next_seq;
+}
+
 const struct rules *core_queue_rules(const struct core *c, u16 queue) {
     return &queue_at(c, queue)->rules;
 }
@@ -298,10 +358,22 @@ void core_queue_info(const struct core *c, struct core_now now, u16 queue, struc
     *out = (struct queue_info){
         .queue = queue,
         .name = q->name,
+        .config = q->config,
+        .origin = (enum origin)q->origin,
         .paused = q->paused,
+        .deleted = q->deleted,
+        .pressed = q->pressed,
         .created_ms = q->created_ms,
         .rules = q->rules,
+        .oldest_replay_ms = q->oldest_replay_ms,
+        .window_changed_ms = q->window_changed_ms,
+        .promised_window_ms = q->promise_count ? q->promises[0].window_ms : 0,
         .counters = q->counters,
+        .unsettled = q->unsettled,
+        .unsettled_bytes = q->unsettled_bytes,
+        .conflict_copies = q->conflict_copies,
+        .refused_copies = q->refused_copies,
+        .refused_bytes = q->refused_bytes,
         .ready = q->places[PLACE_READY].count,
         .delayed = q->places[PLACE_DELAYED].count,
         .behind = q->places[PLACE_BEHIND].count,
@@ -310,6 +382,9 @@ void core_queue_info(const struct core *c, struct core_now now, u16 queue, struc
         .dead = q->places[PLACE_DEAD].count,
         .settled_keys = q->settled_keys,
     };
+#define COUNTER_ADD(name) out->counters.name += q->uncounted.name;
+    COUNTER_LIST(COUNTER_ADD)
+#undef COUNTER_ADD
     out->counters.duplicates += q->unwritten_duplicates;
     u32 head = q->places[PLACE_READY].head;
     if (head != MESSAGE_NONE) out->oldest_ready_ms = now.run_ms - message_at(c, head)->when_ms;
@@ -356,21 +431,38 @@ void core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ah
     }
 }
 
+static void found_entry(const struct core *c, u32 no, struct found *out) {
+    const struct entry *e = index_entry(&c->keys, no);
+    *out = (struct found){.entry = no, .queue = e->queue, .size_hint = (u32)entry_size(e)};
+    out->message = e->kind == ENTRY_LIVE ? (u32)e->at : MESSAGE_NONE;
+    out->pos = e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->pos : e->at;
+    out->arrivals_pos = arrivals_pos(c, no);
+}
+
 bool core_find(const struct core *c, u64 hash, struct core_cursor *cursor, struct found *out) {
     struct index_cursor at = {.slot = cursor->slot, .phase = cursor->phase};
     u32 no;
     while ((no = index_find(&c->keys, hash, &at)) != ENTRY_NONE) {
-        const struct entry *e = index_entry(&c->keys, no);
-        if (entry_forgotten(c, e)) continue;
-        *out = (struct found){.entry = no, .queue = e->queue, .size_hint = (u32)entry_size(e)};
-        out->message = e->kind == ENTRY_LIVE ? (u32)e->at : MESSAGE_NONE;
-        out->pos = e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->pos : e->at;
-        out->arrivals_pos = arrivals_pos(c, no);
+        if (entry_forgotten(c, index_entry(&c->keys, no))) continue;
+        found_entry(c, no, out);
         break;
     }
     cursor->slot = at.slot;
     cursor->phase = at.phase;
     return no != ENTRY_NONE;
+}
+
+enum walk_verdict core_walk(const struct core *c, u16 queue, i64 since_run_ms, u32 look_at, u32 *cursor,
+                            struct found *out) {
+    for (; look_at > 0; look_at--) {
+        if (++*cursor >= c->keys.entries_top) return WALK_END;
+        const struct entry *e = index_entry(&c->keys, *cursor);
+        if (e->queue != queue || (e->kind != ENTRY_LIVE && e->kind != ENTRY_SETTLED)) continue;
+        if (entry_forgotten(c, e) || (e->kind == ENTRY_SETTLED && (i64)e->settled_run_ms < since_run_ms)) continue;
+        found_entry(c, *cursor, out);
+        return WALK_FOUND;
+    }
+    return WALK_MORE;
 }
 
 u32 core_message_find(const struct core *c, u64 hash, u64 seq) {
@@ -408,6 +500,14 @@ void core_message_view(const struct core *c, struct core_now now, u32 message, s
         .started = m->started,
         .delayed = m->place == PLACE_DELAYED,
         .behind = m->place == PLACE_BEHIND,
+        .doubt = message_doubt(m),
+        .reconcile = m->reconcile,
+        .lookup = m->lookup,
+        .parked = m->parked,
+        .takes = m->takes,
+        .taken = m->taken,
+        .conflict = m->conflict,
+        .refused = m->refused,
         .generation = m->generation,
         .lease_ms = m->lease_ms,
         .attempts = m->attempts,

@@ -25,11 +25,21 @@ struct message {
     u16 attempts, failures, unknowns, crashes;
     u16 queue;
     u8 place, ended;
-    bool started;
-    bool lease_paid;            /* the room for its next lease is reserved */
+    bool started : 1;
+    bool lease_paid : 1; /* the room for its next lease is reserved */
+    bool doubt : 1;      /* MARK_DOUBT; message_doubt() says whether there is any */
+    bool reconcile : 1;  /* MARK_RECONCILE ... */
+    bool lookup : 1;
+    bool parked : 1;
+    bool takes : 1;
+    bool conflict : 1;
+    bool taken : 1; /* dead because its group's head is; follows from that one's mark, and is not written down */
+    bool refused : 1;
     u8 key_len, request_id_len; /* for the room its settlement takes */
+    u32 payload_len;
     struct history history;
 };
+_Static_assert(sizeof(struct message) <= 128, "a message is 128 bytes: DESIGN.md budget");
 
 struct list {
     u32 head, tail;
@@ -39,6 +49,9 @@ struct list {
 struct group {
     u64 hash;
     u32 head, tail; /* messages, by seq; only the head may be handed out */
+    u32 leased;     /* the one in flight: usually the head, else the one it must wait for */
+    u32 members;    /* with the parked ones, which are not in the list */
+    bool took;      /* its head is dead and takes the others along */
     u32 entry;      /* in the groups index */
     u16 queue;
     u16 name_len;
@@ -47,26 +60,45 @@ struct group {
 
 /* Keys that settled in one stretch of running time; forgotten together. */
 struct bucket {
-    i64 number; /* settled_run / width */
+    i64 from_ms, to_ms; /* running time; buckets do not overlap, whatever the window was when they were made */
     u32 head;
     u64 keys;
+};
+
+/* Payload bytes kept with keys that settled in one stretch of running time: live until they need not be kept. */
+struct kept_stretch {
+    i64 number;
+    u64 bytes;
 };
 
 struct queue {
     u16 id;
     bool known; /* its QUEUE record was read; false only during replay */
-    bool paused;
-    bool announced; /* on_ready was called and it has been ready since */
-    slice name;     /* owned */
+    bool paused, deleted;
+    bool announced;     /* on_ready was called and it has been ready since */
+    bool pressed;       /* in memory only: after a restart the limits themselves are asked again */
+    u8 origin;          /* enum origin */
+    slice name, config; /* owned */
     i64 created_ms;
     struct rules rules;
+    i64 oldest_replay_ms, window_changed_ms;
+    struct promise promises[PROMISES_MAX];
+    u32 promise_count;
     struct counters counters;
+    struct counters uncounted; /* to be added, by a COUNTS record within a second */
     u64 unwritten_duplicates;
+    u64 unsettled, unsettled_bytes;
+    u64 conflict_copies, refused_copies, refused_bytes;
+    struct kept_stretch *kept; /* by number */
+    u32 kept_count, kept_cap;
     struct list places[PLACE_COUNT];
     u64 pos, size; /* of its QUEUE record */
     struct bucket *buckets;
     u32 bucket_count, bucket_cap;
-    i64 forgotten_run_ms; /* keys settled before this are gone */
+    struct forgotten_range {
+        i64 from_ms, upto_ms; /* keys settled from the one to before the other are gone */
+    } * forgotten;
+    u32 forgotten_count;
     u64 settled_keys;
 };
 
@@ -109,6 +141,17 @@ struct tally {
     } last[ARRIVALS_KEPT];
 };
 
+/* Where the audit records are, by number. */
+struct audit_index {
+    struct audit_item {
+        u64 number, pos;
+        i64 run_ms;
+        u32 size;
+    } * at;
+    u32 first, count, cap; /* what is kept: at[first] .. at[first + count - 1] */
+    u64 next_number;
+};
+
 struct core {
     struct core_options options;
     const struct core_sink *sink; /* NULL during replay */
@@ -144,6 +187,10 @@ struct core {
     u32 reaping_count, reaping_cap;
 
     u64 next_seq, fence;
+    u64 erase_upto; /* position of the last record that took something out */
+    struct audit_index audits;
+    bool uncounted; /* some queue has such counts */
+    u32 sweep_at;   /* entries of deleted queues are freed from here on; 0: there are none */
     u64 live_bytes, reserved_bytes;
     i64 clock_written_run_ms, expiry_checked_run_ms;
     bool wrote_since_clock;
@@ -166,9 +213,12 @@ static inline struct entry *entry_of(const struct core *c, const struct message 
 }
 struct ref message_ref(const struct core *c, const struct message *m);
 enum state message_state(const struct message *m);
-/* A lease's end as it would stand if nothing else changed: pending again, all counts as they are. */
-struct record return_record(const struct core *c, const struct message *m, enum ended ended);
+static inline bool message_doubt(const struct message *m) {
+    return m->doubt || m->ended == ENDED_EXPIRED;
+}
 void core_queue_write(struct core *c, u16 queue);
+/* A count no record implies: it is written down within a second. */
+#define COUNT(c, q, name) ((c)->uncounted = true, (q)->uncounted.name++)
 
 #define RECORD_HEAD_BYTES 16u /* what a record takes in the journal beside its body, about */
 
@@ -177,16 +227,44 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
 /* Write a record and apply it. */
 u64 core_emit(struct core *c, const struct record *r);
 
+/* ending.c: what a lease's end leads to */
+/* As it would stand if nothing else changed: pending again, for the same kind of delivery, all counts as they are. */
+struct rec_return return_record(const struct core *c, const struct message *m, enum ended ended);
+/* A failure of this class, or a crash (r->ended EXPIRED): counts it and decides what follows. *wait_ms: until it is
+ * handed out again, at least floor_ms. */
+void ending_decide(struct core *c, const struct message *m, struct rec_return *r, enum failure_class failure_class,
+                   i64 floor_ms, i64 *wait_ms);
+/* The marks of one that becomes dead or held: whether its group goes on without it, or dies with it. */
+u8 ending_marks(const struct core *c, const struct message *m, enum state state, u8 marks, u32 *taken);
+
+/* decide.c: all that will be kept of an unsettled message, as it stands; its history is not in it yet. */
+void settle_record(struct core *c, const struct message *m, const struct rec_message *base, enum state state,
+                   struct record *r);
+/* A history copied where it can be amended before the record is written. */
+struct history *scratch_history(struct core *c, slice from);
+/* Writes it, without the kept payload if there is no room for that. */
+void settle_emit(struct core *c, struct record *r);
+/* audit.c */
+void audit_apply(struct core *c, const struct rec_audit *r, u64 pos, u64 size);
+void audit_expire(struct core *c);
+void audit_carry(struct core *c, const struct rec_audit *old, u64 pos);
+void audit_free(struct core *c);
+
 /* message.c */
 u32 message_new(struct core *c);
-void message_free(struct core *c, u32 no);
 void place_message(struct core *c, u32 no, enum place place, bool front);
 void unplace_message(struct core *c, u32 no);
 /* Pending: where does it belong? Behind its group's head, delayed, or ready. */
 void place_pending(struct core *c, u32 no, bool front);
-void group_join(struct core *c, u32 no, slice name);
-bool is_behind(const struct core *c, u32 no); /* not the head of its group */
-void group_leave(struct core *c, u32 no);     /* the next head, if any, is placed */
+/* In this state with these marks; it was unplaced before. Its group moves on, waits, or goes along as they say. */
+void place_as(struct core *c, u32 no, enum state state, u8 marks, bool front);
+u8 message_marks(const struct message *m);
+/* Settled or forgotten: out of its place, its group, its queue's sums, and freed. */
+void message_end(struct core *c, u32 no);
+void group_join(struct core *c, u32 no, slice name, bool parked);
+bool is_behind(const struct core *c, u32 no); /* in a group, and not its turn */
+bool is_group_head(const struct message *m);
+u32 group_waiting(const struct core *c, const struct message *m); /* how many wait behind this head */
 void heap_push(struct core *c, struct heap *h, u32 no);
 void heap_remove(struct core *c, struct heap *h, u32 no);
 void ttl_push(struct core *c, u32 no);
@@ -201,13 +279,20 @@ bool room_for(const struct core *c, u64 bytes); /* beyond everything promised */
 
 /* window.c */
 void window_add(struct core *c, u32 entry);
-void window_forget(struct core *c, struct queue *q, i64 upto_run_ms);
+void window_forget(struct core *c, struct queue *q, i64 from_run_ms, i64 upto_run_ms);
 bool window_reap(struct core *c, u32 budget);  /* true if more is left */
 void window_decide(struct core *c);            /* writes the EXPIRE records that are due */
 void window_remove(struct core *c, u32 entry); /* replaced or forgotten before its time */
 bool entry_forgotten(const struct core *c, const struct entry *e);
-i64 window_width_ms(const struct queue *q);
 i64 window_left_ms(const struct queue *q, i64 settled_run_ms, i64 run_ms);
+void window_sweep(struct core *c, u32 budget); /* entries of deleted queues that are in no bucket */
+/* An adaptive window: a replay this old was seen. */
+void window_learn(struct core *c, struct queue *q, i64 age_ms);
+/* The rules in *r replace the queue's: completes them and the promises in *r. */
+void window_change(const struct queue *q, i64 run_ms, struct rec_queue *r);
+void kept_add(struct core *c, struct queue *q, i64 settled_run_ms, u64 bytes);
+void kept_expire(struct core *c);
+u64 kept_bytes(const struct kept *k);
 
 /* arrivals.c */
 void tally_prefetch(const struct core *c, u32 entry, bool written);

@@ -1,10 +1,12 @@
 /* History items in memory and on disk: u32 size of the whole item, u8 kind, then its fields. */
 #include "core/record.h"
 
-#define ITEM_HEAD    5u
-#define ATTEMPT_BODY (8u + 8u + 8u + 2u + 1u + 1u + 2u + 2u) /* fence at ended_at attempt ended class lens */
-#define STEP_BODY    (2u + 2u + 4u)
-#define EFFECT_BODY  2u
+#define ITEM_HEAD     5u
+#define ATTEMPT_BODY  (8u + 8u + 8u + 2u + 1u + 1u + 2u + 2u) /* fence at ended_at attempt ended class lens */
+#define STEP_BODY     (2u + 2u + 4u)
+#define EFFECT_BODY   2u
+#define DECISION_BODY (8u + 1u + 2u + 2u) /* at what lens */
+#define LOOKUP_BIT    0x80u               /* in an attempt's `ended` */
 
 size_t history_item_size(const struct history_item *item) {
     switch (item->kind) {
@@ -12,6 +14,8 @@ size_t history_item_size(const struct history_item *item) {
         return ITEM_HEAD + ATTEMPT_BODY + item->consumer.n + item->reason.n;
     case HISTORY_STEP:
         return ITEM_HEAD + STEP_BODY + item->name.n + item->content_type.n + item->result.n;
+    case HISTORY_DECISION:
+        return ITEM_HEAD + DECISION_BODY + item->consumer.n + item->reason.n;
     default:
         return ITEM_HEAD + EFFECT_BODY + item->name.n;
     }
@@ -32,7 +36,7 @@ static void item_encode(const struct history_item *item, char *p) {
         put_u64(p + 8, (u64)item->at_ms);
         put_u64(p + 16, (u64)item->ended_ms);
         put_u16(p + 24, item->attempt);
-        p[26] = (char)item->ended;
+        p[26] = (char)(item->ended | (item->lookup ? LOOKUP_BIT : 0));
         p[27] = (char)item->failure_class;
         put_u16(p + 28, (u16)item->consumer.n);
         put_u16(p + 30, (u16)item->reason.n);
@@ -43,6 +47,13 @@ static void item_encode(const struct history_item *item, char *p) {
         put_u16(p + 2, (u16)item->content_type.n);
         put_u32(p + 4, (u32)item->result.n);
         put_bytes(put_bytes(put_bytes(p + STEP_BODY, item->name), item->content_type), item->result);
+        break;
+    case HISTORY_DECISION:
+        put_u64(p, (u64)item->at_ms);
+        p[8] = (char)item->what;
+        put_u16(p + 9, (u16)item->consumer.n);
+        put_u16(p + 11, (u16)item->reason.n);
+        put_bytes(put_bytes(p + DECISION_BODY, item->consumer), item->reason);
         break;
     default:
         put_u16(p, (u16)item->name.n);
@@ -56,7 +67,8 @@ static bool decode_attempt(const char *p, size_t n, struct history_item *out) {
     out->at_ms = (i64)get_u64(p + 8);
     out->ended_ms = (i64)get_u64(p + 16);
     out->attempt = get_u16(p + 24);
-    out->ended = (u8)p[26];
+    out->ended = (u8)((u8)p[26] & ~LOOKUP_BIT);
+    out->lookup = (u8)p[26] & LOOKUP_BIT;
     out->failure_class = (u8)p[27];
     out->consumer = slice_of(p + ATTEMPT_BODY, get_u16(p + 28));
     out->reason = slice_of(p + ATTEMPT_BODY + out->consumer.n, get_u16(p + 30));
@@ -78,6 +90,15 @@ static bool decode_effect(const char *p, size_t n, struct history_item *out) {
     return n == EFFECT_BODY + out->name.n;
 }
 
+static bool decode_decision(const char *p, size_t n, struct history_item *out) {
+    if (n < DECISION_BODY) return false;
+    out->at_ms = (i64)get_u64(p);
+    out->what = (u8)p[8];
+    out->consumer = slice_of(p + DECISION_BODY, get_u16(p + 9));
+    out->reason = slice_of(out->consumer.p + out->consumer.n, get_u16(p + 11));
+    return n == DECISION_BODY + out->consumer.n + out->reason.n && out->what < DECISION_COUNT;
+}
+
 bool history_next(slice h, u32 *at, struct history_item *out) {
     if (h.n - *at < ITEM_HEAD) return false;
     const char *p = h.p + *at;
@@ -94,6 +115,9 @@ bool history_next(slice h, u32 *at, struct history_item *out) {
         break;
     case HISTORY_EFFECT:
         good = decode_effect(p + ITEM_HEAD, size - ITEM_HEAD, out);
+        break;
+    case HISTORY_DECISION:
+        good = decode_decision(p + ITEM_HEAD, size - ITEM_HEAD, out);
         break;
     default:
         break;
@@ -124,21 +148,22 @@ static void splice(struct history *h, u32 at, u32 old_size, u32 new_size) {
     h->len = len;
 }
 
-static void drop_oldest_attempt(struct history *h) {
-    u32 at = 0, attempts = 0, oldest = 0, oldest_size = 0;
+static void drop_oldest(struct history *h, u8 kind, u32 kept) {
+    u32 at = 0, count = 0, oldest = 0, oldest_size = 0;
     struct history_item item;
     for (u32 from = 0; history_next(view(h), &at, &item); from = at) {
-        if (item.kind != HISTORY_ATTEMPT) continue;
-        if (attempts++ == 0) {
+        if (item.kind != kind) continue;
+        if (count++ == 0) {
             oldest = from;
             oldest_size = at - from;
         }
     }
-    if (attempts >= HISTORY_ATTEMPTS_KEPT) splice(h, oldest, oldest_size, 0);
+    if (count >= kept) splice(h, oldest, oldest_size, 0);
 }
 
 void history_add(struct history *h, const struct history_item *item) {
-    if (item->kind == HISTORY_ATTEMPT) drop_oldest_attempt(h);
+    if (item->kind == HISTORY_ATTEMPT) drop_oldest(h, HISTORY_ATTEMPT, HISTORY_ATTEMPTS_KEPT);
+    if (item->kind == HISTORY_DECISION) drop_oldest(h, HISTORY_DECISION, HISTORY_DECISIONS_KEPT);
     u32 at = h->len, size = (u32)history_item_size(item);
     splice(h, at, 0, size);
     item_encode(item, h->p + at);
@@ -168,7 +193,7 @@ void history_end(struct history *h, u64 fence, i64 ended_ms, u8 ended, u8 failur
     if (item.reason.n == 0 && reason.n == 0) { /* nothing changes its length: the common end, an ack */
         char *body = h->p + from + ITEM_HEAD;
         put_u64(body + 16, (u64)ended_ms);
-        body[26] = (char)ended;
+        body[26] = (char)(ended | (item.lookup ? LOOKUP_BIT : 0));
         body[27] = (char)failure_class;
         return;
     }
@@ -200,6 +225,26 @@ void history_remove_attempt(struct history *h, u64 fence) {
 void history_free(struct history *h) {
     mem_free(h->p);
     *h = (struct history){0};
+}
+
+static bool last_of(slice h, u8 kind, struct history_item *out) {
+    u32 at = 0;
+    bool found = false;
+    struct history_item item;
+    while (history_next(h, &at, &item)) {
+        if (item.kind != kind) continue;
+        *out = item;
+        found = true;
+    }
+    return found;
+}
+
+bool history_last_attempt(slice h, struct history_item *out) {
+    return last_of(h, HISTORY_ATTEMPT, out);
+}
+
+bool history_last_decision(slice h, struct history_item *out) {
+    return last_of(h, HISTORY_DECISION, out);
 }
 
 bool history_find_step(slice h, slice name, struct history_item *out) {

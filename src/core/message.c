@@ -23,9 +23,8 @@ u32 message_new(struct core *c) {
     return no;
 }
 
-void message_free(struct core *c, u32 no) {
+static void message_free(struct core *c, u32 no) {
     struct message *m = message_at(c, no);
-    CHECK(m->place == PLACE_COUNT);
     history_free(&m->history);
     *m = (struct message){.place = PLACE_COUNT, .next = c->message_free};
     c->message_free = no;
@@ -128,6 +127,10 @@ static struct heap *heap_of(struct core *c, enum place place) {
     return NULL;
 }
 
+static struct group *group_at(const struct core *c, u32 entry) {
+    return (struct group *)(uintptr_t)index_entry(&c->groups, entry)->at;
+}
+
 static void announce_ready(struct core *c, struct queue *q) {
     if (!c->sink || q->paused || q->announced) return;
     q->announced = true;
@@ -149,6 +152,7 @@ void place_message(struct core *c, u32 no, enum place place, bool front) {
     l->count++;
     struct heap *h = heap_of(c, place);
     if (h) heap_push(c, h, no);
+    if (place == PLACE_LEASED && m->group != ENTRY_NONE) group_at(c, m->group)->leased = no;
     if (place == PLACE_READY) {
         m->when_ms = c->now.run_ms;
         announce_ready(c, q);
@@ -171,22 +175,31 @@ void unplace_message(struct core *c, u32 no) {
     else
         l->tail = m->prev;
     l->count--;
+    if (m->place == PLACE_LEASED && m->group != ENTRY_NONE && group_at(c, m->group)->leased == no)
+        group_at(c, m->group)->leased = MESSAGE_NONE;
     m->place = PLACE_COUNT;
+    m->taken = false;
     if (l == &q->places[PLACE_READY] && l->count == 0) q->announced = false;
-}
-
-static struct group *group_at(const struct core *c, u32 entry) {
-    return (struct group *)(uintptr_t)index_entry(&c->groups, entry)->at;
 }
 
 bool is_behind(const struct core *c, u32 no) {
     const struct message *m = message_at(c, no);
-    return m->group != ENTRY_NONE && group_at(c, m->group)->head != no;
+    if (m->group == ENTRY_NONE) return false;
+    const struct group *g = group_at(c, m->group);
+    return g->head != no || (g->leased != MESSAGE_NONE && g->leased != no);
+}
+
+static bool is_taken(const struct core *c, u32 no) {
+    const struct message *m = message_at(c, no);
+    return m->group != ENTRY_NONE && group_at(c, m->group)->took && group_at(c, m->group)->head != no;
 }
 
 void place_pending(struct core *c, u32 no, bool front) {
     struct message *m = message_at(c, no);
-    if (is_behind(c, no)) {
+    if (is_taken(c, no)) {
+        place_message(c, no, PLACE_DEAD, front);
+        m->taken = true;
+    } else if (is_behind(c, no)) {
         place_message(c, no, PLACE_BEHIND, front);
     } else if (m->due_ms > c->now.delay_ms) {
         m->when_ms = m->due_ms;
@@ -196,7 +209,12 @@ void place_pending(struct core *c, u32 no, bool front) {
     }
 }
 
-/* ---- FIFO groups: only the head may be handed out, so one is in flight at most and order holds */
+/* ---- FIFO groups: only the head may be handed out, so one is in flight at most and order holds.
+ *
+ * A message that is dead or held stays in the list and blocks it, unless it was parked: then it is a member without a
+ * place, and comes back to the place its number gives it, before younger ones. If one of those is in flight just then, the
+ * head waits for it. A dead head that takes its group along makes the others dead without a record of their own: they are
+ * dead as long as their head is that. */
 
 static u64 group_hash(const struct core *c, u16 queue, slice name) {
     struct siphash_key key = c->options.hash_key;
@@ -232,18 +250,32 @@ static void group_end(struct core *c, struct group *g) {
     mem_free(g);
 }
 
+static void replace_pending(struct core *c, u32 no) {
+    unplace_message(c, no);
+    place_pending(c, no, false);
+}
+
+/* After its head changed, or what the head is: the others follow, and the head's turn may have come. */
+static void group_refresh(struct core *c, struct group *g) {
+    const struct message *head = message_at(c, g->head);
+    bool takes = g->head != MESSAGE_NONE && head->takes && head->place == PLACE_DEAD;
+    if (takes != g->took) {
+        g->took = takes;
+        for (u32 no = head->group_next; no != MESSAGE_NONE; no = message_at(c, no)->group_next)
+            if (takes ? message_at(c, no)->place == PLACE_BEHIND : message_at(c, no)->taken) replace_pending(c, no);
+    }
+    if (g->head == MESSAGE_NONE) return;
+    if (head->taken || (head->place == PLACE_BEHIND && !is_behind(c, g->head))) replace_pending(c, g->head);
+}
+
 /* By admission order, wherever in the journal it stood: a carried message comes after younger ones. */
-void group_join(struct core *c, u32 no, slice name) {
+static void group_link(struct core *c, struct group *g, u32 no) {
     struct message *m = message_at(c, no);
-    u64 hash = group_hash(c, m->queue, name);
-    struct group *g = group_find(c, m->queue, name, hash);
-    if (!g) g = group_make(c, m->queue, name, hash);
-    m->group = g->entry;
-    u32 after = g->tail;
+    u32 after = g->tail, old_head = g->head;
+    if (old_head != MESSAGE_NONE && m->seq < message_at(c, old_head)->seq) after = MESSAGE_NONE;
     while (after != MESSAGE_NONE && message_at(c, after)->seq > m->seq) after = message_at(c, after)->group_prev;
     m->group_prev = after;
     m->group_next = after == MESSAGE_NONE ? g->head : message_at(c, after)->group_next;
-    u32 old_head = g->head;
     if (m->group_prev == MESSAGE_NONE)
         g->head = no;
     else
@@ -253,17 +285,13 @@ void group_join(struct core *c, u32 no, slice name) {
     else
         message_at(c, m->group_next)->group_prev = no;
     if (old_head == MESSAGE_NONE || g->head == old_head) return;
-    struct message *was = message_at(c, old_head);
-    if (was->place != PLACE_READY && was->place != PLACE_DELAYED) return;
-    unplace_message(c, old_head);
-    place_pending(c, old_head, false);
+    const struct message *was = message_at(c, old_head);
+    if (was->place == PLACE_READY || was->place == PLACE_DELAYED) replace_pending(c, old_head);
+    group_refresh(c, g);
 }
 
-void group_leave(struct core *c, u32 no) {
+static void group_unlink(struct core *c, struct group *g, u32 no) {
     struct message *m = message_at(c, no);
-    if (m->group == ENTRY_NONE) return;
-    struct group *g = group_at(c, m->group);
-    bool was_head = g->head == no;
     if (m->group_prev != MESSAGE_NONE)
         message_at(c, m->group_prev)->group_next = m->group_next;
     else
@@ -272,15 +300,97 @@ void group_leave(struct core *c, u32 no) {
         message_at(c, m->group_next)->group_prev = m->group_prev;
     else
         g->tail = m->group_prev;
+    m->group_prev = m->group_next = MESSAGE_NONE;
+}
+
+void group_join(struct core *c, u32 no, slice name, bool parked) {
+    struct message *m = message_at(c, no);
+    u64 hash = group_hash(c, m->queue, name);
+    struct group *g = group_find(c, m->queue, name, hash);
+    if (!g) g = group_make(c, m->queue, name, hash);
+    m->group = g->entry;
+    m->parked = parked;
+    g->members++;
+    if (!parked) group_link(c, g, no);
+}
+
+static void group_leave(struct core *c, u32 no) {
+    struct message *m = message_at(c, no);
+    if (m->group == ENTRY_NONE) return;
+    struct group *g = group_at(c, m->group);
+    if (!m->parked) group_unlink(c, g, no);
     m->group = ENTRY_NONE;
-    u32 head = g->head;
-    if (head == MESSAGE_NONE) {
+    if (--g->members == 0)
         group_end(c, g);
-        return;
+    else
+        group_refresh(c, g);
+}
+
+bool is_group_head(const struct message *m) {
+    return m->group != ENTRY_NONE && !m->parked && m->group_prev == MESSAGE_NONE;
+}
+
+u32 group_waiting(const struct core *c, const struct message *m) {
+    u32 n = 0;
+    for (u32 next = m->group_next; next != MESSAGE_NONE; next = message_at(c, next)->group_next)
+        if (message_at(c, next)->place == PLACE_BEHIND || message_at(c, next)->taken) n++;
+    return n;
+}
+
+u8 message_marks(const struct message *m) {
+    return (u8)((m->doubt ? MARK_DOUBT : 0) | (m->reconcile ? MARK_RECONCILE : 0) | (m->lookup ? MARK_LOOKUP : 0) |
+                (m->parked ? MARK_PARKED : 0) | (m->takes ? MARK_TAKES : 0) | (m->conflict ? MARK_CONFLICT : 0));
+}
+
+static void park(struct core *c, u32 no, bool parked) {
+    struct message *m = message_at(c, no);
+    if (m->group == ENTRY_NONE || m->parked == parked) return;
+    m->parked = parked;
+    if (parked)
+        group_unlink(c, group_at(c, m->group), no);
+    else
+        group_link(c, group_at(c, m->group), no);
+}
+
+static void set_conflict(struct core *c, struct message *m, bool conflict) {
+    if (m->conflict == conflict) return;
+    m->conflict = conflict;
+    struct queue *q = queue_at(c, m->queue);
+    q->conflict_copies += conflict ? 1 : (u64)-1;
+}
+
+void place_as(struct core *c, u32 no, enum state state, u8 marks, bool front) {
+    struct message *m = message_at(c, no);
+    m->doubt = marks & MARK_DOUBT;
+    m->reconcile = marks & MARK_RECONCILE;
+    m->takes = marks & MARK_TAKES;
+    set_conflict(c, m, marks & MARK_CONFLICT);
+    park(c, no, marks & MARK_PARKED);
+    if (state == STATE_PENDING)
+        place_pending(c, no, front);
+    else
+        place_message(c, no,
+                      state == STATE_LEASED ? PLACE_LEASED
+                      : state == STATE_HELD ? PLACE_HELD
+                                            : PLACE_DEAD,
+                      false);
+    if (m->group != ENTRY_NONE) group_refresh(c, group_at(c, m->group));
+}
+
+void message_end(struct core *c, u32 no) {
+    struct message *m = message_at(c, no);
+    struct queue *q = queue_at(c, m->queue);
+    reserve_off(c, m);
+    unplace_message(c, no);
+    group_leave(c, no);
+    set_conflict(c, m, false);
+    q->unsettled--;
+    q->unsettled_bytes -= m->payload_len;
+    if (m->refused) {
+        q->refused_copies--;
+        q->refused_bytes -= m->payload_len;
     }
-    if (!was_head || message_at(c, head)->place != PLACE_BEHIND) return;
-    unplace_message(c, head);
-    place_pending(c, head, false);
+    message_free(c, no);
 }
 
 /* ---- P8: room paid for in advance */

@@ -6,6 +6,8 @@ static const char *const state_names[] = {STATE_LIST(NAME_CASE)};
 static const char *const ended_names[] = {ENDED_LIST(NAME_CASE)};
 static const char *const class_names[] = {CLASS_LIST(NAME_CASE)};
 static const char *const arrival_names[] = {ARRIVAL_LIST(NAME_CASE)};
+static const char *const decision_names[] = {DECISION_LIST(NAME_CASE)};
+static const char *const origin_names[] = {ORIGIN_LIST(NAME_CASE)};
 #undef NAME_CASE
 
 const char *record_name(u8 type) {
@@ -27,6 +29,22 @@ const char *arrival_text(enum arrival_kind k) {
     CHECK(k < ARRIVAL_COUNT);
     return arrival_names[k];
 }
+const char *decision_text(enum decision d) {
+    CHECK(d < DECISION_COUNT);
+    return decision_names[d];
+}
+const char *origin_text(enum origin o) {
+    CHECK(o < ORIGIN_COUNT);
+    return origin_names[o];
+}
+bool decision_parse(slice text, enum decision *out) {
+    for (u32 d = DECISION_DONE; d < DECISION_COUNT; d++) {
+        if (!slice_eq(text, slice_str(decision_names[d]))) continue;
+        *out = (enum decision)d;
+        return true;
+    }
+    return false;
+}
 bool class_parse(slice text, enum failure_class *out) {
     for (u32 c = CLASS_TRANSIENT; c < CLASS_COUNT; c++) {
         if (!slice_eq(text, slice_str(class_names[c]))) continue;
@@ -44,6 +62,7 @@ bool class_parse(slice text, enum failure_class *out) {
 struct io {
     bool writing;
     bool bad;
+    u8 version;           /* of the layout: writing, always the newest */
     char *out;            /* writing: the next byte */
     const char *in, *end; /* reading */
 };
@@ -134,47 +153,136 @@ static INLINED void io_clock(struct io *io, struct rec_clock *c) {
     io_bool(io, &c->boot);
 }
 
-static INLINED void io_queue(struct io *io, struct rec_queue *q) {
-    io_u16(io, &q->queue);
-    io_bool(io, &q->paused);
-    io_i64(io, &q->created_ms);
-    io_i64(io, &q->rules.window_ms);
-    io_u32(io, &q->rules.lease_ms);
-    io_u16(io, &q->rules.transient_attempts);
-    io_u16(io, &q->rules.unknown_attempts);
-    io_u16(io, &q->rules.crash_attempts);
-    io_u32(io, &q->rules.backoff_ms);
-    io_u32(io, &q->rules.backoff_max_ms);
-#define COUNTER_IO(name) io_u64(io, &q->counters.name);
-    COUNTER_LIST(COUNTER_IO)
-#undef COUNTER_IO
-    io_short(io, &q->name);
+/* Yes-or-no fields share a byte. A bit that this version does not have is nonsense. */
+static INLINED void io_flags(struct io *io, u8 *flags, u8 all) {
+    io_u8(io, flags);
+    if (*flags & ~all) io->bad = true;
 }
 
-static INLINED void io_message(struct io *io, struct rec_message *m) {
-    io_ref(io, &m->ref);
-    io_u64(io, &m->fingerprint);
-    io_i64(io, &m->first_seen_ms);
-    io_bool(io, &m->carried);
-    u8 timed = m->due_ms != 0 || m->ttl_ms != 0 || m->replaces != 0; /* rare: most messages save these bytes */
-    io_u8(io, &timed);
-    if (timed) {
-        io_i64(io, &m->due_ms);
-        io_i64(io, &m->ttl_ms);
-        io_u64(io, &m->replaces);
-        io_u64(io, &m->replaces_seq);
+static INLINED void io_enum(struct io *io, u8 *v, u8 count) {
+    io_u8(io, v);
+    if (*v < count) return;
+    io->bad = true;
+    *v = 0;
+}
+
+/* Of version 1; later versions go on with io_rules_more. */
+static INLINED void io_rules(struct io *io, struct rules *r) {
+    io_i64(io, &r->window_ms);
+    io_u32(io, &r->lease_ms);
+    io_u16(io, &r->transient_attempts);
+    io_u16(io, &r->unknown_attempts);
+    io_u16(io, &r->crash_attempts);
+    io_u32(io, &r->backoff_ms);
+    io_u32(io, &r->backoff_max_ms);
+}
+
+static INLINED void io_rules_more(struct io *io, struct rules *r) {
+    io_i64(io, &r->window_min_ms);
+    io_i64(io, &r->window_max_ms);
+    io_i64(io, &r->keep_payload_ms);
+    io_enum(io, &r->semantics, SEMANTICS_COUNT);
+    io_enum(io, &r->on_unknown, ON_UNKNOWN_COUNT);
+    io_enum(io, &r->on_conflict, ON_CONFLICT_COUNT);
+    io_enum(io, &r->on_dead, ON_DEAD_COUNT);
+    io_u64(io, &r->limit_pending);
+    io_u64(io, &r->limit_bytes);
+    io_i64(io, &r->limit_lag_ms);
+    io_u32(io, &r->refused_kept);
+    io_u64(io, &r->refused_bytes);
+}
+
+#define COUNTER_ONE(name) +1u
+#define COUNTERS          (0u COUNTER_LIST(COUNTER_ONE))
+_Static_assert(COUNTERS <= 64, "a record of counts has a bit for each");
+_Static_assert(sizeof(struct counters) == COUNTERS * sizeof(u64), "counters can be walked");
+
+/* Of an older record there are fewer, and the rest stays zero. */
+static INLINED void io_counters(struct io *io, struct counters *c) {
+    u8 count = io->version == 1 ? COUNTERS_V1 : COUNTERS;
+    u64 *all = &c->accepted;
+    if (io->version > 1) io_u8(io, &count);
+    if (count > COUNTERS) {
+        io->bad = true;
+        return;
     }
-    io_short(io, &m->key);
-    io_short(io, &m->group);
-    io_short(io, &m->content_type);
-    io_short(io, &m->attrs);
-    io_short(io, &m->traceparent);
-    io_short(io, &m->tracestate);
-    io_short(io, &m->request_id);
-    io_slice(io, &m->payload);
-    if (!m->carried) return;
+    for (u32 i = 0; i < count; i++) io_u64(io, &all[i]);
+}
+
+enum queue_flag { QUEUE_PAUSED = 1, QUEUE_DELETED = 2, QUEUE_FLAGS = 3 };
+
+static INLINED void io_promises(struct io *io, struct rec_queue *q) {
+    io_u8(io, &q->promise_count);
+    if (q->promise_count > PROMISES_MAX) {
+        io->bad = true;
+        q->promise_count = 0;
+    }
+    for (u32 i = 0; i < q->promise_count; i++) {
+        io_i64(io, &q->promises[i].until_run_ms);
+        io_i64(io, &q->promises[i].window_ms);
+    }
+}
+
+static INLINED void io_queue(struct io *io, struct rec_queue *q) {
+    u8 flags = (u8)((q->paused ? QUEUE_PAUSED : 0) | (q->deleted ? QUEUE_DELETED : 0));
+    io_u16(io, &q->queue);
+    io_flags(io, &flags, QUEUE_FLAGS);
+    q->paused = flags & QUEUE_PAUSED;
+    q->deleted = flags & QUEUE_DELETED;
+    io_i64(io, &q->created_ms);
+    if (io->version == 1) q->rules = rules_default(); /* what it could not say was as by default */
+    io_rules(io, &q->rules);
+    io_counters(io, &q->counters);
+    io_short(io, &q->name);
+    if (io->version == 1) return;
+    io_rules_more(io, &q->rules);
+    io_enum(io, &q->origin, ORIGIN_COUNT);
+    io_i64(io, &q->oldest_replay_ms);
+    io_i64(io, &q->window_changed_ms);
+    io_promises(io, q);
+    io_slice(io, &q->config);
+}
+
+enum message_flag {
+    MESSAGE_CARRIED = 1,
+    MESSAGE_TIMED = 2,   /* rare: most messages save these bytes */
+    MESSAGE_LINKED = 4,  /* names the message it conflicts with */
+    MESSAGE_SPECIAL = 8, /* fresh, but it begins with a state, a generation or a history of its own */
+    MESSAGE_REFUSED = 16,
+    MESSAGE_FLAGS = 31,
+};
+
+static u8 message_flags(const struct rec_message *m) {
+    u8 flags = m->carried ? MESSAGE_CARRIED : 0;
+    if (m->due_ms != 0 || m->ttl_ms != 0 || m->replaces != 0) flags |= MESSAGE_TIMED;
+    if (m->origin_seq != 0) flags |= MESSAGE_LINKED;
+    if (!m->carried && (m->state != STATE_PENDING || m->generation != 0)) flags |= MESSAGE_SPECIAL;
+    if (m->refused) flags |= MESSAGE_REFUSED;
+    return flags;
+}
+
+/* Version 1 had a byte for each of the two flags it knew. */
+static INLINED u8 io_message_flags(struct io *io, const struct rec_message *m) {
+    u8 flags = message_flags(m);
+    if (io->version > 1) {
+        io_flags(io, &flags, MESSAGE_FLAGS);
+        return flags;
+    }
+    bool carried = false;
+    u8 timed = 0;
+    io_bool(io, &carried);
+    io_u8(io, &timed);
+    return (u8)((carried ? MESSAGE_CARRIED : 0) | (timed ? MESSAGE_TIMED : 0));
+}
+
+static INLINED void io_marks(struct io *io, u8 *marks) {
+    if (io->version > 1) io_flags(io, marks, MARK_ALL);
+}
+
+static INLINED void io_message_state(struct io *io, struct rec_message *m) {
     io_u8(io, &m->state);
-    io_u8(io, &m->ended);
+    io_enum(io, &m->ended, ENDED_COUNT);
+    io_marks(io, &m->marks);
     io_bool(io, &m->started);
     io_u32(io, &m->generation);
     io_u32(io, &m->lease_ms);
@@ -184,7 +292,58 @@ static INLINED void io_message(struct io *io, struct rec_message *m) {
     io_u16(io, &m->crashes);
     io_u64(io, &m->fence);
     io_slice(io, &m->history);
-    if (m->state > STATE_DEAD || m->ended >= ENDED_COUNT || !history_valid(m->history)) io->bad = true;
+}
+
+static INLINED void io_message(struct io *io, struct rec_message *m) {
+    io_ref(io, &m->ref);
+    io_u64(io, &m->fingerprint);
+    io_i64(io, &m->first_seen_ms);
+    u8 flags = io_message_flags(io, m);
+    m->carried = flags & MESSAGE_CARRIED;
+    m->refused = flags & MESSAGE_REFUSED;
+    if (flags & MESSAGE_TIMED) {
+        io_i64(io, &m->due_ms);
+        io_i64(io, &m->ttl_ms);
+        io_u64(io, &m->replaces);
+        io_u64(io, &m->replaces_seq);
+    }
+    if (flags & MESSAGE_LINKED) {
+        io_u64(io, &m->origin_hash);
+        io_u64(io, &m->origin_seq);
+    }
+    io_short(io, &m->key);
+    io_short(io, &m->group);
+    io_short(io, &m->content_type);
+    io_short(io, &m->attrs);
+    io_short(io, &m->traceparent);
+    io_short(io, &m->tracestate);
+    io_short(io, &m->request_id);
+    io_slice(io, &m->payload);
+    if (flags & MESSAGE_CARRIED) {
+        io_message_state(io, m);
+    } else if (flags & MESSAGE_SPECIAL) {
+        io_u8(io, &m->state);
+        io_flags(io, &m->marks, MARK_ALL);
+        io_u32(io, &m->generation);
+        io_slice(io, &m->history);
+    }
+    if (m->key.n > UINT8_MAX || m->request_id.n > UINT8_MAX) io->bad = true;
+    if (m->state > STATE_DEAD || (m->history.n && !history_valid(m->history))) io->bad = true;
+}
+
+enum lease_flag { LEASE_STARTED = 1, LEASE_AGAIN = 2, LEASE_LOOKUP = 4, LEASE_FLAGS = 7 };
+
+static INLINED void io_lease_flags(struct io *io, struct rec_lease *l) {
+    if (io->version == 1) { /* a byte each, of the two there were */
+        io_bool(io, &l->started);
+        io_bool(io, &l->again);
+        return;
+    }
+    u8 flags = (u8)((l->started ? LEASE_STARTED : 0) | (l->again ? LEASE_AGAIN : 0) | (l->lookup ? LEASE_LOOKUP : 0));
+    io_flags(io, &flags, LEASE_FLAGS);
+    l->started = flags & LEASE_STARTED;
+    l->again = flags & LEASE_AGAIN;
+    l->lookup = flags & LEASE_LOOKUP;
 }
 
 static INLINED void io_lease(struct io *io, struct rec_lease *l) {
@@ -193,8 +352,7 @@ static INLINED void io_lease(struct io *io, struct rec_lease *l) {
     io_i64(io, &l->at_ms);
     io_u32(io, &l->lease_ms);
     io_u16(io, &l->attempts);
-    io_bool(io, &l->started);
-    io_bool(io, &l->again);
+    io_lease_flags(io, l);
     io_short(io, &l->consumer);
 }
 
@@ -203,15 +361,49 @@ static INLINED void io_return(struct io *io, struct rec_return *r) {
     io_u64(io, &r->fence);
     io_i64(io, &r->at_ms);
     io_i64(io, &r->due_ms);
-    io_u8(io, &r->ended);
-    io_u8(io, &r->failure_class);
-    io_u8(io, &r->state);
+    io_enum(io, &r->ended, ENDED_COUNT);
+    io_enum(io, &r->failure_class, CLASS_COUNT);
+    io_enum(io, &r->state, STATE_DEAD + 1);
+    io_marks(io, &r->marks);
+    if (r->marks & MARK_TAKES) io_u32(io, &r->taken);
     io_u16(io, &r->attempts);
     io_u16(io, &r->failures);
     io_u16(io, &r->unknowns);
     io_u16(io, &r->crashes);
     io_short(io, &r->reason);
-    if (r->ended >= ENDED_COUNT || r->failure_class >= CLASS_COUNT || r->state > STATE_DEAD) io->bad = true;
+}
+
+enum settle_flag {
+    SETTLE_BY_TOKEN = 1,
+    SETTLE_CARRIED = 2,
+    SETTLE_ERASED = 4,
+    SETTLE_ERASING = 8,
+    SETTLE_KEPT = 16,
+    SETTLE_FLAGS = 31,
+};
+
+/* Version 1 had a byte for each of the two flags it knew. */
+static INLINED u8 io_settle_flags(struct io *io, const struct rec_settle *s) {
+    u8 flags =
+        (u8)((s->by_token ? SETTLE_BY_TOKEN : 0) | (s->carried ? SETTLE_CARRIED : 0) | (s->erased ? SETTLE_ERASED : 0) |
+             (s->erasing ? SETTLE_ERASING : 0) | (s->kept.is ? SETTLE_KEPT : 0));
+    if (io->version > 1) {
+        io_flags(io, &flags, SETTLE_FLAGS);
+        return flags;
+    }
+    bool by_token = false, carried = false;
+    io_bool(io, &by_token);
+    io_bool(io, &carried);
+    return (u8)((by_token ? SETTLE_BY_TOKEN : 0) | (carried ? SETTLE_CARRIED : 0));
+}
+
+static INLINED void io_kept(struct io *io, struct kept *k) {
+    io_short(io, &k->group);
+    io_short(io, &k->content_type);
+    io_short(io, &k->attrs);
+    io_short(io, &k->traceparent);
+    io_short(io, &k->tracestate);
+    io_slice(io, &k->payload);
 }
 
 static INLINED void io_settle(struct io *io, struct rec_settle *s) {
@@ -223,8 +415,12 @@ static INLINED void io_settle(struct io *io, struct rec_settle *s) {
     io_i64(io, &s->settled_run_ms);
     io_u8(io, &s->state);
     io_u8(io, &s->ended);
-    io_bool(io, &s->by_token);
-    io_bool(io, &s->carried);
+    u8 flags = io_settle_flags(io, s);
+    s->by_token = flags & SETTLE_BY_TOKEN;
+    s->carried = flags & SETTLE_CARRIED;
+    s->erased = flags & SETTLE_ERASED;
+    s->erasing = flags & SETTLE_ERASING;
+    s->kept.is = flags & SETTLE_KEPT;
     if (s->carried) io_u64(io, &s->from_pos);
     io_u32(io, &s->generation);
     io_u16(io, &s->attempts);
@@ -237,6 +433,7 @@ static INLINED void io_settle(struct io *io, struct rec_settle *s) {
     io_short(io, &s->content_type);
     io_slice(io, &s->result);
     io_slice(io, &s->history);
+    if (s->kept.is) io_kept(io, &s->kept);
     if (s->state < STATE_DONE || s->state >= STATE_COUNT || s->ended >= ENDED_COUNT) io->bad = true;
     if (!history_valid(s->history)) io->bad = true;
 }
@@ -258,6 +455,50 @@ static INLINED void io_arrivals(struct io *io, struct rec_arrivals *a) {
         io_short(io, &a->last[i].request_id);
         if (a->last[i].kind >= ARRIVAL_COUNT) io->bad = true;
     }
+}
+
+static INLINED void io_decide(struct io *io, struct rec_decide *d) {
+    io_ref(io, &d->ref);
+    io_i64(io, &d->at_ms);
+    io_i64(io, &d->due_ms);
+    io_enum(io, &d->what, DECISION_COUNT);
+    io_enum(io, &d->state, STATE_DEAD + 1);
+    io_flags(io, &d->marks, MARK_ALL);
+    io_u32(io, &d->taken);
+    io_u16(io, &d->failures);
+    io_u16(io, &d->unknowns);
+    io_u16(io, &d->crashes);
+    io_short(io, &d->group);
+    io_short(io, &d->by);
+    io_short(io, &d->note);
+    if (d->state == STATE_LEASED) io->bad = true; /* nobody is given a lease by decree */
+}
+
+/* A bit for each counter that changes, then the changes. */
+static INLINED void io_counts(struct io *io, struct rec_counts *c) {
+    u64 *all = &c->add.accepted, present = 0;
+    for (u32 i = 0; i < COUNTERS; i++)
+        if (all[i]) present |= (u64)1 << i;
+    io_u16(io, &c->queue);
+    io_u64(io, &present);
+    if (COUNTERS < 64 && present >> COUNTERS) io->bad = true;
+    for (u32 i = 0; i < COUNTERS; i++)
+        if (present >> i & 1) io_u64(io, &all[i]);
+}
+
+static INLINED void io_audit(struct io *io, struct rec_audit *a) {
+    io_u64(io, &a->number);
+    io_i64(io, &a->at_ms);
+    io_i64(io, &a->run_ms);
+    io_u16(io, &a->queue);
+    io_short(io, &a->who);
+    io_short(io, &a->what);
+    io_short(io, &a->queue_name);
+    io_short(io, &a->key);
+    io_short(io, &a->id);
+    io_short(io, &a->why);
+    io_short(io, &a->detail);
+    if (a->number == 0) io->bad = true;
 }
 
 static INLINED void io_record(struct io *io, struct record *r) {
@@ -307,8 +548,28 @@ static INLINED void io_record(struct io *io, struct record *r) {
         break;
     case REC_EXPIRE:
         io_u16(io, &r->expire.queue);
+        if (io->version > 1) io_i64(io, &r->expire.from_run_ms);
         io_i64(io, &r->expire.upto_run_ms);
         io_u64(io, &r->expire.keys);
+        break;
+    case REC_DECIDE:
+        io_decide(io, &r->decide);
+        break;
+    case REC_FORGET:
+        io_ref(io, &r->forget.ref);
+        io_u64(io, &r->forget.from_pos);
+        break;
+    case REC_WINDOW:
+        io_u16(io, &r->window.queue);
+        io_i64(io, &r->window.at_ms);
+        io_i64(io, &r->window.window_ms);
+        io_i64(io, &r->window.oldest_replay_ms);
+        break;
+    case REC_COUNTS:
+        io_counts(io, &r->counts);
+        break;
+    case REC_AUDIT:
+        io_audit(io, &r->audit);
         break;
     case REC_NONE:
     case REC_COUNT:
@@ -317,7 +578,8 @@ static INLINED void io_record(struct io *io, struct record *r) {
 }
 
 /* Every fixed part and length prefix together stays below this; the byte strings come on top. */
-#define FIXED_MAX 320u
+#define FIXED_MAX       320u
+#define FIXED_QUEUE_MAX 640u
 
 static size_t arrivals_bytes(const struct rec_arrivals *a) {
     size_t n = 0;
@@ -328,7 +590,7 @@ static size_t arrivals_bytes(const struct rec_arrivals *a) {
 size_t record_size_max(const struct record *r) {
     switch (r->type) {
     case REC_QUEUE:
-        return FIXED_MAX + r->queue.name.n;
+        return FIXED_QUEUE_MAX + r->queue.name.n + r->queue.config.n;
     case REC_MESSAGE: {
         const struct rec_message *m = &r->message;
         return FIXED_MAX + m->key.n + m->group.n + m->content_type.n + m->attrs.n + m->traceparent.n + m->tracestate.n +
@@ -344,7 +606,17 @@ size_t record_size_max(const struct record *r) {
         return FIXED_MAX + r->effect.effect_id.n;
     case REC_SETTLE: {
         const struct rec_settle *s = &r->settle;
-        return FIXED_MAX + s->key.n + s->request_id.n + s->reason.n + s->content_type.n + s->result.n + s->history.n;
+        const struct kept *k = &s->kept;
+        size_t n = s->key.n + s->request_id.n + s->reason.n + s->content_type.n + s->result.n + s->history.n;
+        if (!k->is) return FIXED_MAX + n;
+        return FIXED_MAX + n + k->group.n + k->content_type.n + k->attrs.n + k->traceparent.n + k->tracestate.n +
+               k->payload.n;
+    }
+    case REC_DECIDE:
+        return FIXED_MAX + r->decide.group.n + r->decide.by.n + r->decide.note.n;
+    case REC_AUDIT: {
+        const struct rec_audit *a = &r->audit;
+        return FIXED_MAX + a->who.n + a->what.n + a->queue_name.n + a->key.n + a->id.n + a->why.n + a->detail.n;
     }
     case REC_ARRIVALS:
         return FIXED_MAX + arrivals_bytes(&r->arrivals);
@@ -354,7 +626,7 @@ size_t record_size_max(const struct record *r) {
 }
 
 size_t record_encode(const struct record *r, char *p) {
-    struct io io = {.writing = true, .out = p};
+    struct io io = {.writing = true, .version = RECORD_VERSION, .out = p};
     io_record(&io, (struct record *)(uintptr_t)r); /* writing leaves it as it is */
     return (size_t)(io.out - p);
 }
@@ -366,6 +638,8 @@ static size_t cleared_bytes(u8 type) {
         return sizeof(struct rec_message);
     case REC_SETTLE:
         return sizeof(struct rec_settle);
+    case REC_LEASE:
+        return sizeof(struct rec_lease);
     case REC_ARRIVALS:
         return offsetof(struct rec_arrivals, last);
     default:
@@ -374,13 +648,14 @@ static size_t cleared_bytes(u8 type) {
 }
 
 hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct errbuf *err) {
+    if (version == 0) return err_set(err, ST_DAMAGED, "record type %u has no version", type);
     if (version > RECORD_VERSION)
         return err_set(err, ST_VERSION, "record type %u version %u was written by a newer hapaxd", type, version);
     if (type == REC_NONE || type >= REC_COUNT)
         return err_set(err, ST_VERSION, "record type %u is not known to this version", type);
     out->type = (enum record_type)type;
     memset((char *)out + offsetof(struct record, clock), 0, cleared_bytes(type));
-    struct io io = {.in = body.p, .end = body.p + body.n};
+    struct io io = {.in = body.p, .end = body.p + body.n, .version = version};
     io_record(&io, out);
     if (io.bad || io.in != io.end)
         return err_set(err, ST_DAMAGED, "a %s record of %zu bytes makes no sense", record_name(type), body.n);

@@ -239,6 +239,7 @@ struct rec_lease {
     u32 lease_ms;
     u16 attempts;        /* after it */
     bool started, again; /* again: not its first delivery */
+    bool lookup;         /* it only asks what became of an earlier one */
     slice consumer;
 };
 
@@ -318,7 +319,7 @@ struct rec_arrivals {
 
 struct rec_expire {
     u16 queue;
-    i64 upto_run_ms; /* keys settled before this are forgotten */
+    i64 from_run_ms, upto_run_ms; /* keys settled from the one to before the other are forgotten */
     u64 keys;
 };
 

@@ -168,7 +168,7 @@ static struct leased receive_as(u32 lease_ms, bool reserve_only) {
     enum lease_verdict verdict = core_lease(w.core, w.now, no, &w.base.message, &in, &out);
     if (verdict == LEASE_TTL_OVER) return receive_as(lease_ms, reserve_only);
     if (verdict != LEASE_OK) return l;
-    l = (struct leased){.ok = true, .fence = out.fence, .ref = v.ref, .attempt = out.attempt, .retry = out.retry};
+    l = (struct leased){.ok = true, .fence = out.fence, .ref = v.ref, .attempt = out.attempt, .retry = out.delivery == DELIVERY_RETRY};
     memcpy(l.key, w.base.message.key.p, w.base.message.key.n);
     return l;
 }

@@ -1,0 +1,99 @@
+/* The audit trail: who did what, and why. Records are numbered, kept for a time, and carried by compaction until then; what
+ * is in memory is where each one is. */
+#include "core/core_priv.h"
+
+bool core_audit(struct core *c, struct core_now now, const struct audit_in *in) {
+    c->now = now;
+    struct record r = {.type = REC_AUDIT};
+    r.audit = (struct rec_audit){
+        .number = c->audits.next_number + 1,
+        .at_ms = now.wall_ms,
+        .run_ms = now.run_ms,
+        .queue = in->queue,
+        .who = in->who,
+        .what = in->what,
+        .queue_name = in->queue_name,
+        .key = in->key,
+        .id = in->id,
+        .why = in->why,
+        .detail = in->detail,
+    };
+    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return false;
+    core_emit(c, &r);
+    return true;
+}
+
+void core_audit_keep(struct core *c, i64 keep_ms) {
+    c->options.audit_keep_ms = keep_ms;
+}
+
+/* The place of the first record with at least this number. */
+static u32 audit_lower(const struct audit_index *x, u64 number) {
+    u32 low = x->first, high = x->first + x->count;
+    while (low < high) {
+        u32 mid = low + (high - low) / 2;
+        if (x->at[mid].number < number)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+static void audit_make_room(struct audit_index *x) {
+    if (x->first + x->count < x->cap) return;
+    if (x->first > x->count) { /* most of it is what was let go */
+        memmove(x->at, x->at + x->first, x->count * sizeof *x->at);
+        x->first = 0;
+        return;
+    }
+    x->cap = x->cap ? x->cap * 2 : 64;
+    x->at = mem_realloc(x->at, x->cap * sizeof *x->at);
+}
+
+void audit_apply(struct core *c, const struct rec_audit *r, u64 pos, u64 size) {
+    struct audit_index *x = &c->audits;
+    struct audit_item item = {.number = r->number, .pos = pos, .run_ms = r->run_ms, .size = (u32)size};
+    if (r->number > x->next_number) x->next_number = r->number;
+    audit_make_room(x);
+    u32 at = audit_lower(x, r->number), end = x->first + x->count;
+    if (at < end && x->at[at].number == r->number) { /* carried */
+        c->live_bytes += size - x->at[at].size;
+        x->at[at] = item;
+        return;
+    }
+    memmove(x->at + at + 1, x->at + at, (end - at) * sizeof *x->at);
+    x->at[at] = item;
+    x->count++;
+    c->live_bytes += size;
+}
+
+void audit_expire(struct core *c) {
+    struct audit_index *x = &c->audits;
+    while (x->count && c->now.run_ms - x->at[x->first].run_ms >= c->options.audit_keep_ms) {
+        c->live_bytes -= x->at[x->first].size;
+        x->first++;
+        x->count--;
+    }
+}
+
+/* The number of the newest must not be given out again: it is carried for ever, or until a newer one is. */
+void audit_carry(struct core *c, const struct rec_audit *old, u64 pos) {
+    const struct audit_index *x = &c->audits;
+    u32 at = audit_lower(x, old->number);
+    if (at >= x->first + x->count || x->at[at].number != old->number || x->at[at].pos != pos) return;
+    core_emit(c, &(struct record){.type = REC_AUDIT, .audit = *old});
+}
+
+bool core_audit_prev(const struct core *c, u64 before, struct audit_at *out) {
+    const struct audit_index *x = &c->audits;
+    u32 end = before == 0 ? x->first + x->count : audit_lower(x, before);
+    if (end == x->first) return false;
+    const struct audit_item *item = &x->at[end - 1];
+    *out = (struct audit_at){.number = item->number, .pos = item->pos, .size_hint = item->size};
+    return true;
+}
+
+void audit_free(struct core *c) {
+    mem_free(c->audits.at);
+}

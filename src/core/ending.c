@@ -1,0 +1,73 @@
+/* What a lease's end leads to.
+ *
+ * Three ends leave the outcome unknown: a nack that says so, a started lease that ran out, and any end of a look-up that
+ * brought no answer. What follows an unknown outcome is the queue's on_unknown:
+ *
+ *   retry       handed out again to be done, up to the allowed number, then dead
+ *   reconcile   handed out again to be looked up; so it stays, counted like unknowns and crashes, until an ack or `absent`
+ *               answers, or the numbers are used up: then held
+ *   hold        held at once
+ *
+ * A message that is being looked up stays on that path whatever the rules become meanwhile: nothing is done again that may
+ * have been done (P5). */
+#include "core/core_priv.h"
+
+struct rec_return return_record(const struct core *c, const struct message *m, enum ended ended) {
+    return (struct rec_return){
+        .ref = message_ref(c, m),
+        .fence = m->fence,
+        .at_ms = c->now.wall_ms,
+        .ended = (u8)ended,
+        .state = STATE_PENDING,
+        .marks = (u8)((m->doubt ? MARK_DOUBT : 0) | (m->lookup ? MARK_RECONCILE : 0)),
+        .attempts = m->attempts,
+        .failures = m->failures,
+        .unknowns = m->unknowns,
+        .crashes = m->crashes,
+    };
+}
+
+u8 ending_marks(const struct core *c, const struct message *m, enum state state, u8 marks, u32 *taken) {
+    *taken = 0;
+    if (m->group == ENTRY_NONE) return marks;
+    u8 on_dead = queue_at(c, m->queue)->rules.on_dead;
+    if (on_dead == ON_DEAD_SKIP) return marks | MARK_PARKED;
+    if (on_dead != ON_DEAD_GROUP || state != STATE_DEAD || !is_group_head(m)) return marks;
+    *taken = group_waiting(c, m);
+    return marks | MARK_TAKES;
+}
+
+/* One more of its kind; true if that was the last one allowed. */
+static bool count_one(const struct rules *rules, struct rec_return *r, bool as_unknown, u16 *count) {
+    bool crash = r->ended == ENDED_EXPIRED;
+    u16 *counter = crash ? &r->crashes : as_unknown ? &r->unknowns : &r->failures;
+    u16 limit = crash ? rules->crash_attempts : as_unknown ? rules->unknown_attempts : rules->transient_attempts;
+    if (*counter < UINT16_MAX) ++*counter;
+    *count = *counter;
+    return *counter >= limit;
+}
+
+void ending_decide(struct core *c, const struct message *m, struct rec_return *r, enum failure_class failure_class,
+                   i64 floor_ms, i64 *wait_ms) {
+    const struct rules *rules = &queue_at(c, m->queue)->rules;
+    bool crash = r->ended == ENDED_EXPIRED, unknown = failure_class == CLASS_UNKNOWN;
+    bool lookup = m->lookup || (unknown && rules->on_unknown == ON_UNKNOWN_RECONCILE);
+    u16 count = 1;
+    *wait_ms = floor_ms;
+    r->failure_class = (u8)failure_class;
+    if (failure_class == CLASS_ABSENT) {
+        r->marks = 0; /* looked up: it did not happen */
+    } else {
+        bool last = count_one(rules, r, unknown || lookup, &count);
+        if (unknown && !crash) r->marks |= MARK_DOUBT; /* a crash leaves doubt by how the lease ended */
+        if (lookup) r->marks |= MARK_RECONCILE;
+        if (last) r->state = lookup ? STATE_HELD : STATE_DEAD;
+        if (unknown && rules->on_unknown == ON_UNKNOWN_HOLD) r->state = STATE_HELD;
+        if (failure_class == CLASS_POISON) r->state = STATE_DEAD;
+        if (!crash) *wait_ms = rules_backoff_ms(rules, count, floor_ms, &c->rng);
+    }
+    if (r->state != STATE_PENDING)
+        r->marks = ending_marks(c, m, (enum state)r->state, r->marks, &r->taken);
+    else if (*wait_ms > 0)
+        r->due_ms = c->now.delay_ms + *wait_ms;
+}

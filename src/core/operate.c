@@ -1,0 +1,254 @@
+/* Operators' decisions: held and dead work, replays, erasing, forgetting. A decision kills the token of the last lease: who
+ * decided knew more than who worked. */
+#include "core/core_priv.h"
+
+static bool waits_for_somebody(const struct message *m) {
+    return m->place == PLACE_HELD || m->place == PLACE_DEAD;
+}
+
+static slice history_of(const struct message *m) {
+    return slice_of(m->history.p, m->history.len);
+}
+
+static struct history_item decision_item(const struct core *c, enum decision what, slice by, slice note) {
+    return (struct history_item){
+        .kind = HISTORY_DECISION, .at_ms = c->now.wall_ms, .what = (u8)what, .consumer = by, .reason = note};
+}
+
+/* An unsettled message stays so: all its attempts again, unless it is to be dead. */
+static struct record decide_record(const struct core *c, const struct message *m, enum decision what, slice by,
+                                   slice note) {
+    struct record r = {.type = REC_DECIDE};
+    r.decide = (struct rec_decide){
+        .ref = message_ref(c, m),
+        .at_ms = c->now.wall_ms,
+        .what = (u8)what,
+        .state = STATE_PENDING,
+        .by = by,
+        .note = note,
+    };
+    return r;
+}
+
+/* Itself, its part of the settlement's history, and the next lease. */
+static bool decide_fits(const struct core *c, const struct record *r) {
+    u64 size = record_size_max(r);
+    return room_for(c, c->sink->cost(size) + size + lease_room(c));
+}
+
+/* ---- resolve */
+
+static enum resolve_verdict resolve_settled(struct core *c, const struct seen *seen, const struct resolve_in *in,
+                                            enum state state) {
+    const struct message *m = message_at(c, seen->at.message);
+    if (in->result.n > RESULT_BYTES_MAX) return RESOLVE_TOO_LARGE;
+    struct record r;
+    settle_record(c, m, seen->message, state, &r);
+    struct history *h = scratch_history(c, history_of(m));
+    struct history_item item = decision_item(c, in->as, in->by, in->note);
+    history_add(h, &item);
+    if (state != STATE_CANCELLED) r.settle.ended = ENDED_DECIDED;
+    r.settle.reason = state == STATE_CANCELLED ? SL("duplicate") : in->note;
+    r.settle.content_type = in->content_type;
+    r.settle.result = in->result;
+    r.settle.history = slice_of(h->p, h->len);
+    u64 said = in->result.n + in->content_type.n + r.settle.reason.n + history_item_size(&item);
+    if (said > RESULT_ALWAYS_FITS && !room_for(c, said - RESULT_ALWAYS_FITS)) return RESOLVE_FULL;
+    settle_emit(c, &r);
+    return RESOLVE_OK;
+}
+
+static enum resolve_verdict resolve_unsettled(struct core *c, const struct seen *seen, const struct resolve_in *in,
+                                              enum state *state) {
+    const struct message *m = message_at(c, seen->at.message);
+    struct record r = decide_record(c, m, in->as, in->by, in->note);
+    if (in->as == DECISION_NEW) r.decide.group = seen->message->group;
+    if (in->as == DECISION_DEAD) {
+        u8 doubt = message_doubt(m) ? MARK_DOUBT : 0;
+        r.decide.state = STATE_DEAD;
+        r.decide.marks = ending_marks(c, m, STATE_DEAD, doubt, &r.decide.taken);
+        r.decide.failures = m->failures;
+        r.decide.unknowns = m->unknowns;
+        r.decide.crashes = m->crashes;
+    }
+    if (!decide_fits(c, &r)) return RESOLVE_FULL;
+    core_emit(c, &r);
+    *state = (enum state)r.decide.state;
+    return RESOLVE_OK;
+}
+
+static enum resolve_verdict resolvable(const struct message *m, enum decision as) {
+    bool about_conflict = as == DECISION_NEW || as == DECISION_DUPLICATE;
+    if (!waits_for_somebody(m)) return RESOLVE_NOT_HELD;
+    if (m->refused) return RESOLVE_REFUSED;
+    if (m->taken) return RESOLVE_TAKEN;
+    if (about_conflict && !m->conflict) return RESOLVE_NOT_CONFLICT;
+    return !about_conflict && m->conflict ? RESOLVE_CONFLICT : RESOLVE_OK;
+}
+
+enum resolve_verdict core_resolve(struct core *c, struct core_now now, const struct seen *seen,
+                                  const struct resolve_in *in, enum state *state) {
+    c->now = now;
+    c->likely = seen->at.message;
+    if (seen->settle) {
+        *state = (enum state)seen->settle->state;
+        return RESOLVE_SETTLED;
+    }
+    const struct message *m = message_at(c, seen->at.message);
+    *state = message_state(m);
+    enum resolve_verdict v = resolvable(m, in->as);
+    if (v != RESOLVE_OK) return v;
+    switch (in->as) {
+    case DECISION_DONE:
+        *state = STATE_DONE;
+        break;
+    case DECISION_REJECTED:
+        *state = STATE_REJECTED;
+        break;
+    case DECISION_DUPLICATE:
+        *state = STATE_CANCELLED;
+        break;
+    default:
+        return resolve_unsettled(c, seen, in, state);
+    }
+    return resolve_settled(c, seen, in, *state);
+}
+
+/* ---- redrive */
+
+enum redrive_verdict core_redrive(struct core *c, struct core_now now, const struct ref *ref, slice by, slice note,
+                                  u32 *count) {
+    c->now = now;
+    *count = 0;
+    u32 no = core_message_find(c, ref->hash, ref->seq);
+    const struct message *m = no == MESSAGE_NONE ? NULL : message_at(c, no);
+    if (!m || m->place != PLACE_DEAD) {
+        COUNT(c, queue_at(c, ref->queue), no_op);
+        return REDRIVE_NO_OP;
+    }
+    if (m->taken) return REDRIVE_TAKEN;
+    if (m->refused) return REDRIVE_REFUSED;
+    struct record r = decide_record(c, m, DECISION_REDRIVE, by, note);
+    if (message_doubt(m)) r.decide.marks = MARK_DOUBT | MARK_RECONCILE;
+    if (m->takes && is_group_head(m)) r.decide.taken = group_waiting(c, m);
+    if (!decide_fits(c, &r)) return REDRIVE_FULL;
+    c->likely = no;
+    core_emit(c, &r);
+    *count = 1 + r.decide.taken;
+    return REDRIVE_OK;
+}
+
+/* ---- purge */
+
+/* Whatever would let others out goes last: the ready before those behind them, a dead head before those it took along
+ * (which follow it in their list). */
+u32 core_purge_next(const struct core *c, u16 queue, u64 before_seq) {
+    static const u8 order[] = {PLACE_BEHIND, PLACE_DELAYED, PLACE_HELD, PLACE_DEAD, PLACE_READY};
+    const struct queue *q = queue_at(c, queue);
+    for (u32 i = 0; i < sizeof order; i++) {
+        bool backwards = order[i] == PLACE_DEAD;
+        u32 no = backwards ? q->places[order[i]].tail : q->places[order[i]].head;
+        while (no != MESSAGE_NONE && message_at(c, no)->seq >= before_seq)
+            no = backwards ? message_at(c, no)->prev : message_at(c, no)->next;
+        if (no != MESSAGE_NONE) return no;
+    }
+    return MESSAGE_NONE;
+}
+
+/* ---- replay */
+
+bool core_payload_kept(const struct core *c, struct core_now now, const struct rec_settle *settle) {
+    const struct rules *rules = &queue_at(c, settle->ref.queue)->rules;
+    return settle->kept.is && now.run_ms - settle->settled_run_ms < rules->keep_payload_ms;
+}
+
+enum again_verdict core_again(struct core *c, struct core_now now, const struct seen *seen, slice by, slice note,
+                              struct send_out *out) {
+    c->now = now;
+    const struct rec_settle *s = seen->settle;
+    if (!s) return AGAIN_NOT_SETTLED;
+    if (!core_payload_kept(c, now, s)) return AGAIN_PAYLOAD_GONE;
+    struct history *h = scratch_history(c, SL(""));
+    struct history_item item = decision_item(c, DECISION_REPLAY, by, note);
+    history_add(h, &item);
+    struct record r = {.type = REC_MESSAGE};
+    r.message = (struct rec_message){
+        .ref = {.hash = s->ref.hash, .seq = c->next_seq, .queue = s->ref.queue},
+        .fingerprint = s->fingerprint,
+        .first_seen_ms = now.wall_ms,
+        .replaces = seen->at.pos,
+        .replaces_seq = s->ref.seq,
+        .key = s->key,
+        .group = s->kept.group,
+        .content_type = s->kept.content_type,
+        .attrs = s->kept.attrs,
+        .traceparent = s->kept.traceparent,
+        .tracestate = s->kept.tracestate,
+        .payload = s->kept.payload,
+        .generation = s->generation + 1,
+        .history = slice_of(h->p, h->len),
+    };
+    if (!room_for(c, c->sink->cost(record_size_max(&r)) + admission_room(c, s->key.n + h->len, 0))) return AGAIN_FULL;
+    core_emit(c, &r);
+    out->ref = r.message.ref;
+    out->first_seen_ms = now.wall_ms;
+    out->duplicates = 0;
+    return AGAIN_OK;
+}
+
+/* ---- erase and forget */
+
+/* What people wrote goes, steps and reasons included; that there were attempts stays, and how they ended. */
+static struct history *bare_history(struct core *c, slice full, slice by, slice note) {
+    struct history *h = scratch_history(c, SL(""));
+    struct history_item item;
+    for (u32 at = 0; history_next(full, &at, &item);) {
+        if (item.kind != HISTORY_ATTEMPT) continue;
+        item.reason = SL("");
+        history_add(h, &item);
+    }
+    item = decision_item(c, DECISION_ERASED, by, note);
+    history_add(h, &item);
+    return h;
+}
+
+enum erase_verdict core_erase(struct core *c, struct core_now now, const struct seen *seen, slice by, slice note) {
+    c->now = now;
+    struct record r = {.type = REC_SETTLE};
+    const struct message *m = seen->settle ? NULL : message_at(c, seen->at.message);
+    if (m && m->place == PLACE_LEASED) return ERASE_LEASED;
+    if (m) {
+        c->likely = seen->at.message;
+        settle_record(c, m, seen->message, STATE_CANCELLED, &r);
+    } else {
+        if (seen->settle->erased) return ERASE_ALREADY;
+        r.settle = *seen->settle;
+        r.settle.carried = true;
+        r.settle.from_pos = seen->at.pos;
+    }
+    struct history *h = bare_history(c, m ? history_of(m) : seen->settle->history, by, note);
+    r.settle.erased = r.settle.erasing = true;
+    r.settle.kept = (struct kept){0};
+    r.settle.result = r.settle.content_type = SL("");
+    r.settle.reason = SL("erased");
+    r.settle.history = slice_of(h->p, h->len);
+    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return ERASE_FULL;
+    core_emit(c, &r);
+    return ERASE_OK;
+}
+
+u64 core_erase_upto(const struct core *c) {
+    return c->erase_upto;
+}
+
+enum forget_verdict core_forget(struct core *c, struct core_now now, const struct seen *seen) {
+    c->now = now;
+    c->likely = seen->at.message;
+    if (seen->message && message_at(c, seen->at.message)->place == PLACE_LEASED) return FORGET_LEASED;
+    struct record r = {.type = REC_FORGET};
+    r.forget.ref = seen->settle ? seen->settle->ref : seen->message->ref;
+    r.forget.from_pos = seen->settle ? seen->at.pos : 0;
+    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return FORGET_FULL;
+    core_emit(c, &r);
+    return FORGET_OK;
+}
