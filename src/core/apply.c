@@ -88,6 +88,7 @@ static void queue_delete(struct core *c, struct queue *q) {
 
 static void queue_load_window(struct core *c, struct queue *q, const struct rec_queue *r) {
     i64 before = window_left_ms(q, c->now.run_ms, 0);
+    if (c->sink && q->rules.window_ms != r->rules.window_ms) window_cut(q, c->now.run_ms);
     q->rules = r->rules;
     q->oldest_replay_ms = r->oldest_replay_ms;
     q->window_changed_ms = r->window_changed_ms;
@@ -141,22 +142,24 @@ static hx_st apply_counts(struct core *c, const struct rec_counts *r) {
 }
 
 /* The settled entry whose record is at this position. In recovery the journal may have moved its last batch, and a record
- * in it that names another one of the same batch names the old place: then the admission number tells. */
-static u32 settled_at(const struct core *c, u64 hash, u64 pos, u64 seq) {
+ * in it that names another one of the same batch names the old place: then the admission number tells, and the time of the
+ * settlement where it is known (-1: not). */
+static u32 settled_at(const struct core *c, u64 hash, u64 pos, u64 seq, i64 settled_run_ms) {
     struct index_cursor cursor = {0};
     u32 like = ENTRY_NONE;
     for (u32 no; (no = index_find(&c->keys, hash, &cursor)) != ENTRY_NONE;) {
         const struct entry *e = index_entry(&c->keys, no);
         if (e->kind != ENTRY_SETTLED || entry_forgotten(c, e)) continue;
         if (e->at == pos) return no;
-        if (e->seq_low == (seq & SEQ_LOW_MASK)) like = no;
+        bool same_time = settled_run_ms < 0 || (i64)e->settled_run_ms == settled_run_ms;
+        if (e->seq_low == (seq & SEQ_LOW_MASK) && same_time) like = no;
     }
     return c->sink ? ENTRY_NONE : like;
 }
 
 /* The same key settled long ago, and this message takes its place. */
 static void replace_settled(struct core *c, u64 hash, u64 pos, u64 seq) {
-    u32 no = settled_at(c, hash, pos, seq);
+    u32 no = settled_at(c, hash, pos, seq, -1);
     if (no == ENTRY_NONE) return;
     c->live_bytes -= entry_size(index_entry(&c->keys, no));
     arrivals_forget(c, no);
@@ -478,7 +481,7 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u
     if (r->fence > c->fence) c->fence = r->fence;
     count_settle(q, r);
     if (r->erasing) c->erase_upto = pos;
-    u32 entry = r->carried ? settled_at(c, r->ref.hash, r->from_pos, r->ref.seq) : ENTRY_NONE;
+    u32 entry = r->carried ? settled_at(c, r->ref.hash, r->from_pos, r->ref.seq, r->settled_run_ms) : ENTRY_NONE;
     if (entry != ENTRY_NONE) {
         settled_move(c, entry, r, pos, size);
         return ST_OK;

@@ -77,7 +77,6 @@ void audit_expire(struct core *c) {
     }
 }
 
-/* The number of the newest must not be given out again: it is carried for ever, or until a newer one is. */
 void audit_carry(struct core *c, const struct rec_audit *old, u64 pos) {
     const struct audit_index *x = &c->audits;
     u32 at = audit_lower(x, old->number);

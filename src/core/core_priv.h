@@ -279,6 +279,8 @@ bool room_for(const struct core *c, u64 bytes); /* beyond everything promised */
 
 /* window.c */
 void window_add(struct core *c, u32 entry);
+/* The window changes: keys that settle from now on get buckets of their own. Not in recovery, where later ones may be known. */
+void window_cut(struct queue *q, i64 run_ms);
 void window_forget(struct core *c, struct queue *q, i64 from_run_ms, i64 upto_run_ms);
 bool window_reap(struct core *c, u32 budget);  /* true if more is left */
 void window_decide(struct core *c);            /* writes the EXPIRE records that are due */

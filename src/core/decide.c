@@ -24,10 +24,11 @@ static bool under_pressure(struct core *c, struct queue *q, size_t payload) {
     if (!r->limit_pending && !r->limit_bytes && !r->limit_lag_ms) return q->pressed = false;
     u32 head = q->places[PLACE_READY].head;
     u64 lag_ms = head == MESSAGE_NONE ? 0 : (u64)(c->now.run_ms - message_at(c, head)->when_ms);
-    u64 limit_lag_ms = (u64)r->limit_lag_ms, bytes = q->unsettled_bytes + payload;
-    bool over = (r->limit_pending && q->unsettled >= r->limit_pending) || (r->limit_bytes && bytes > r->limit_bytes) ||
-                (limit_lag_ms && lag_ms >= limit_lag_ms);
-    bool below = (!r->limit_pending || q->unsettled * 5 < r->limit_pending * 4) &&
+    u64 limit_lag_ms = (u64)r->limit_lag_ms;
+    u64 count = q->unsettled - q->refused_copies, bytes = q->unsettled_bytes - q->refused_bytes;
+    bool over = (r->limit_pending && count >= r->limit_pending) ||
+                (r->limit_bytes && bytes + payload > r->limit_bytes) || (limit_lag_ms && lag_ms >= limit_lag_ms);
+    bool below = (!r->limit_pending || count * 5 < r->limit_pending * 4) &&
                  (!r->limit_bytes || bytes * 5 < r->limit_bytes * 4) &&
                  (!limit_lag_ms || lag_ms * 5 < limit_lag_ms * 4);
     q->pressed = over || (q->pressed && !below);
@@ -468,7 +469,7 @@ static enum settle_verdict nack(struct core *c, const struct settle_in *in, cons
 
 static enum settle_verdict extend(struct core *c, const struct message *m, u32 lease_ms, struct settle_out *out) {
     out->state = STATE_LEASED;
-    if (m->place == PLACE_HELD || m->place == PLACE_DEAD) {
+    if (m->place == PLACE_HELD || m->place == PLACE_DEAD || m->place == PLACE_BEHIND) {
         out->state = message_state(m);
         return SETTLE_EXPIRED;
     }

@@ -31,7 +31,7 @@ u8 ending_marks(const struct core *c, const struct message *m, enum state state,
     *taken = 0;
     if (m->group == ENTRY_NONE) return marks;
     u8 on_dead = queue_at(c, m->queue)->rules.on_dead;
-    if (on_dead == ON_DEAD_SKIP) return marks | MARK_PARKED;
+    if (on_dead == ON_DEAD_SKIP || m->parked) return marks | MARK_PARKED;
     if (on_dead != ON_DEAD_GROUP || state != STATE_DEAD || !is_group_head(m)) return marks;
     *taken = group_waiting(c, m);
     return marks | MARK_TAKES;

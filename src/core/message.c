@@ -265,7 +265,8 @@ static void group_refresh(struct core *c, struct group *g) {
             if (takes ? message_at(c, no)->place == PLACE_BEHIND : message_at(c, no)->taken) replace_pending(c, no);
     }
     if (g->head == MESSAGE_NONE) return;
-    if (head->taken || (head->place == PLACE_BEHIND && !is_behind(c, g->head))) replace_pending(c, g->head);
+    bool behind = is_behind(c, g->head), offered = head->place == PLACE_READY || head->place == PLACE_DELAYED;
+    if (head->taken || (behind ? offered : head->place == PLACE_BEHIND)) replace_pending(c, g->head);
 }
 
 /* By admission order, wherever in the journal it stood: a carried message comes after younger ones. */

@@ -66,6 +66,9 @@ static struct bucket bucket_around(const struct queue *q, i64 run_ms, u32 at) {
     if (width < WIDTH_MIN_MS) width = WIDTH_MIN_MS;
     struct bucket b = {.from_ms = run_ms / width * width};
     b.to_ms = b.from_ms + width;
+    for (u32 i = 0; i < q->promise_count; i++) /* keys before and after such a moment have windows of their own */
+        if (q->promises[i].until_run_ms <= run_ms && q->promises[i].until_run_ms > b.from_ms)
+            b.from_ms = q->promises[i].until_run_ms;
     if (at > 0 && q->buckets[at - 1].to_ms > b.from_ms) b.from_ms = q->buckets[at - 1].to_ms;
     if (at < q->bucket_count && q->buckets[at].from_ms < b.to_ms) b.to_ms = q->buckets[at].from_ms;
     return b;
@@ -88,6 +91,12 @@ static struct bucket *bucket_for(struct queue *q, i64 run_ms) {
     q->bucket_count++;
     q->buckets[at] = b;
     return &q->buckets[at];
+}
+
+void window_cut(struct queue *q, i64 run_ms) {
+    if (q->bucket_count == 0) return;
+    struct bucket *last = &q->buckets[q->bucket_count - 1];
+    if (last->from_ms <= run_ms && last->to_ms > run_ms + 1) last->to_ms = run_ms + 1;
 }
 
 void window_add(struct core *c, u32 entry) {

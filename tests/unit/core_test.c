@@ -1,254 +1,5 @@
-/* The core on a journal of its own that lives in memory: what each verb promises, and that a restart (all records applied
- * again) or a compaction (old ones carried and dropped) changes nothing a user could see. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
-
-#include "core/core.h"
-
-struct stored {
-    u8 type, version;
-    size_t n;
-    char *body;
-};
-
-static struct world {
-    struct core *core;
-    struct core_now now;
-    struct stored records[20000];
-    u64 first, count; /* position = index + 1 */
-    struct buf scratch;
-    u64 room;
-    u32 outcomes, readies;
-    u16 queue;
-    struct buf store, arrivals_store;
-    struct record base, arrivals;
-    struct seen seen;
-} w;
-
-static void *sink_reserve(void *ctx, size_t max) {
-    (void)ctx;
-    buf_reset(&w.scratch);
-    buf_grow(&w.scratch, max);
-    return w.scratch.p;
-}
-static u64 sink_append(void *ctx, u8 type, u8 version, size_t n) {
-    (void)ctx;
-    struct stored *s = &w.records[w.count++];
-    *s = (struct stored){.type = type, .version = version, .n = n, .body = mem_alloc(n + 1)};
-    memcpy(s->body, w.scratch.p, n);
-    return w.count;
-}
-static u64 sink_room(void *ctx) {
-    (void)ctx;
-    return w.room;
-}
-static bool sink_need(void *ctx, u64 bytes) {
-    (void)ctx;
-    return w.room >= bytes;
-}
-static u64 sink_cost(size_t n) {
-    return n + 80;
-}
-static void sink_outcome(void *ctx, const struct ref *ref) {
-    (void)ctx, (void)ref;
-    w.outcomes++;
-}
-static void sink_ready(void *ctx, u16 queue) {
-    (void)ctx, (void)queue;
-    w.readies++;
-}
-
-static void start_core(void) {
-    struct core_options options = {.hash_key = {11, 22}, .seed = 5};
-    struct core_sink sink = {NULL,      sink_reserve, sink_append,  sink_room,
-                             sink_need, sink_cost,    sink_outcome, sink_ready};
-    struct errbuf err;
-    w.core = core_new(&options);
-    for (u64 i = w.first; i < w.count; i++) {
-        struct stored *s = &w.records[i];
-        hx_st st = core_replay(w.core, i + 1, s->type, s->version, slice_of(s->body, s->n), &err);
-        if (st != ST_OK) fail_msg("replay of record %llu: %s", (unsigned long long)i + 1, err.text);
-    }
-    assert_int_equal(core_start(w.core, &sink, w.now.wall_ms, &w.now, &err), ST_OK);
-}
-
-static void pass(i64 ms) {
-    w.now.wall_ms += ms;
-    w.now.run_ms += ms;
-    w.now.delay_ms += ms;
-    while (core_tick(w.core, w.now, 100)) {
-    }
-}
-
-static void restart_after(i64 down_ms) {
-    core_free(w.core);
-    w.now.wall_ms += down_ms;
-    start_core();
-}
-
-static struct seen *load(const struct found *f) {
-    struct errbuf err;
-    struct stored *s = &w.records[f->pos - 1];
-    assert_true(f->pos > w.first);
-    buf_reset(&w.store);
-    buf_add(&w.store, s->body, s->n);
-    assert_int_equal(record_decode(s->type, s->version, buf_slice(&w.store), &w.base, &err), ST_OK);
-    w.seen = (struct seen){.at = *f};
-    if (f->message)
-        w.seen.message = &w.base.message;
-    else
-        w.seen.settle = &w.base.settle;
-    if (f->arrivals_pos) {
-        s = &w.records[f->arrivals_pos - 1];
-        assert_true(f->arrivals_pos > w.first);
-        buf_reset(&w.arrivals_store);
-        buf_add(&w.arrivals_store, s->body, s->n);
-        assert_int_equal(record_decode(s->type, s->version, buf_slice(&w.arrivals_store), &w.arrivals, &err), ST_OK);
-        w.seen.arrivals = &w.arrivals.arrivals;
-    }
-    return &w.seen;
-}
-
-static struct seen *find(const char *key) {
-    struct core_cursor cursor = {0};
-    struct found f;
-    while (core_find(w.core, core_hash(w.core, w.queue, slice_str(key)), &cursor, &f)) {
-        struct seen *s = load(&f);
-        if (slice_eq(s->settle ? s->settle->key : s->message->key, slice_str(key))) return s;
-    }
-    return NULL;
-}
-
-static enum send_verdict send_full(const char *key, const char *payload, const char *group, i64 delay, i64 ttl,
-                                   struct send_out *out) {
-    struct send_in in = {
-        .queue = w.queue,
-        .hash = core_hash(w.core, w.queue, slice_str(key)),
-        .fingerprint = core_fingerprint(w.core, slice_str(payload)),
-        .key = slice_str(key),
-        .payload = slice_str(payload),
-        .group = slice_str(group ? group : ""),
-        .delay_ms = delay,
-        .ttl_ms = ttl,
-    };
-    struct send_out ignored;
-    return core_send(w.core, w.now, &in, find(key), out ? out : &ignored);
-}
-static enum send_verdict send(const char *key, const char *payload) {
-    return send_full(key, payload, NULL, 0, 0, NULL);
-}
-
-struct leased {
-    bool ok;
-    u64 fence;
-    struct ref ref;
-    u16 attempt;
-    bool retry;
-    char key[64];
-};
-
-static struct leased receive_as(u32 lease_ms, bool reserve_only) {
-    struct leased l = {0};
-    u32 no = core_next_ready(w.core, w.queue);
-    if (no == MESSAGE_NONE) return l;
-    struct message_view v;
-    core_message_view(w.core, w.now, no, &v);
-    struct core_cursor cursor = {0};
-    struct found f;
-    while (core_find(w.core, v.ref.hash, &cursor, &f) && f.message != no) {
-    }
-    load(&f);
-    struct lease_in in = {.lease_ms = lease_ms, .reserve_only = reserve_only, .consumer = SL("tester")};
-    struct lease_out out;
-    enum lease_verdict verdict = core_lease(w.core, w.now, no, &w.base.message, &in, &out);
-    if (verdict == LEASE_TTL_OVER) return receive_as(lease_ms, reserve_only);
-    if (verdict != LEASE_OK) return l;
-    l = (struct leased){.ok = true, .fence = out.fence, .ref = v.ref, .attempt = out.attempt, .retry = out.delivery == DELIVERY_RETRY};
-    memcpy(l.key, w.base.message.key.p, w.base.message.key.n);
-    return l;
-}
-static struct leased receive(void) {
-    return receive_as(30000, false);
-}
-
-static enum settle_verdict settle_as(const struct leased *l, struct settle_in in, struct settle_out *out) {
-    struct core_cursor cursor = {0};
-    struct found f;
-    struct settle_out ignored;
-    in.fence = l->fence;
-    while (core_find(w.core, l->ref.hash, &cursor, &f)) {
-        struct seen *s = load(&f);
-        if ((s->settle ? s->settle->ref.seq : s->message->ref.seq) == l->ref.seq)
-            return core_settle(w.core, w.now, &in, s, out ? out : &ignored);
-    }
-    fail_msg("nothing known of %s", l->key);
-    return SETTLE_FULL;
-}
-static enum settle_verdict ack(const struct leased *l, const char *result) {
-    return settle_as(l, (struct settle_in){.verb = VERB_ACK, .result = slice_str(result)}, NULL);
-}
-static enum settle_verdict nack(const struct leased *l, enum failure_class c) {
-    return settle_as(l, (struct settle_in){.verb = VERB_NACK, .failure_class = c, .reason = SL("because")}, NULL);
-}
-static enum settle_verdict verb(const struct leased *l, enum verb v) {
-    return settle_as(l, (struct settle_in){.verb = v}, NULL);
-}
-
-static enum state state_of(const char *key) {
-    struct seen *s = find(key);
-    assert_non_null(s);
-    if (s->settle) return (enum state)s->settle->state;
-    struct message_view v;
-    core_message_view(w.core, w.now, s->at.message, &v);
-    return v.state;
-}
-
-static int setup(void **state) {
-    (void)state;
-    memset(&w, 0, sizeof w);
-    w.now = (struct core_now){.wall_ms = 1800000000000};
-    w.room = 1u << 30;
-    start_core();
-    struct rules rules = rules_default();
-    assert_true(core_queue_ensure(w.core, w.now, SL("q"), &rules, &w.queue));
-    return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    core_free(w.core);
-    for (u64 i = 0; i < w.count; i++) mem_free(w.records[i].body);
-    buf_free(&w.scratch);
-    buf_free(&w.store);
-    buf_free(&w.arrivals_store);
-    return 0;
-}
-
-/* Carry everything up to `end` and drop it, as the broker does with the oldest segment. */
-static void compact_upto(u64 end) {
-    struct errbuf err;
-    for (u64 i = w.first; i < end; i++) {
-        struct record r, arrivals;
-        struct stored *s = &w.records[i];
-        assert_int_equal(record_decode(s->type, s->version, slice_of(s->body, s->n), &r, &err), ST_OK);
-        u64 at = r.type == REC_MESSAGE || r.type == REC_SETTLE ? core_carry_arrivals(w.core, &r, i + 1) : 0;
-        if (at) {
-            struct stored *a = &w.records[at - 1];
-            assert_int_equal(record_decode(a->type, a->version, slice_of(a->body, a->n), &arrivals, &err), ST_OK);
-        }
-        core_carry(w.core, w.now, &r, i + 1, at ? &arrivals.arrivals : NULL);
-    }
-    core_carry_end(w.core, w.now);
-    w.first = end;
-}
-static void compact(void) {
-    compact_upto(w.count);
-}
+/* What each verb of the core promises, and that a restart or a compaction changes nothing a user could see. */
+#include "unit/core_world.h"
 
 /* ---- admission */
 
@@ -411,7 +162,7 @@ static void a_lease_that_runs_out_counts_a_crash_and_three_make_it_dead(void **s
         struct leased l = receive_as(1000, false);
         assert_true(l.ok);
         assert_int_equal(l.attempt, i + 1);
-        assert_int_equal(l.retry, i > 0);
+        assert_int_equal(l.delivery, i > 0 ? DELIVERY_RETRY : DELIVERY_FIRST);
         pass(999);
         assert_int_equal(state_of("k"), STATE_LEASED);
         pass(1);
@@ -430,7 +181,7 @@ static void a_reservation_that_was_never_started_costs_nothing_when_it_runs_out(
     for (int i = 0; i < 10; i++) {
         struct leased l = receive_as(1000, true);
         assert_int_equal(l.attempt, 1);
-        assert_false(l.retry);
+        assert_int_equal(l.delivery, DELIVERY_FIRST);
         pass(1000);
     }
     struct message_view v;
@@ -467,7 +218,7 @@ static void a_released_message_comes_back_at_once_with_no_attempt_spent(void **s
     struct leased again = receive();
     assert_string_equal(again.key, l.key);
     assert_int_equal(again.attempt, 1);
-    assert_false(again.retry);
+    assert_int_equal(again.delivery, DELIVERY_FIRST);
 }
 
 static void a_lease_whose_reply_never_left_is_undone_without_an_attempt(void **state) {
@@ -986,8 +737,6 @@ static void tokens_are_told_apart_garbled_foreign_and_good(void **state) {
     core_free(c);
     buf_free(&text);
 }
-
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -1,0 +1,263 @@
+/* The core on a journal of its own that lives in memory, for its unit tests: sending, leasing and settling by key, restarts
+ * (all records applied again) and compaction (old ones carried and dropped). Included once by each program. */
+#ifndef HAPAX_TESTS_UNIT_CORE_WORLD_H
+#define HAPAX_TESTS_UNIT_CORE_WORLD_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "core/core.h"
+
+struct stored {
+    u8 type, version;
+    size_t n;
+    char *body;
+};
+
+static struct world {
+    struct core *core;
+    struct core_now now;
+    struct stored *records;
+    u64 first, count, cap; /* position = index + 1 */
+    struct buf scratch;
+    u64 room;
+    u32 outcomes, readies;
+    u16 queue;
+    struct buf store, arrivals_store;
+    struct record base, arrivals;
+    struct seen seen;
+} w;
+
+static inline void *sink_reserve(void *ctx, size_t max) {
+    (void)ctx;
+    buf_reset(&w.scratch);
+    buf_grow(&w.scratch, max);
+    return w.scratch.p;
+}
+static inline u64 sink_append(void *ctx, u8 type, u8 version, size_t n) {
+    (void)ctx;
+    if (w.count == w.cap) {
+        w.cap = w.cap ? w.cap * 2 : 1024;
+        w.records = mem_realloc(w.records, w.cap * sizeof *w.records);
+    }
+    struct stored *s = &w.records[w.count++];
+    *s = (struct stored){.type = type, .version = version, .n = n, .body = mem_alloc(n + 1)};
+    memcpy(s->body, w.scratch.p, n);
+    return w.count;
+}
+static inline u64 sink_room(void *ctx) {
+    (void)ctx;
+    return w.room;
+}
+static inline bool sink_need(void *ctx, u64 bytes) {
+    (void)ctx;
+    return w.room >= bytes;
+}
+static inline u64 sink_cost(size_t n) {
+    return n + 80;
+}
+static inline void sink_outcome(void *ctx, const struct ref *ref) {
+    (void)ctx, (void)ref;
+    w.outcomes++;
+}
+static inline void sink_ready(void *ctx, u16 queue) {
+    (void)ctx, (void)queue;
+    w.readies++;
+}
+
+static inline void start_core(void) {
+    struct core_options options = {.hash_key = {11, 22}, .seed = 5};
+    struct core_sink sink = {NULL,      sink_reserve, sink_append,  sink_room,
+                             sink_need, sink_cost,    sink_outcome, sink_ready};
+    struct errbuf err;
+    w.core = core_new(&options);
+    for (u64 i = w.first; i < w.count; i++) {
+        struct stored *s = &w.records[i];
+        hx_st st = core_replay(w.core, i + 1, s->type, s->version, slice_of(s->body, s->n), &err);
+        if (st != ST_OK) fail_msg("replay of record %llu: %s", (unsigned long long)i + 1, err.text);
+    }
+    assert_int_equal(core_start(w.core, &sink, w.now.wall_ms, &w.now, &err), ST_OK);
+}
+
+static inline void pass(i64 ms) {
+    w.now.wall_ms += ms;
+    w.now.run_ms += ms;
+    w.now.delay_ms += ms;
+    while (core_tick(w.core, w.now, 100)) {
+    }
+}
+
+static inline void restart_after(i64 down_ms) {
+    core_free(w.core);
+    w.now.wall_ms += down_ms;
+    start_core();
+}
+
+static inline struct seen *load(const struct found *f) {
+    struct errbuf err;
+    struct stored *s = &w.records[f->pos - 1];
+    assert_true(f->pos > w.first);
+    buf_reset(&w.store);
+    buf_add(&w.store, s->body, s->n);
+    assert_int_equal(record_decode(s->type, s->version, buf_slice(&w.store), &w.base, &err), ST_OK);
+    w.seen = (struct seen){.at = *f};
+    if (f->message)
+        w.seen.message = &w.base.message;
+    else
+        w.seen.settle = &w.base.settle;
+    if (f->arrivals_pos) {
+        s = &w.records[f->arrivals_pos - 1];
+        assert_true(f->arrivals_pos > w.first);
+        buf_reset(&w.arrivals_store);
+        buf_add(&w.arrivals_store, s->body, s->n);
+        assert_int_equal(record_decode(s->type, s->version, buf_slice(&w.arrivals_store), &w.arrivals, &err), ST_OK);
+        w.seen.arrivals = &w.arrivals.arrivals;
+    }
+    return &w.seen;
+}
+
+static inline struct seen *find(const char *key) {
+    struct core_cursor cursor = {0};
+    struct found f;
+    while (core_find(w.core, core_hash(w.core, w.queue, slice_str(key)), &cursor, &f)) {
+        struct seen *s = load(&f);
+        if (slice_eq(s->settle ? s->settle->key : s->message->key, slice_str(key))) return s;
+    }
+    return NULL;
+}
+
+static inline enum send_verdict send_full(const char *key, const char *payload, const char *group, i64 delay, i64 ttl,
+                                          struct send_out *out) {
+    struct send_in in = {
+        .queue = w.queue,
+        .hash = core_hash(w.core, w.queue, slice_str(key)),
+        .fingerprint = core_fingerprint(w.core, slice_str(payload)),
+        .key = slice_str(key),
+        .payload = slice_str(payload),
+        .group = slice_str(group ? group : ""),
+        .delay_ms = delay,
+        .ttl_ms = ttl,
+    };
+    struct send_out ignored;
+    return core_send(w.core, w.now, &in, find(key), out ? out : &ignored);
+}
+static inline enum send_verdict send(const char *key, const char *payload) {
+    return send_full(key, payload, NULL, 0, 0, NULL);
+}
+
+struct leased {
+    bool ok;
+    u64 fence;
+    struct ref ref;
+    u16 attempt;
+    enum delivery delivery;
+    char key[KEY_BYTES_MAX + 1];
+};
+
+static inline struct leased receive_as(u32 lease_ms, bool reserve_only) {
+    struct leased l = {0};
+    u32 no = core_next_ready(w.core, w.queue);
+    if (no == MESSAGE_NONE) return l;
+    struct message_view v;
+    core_message_view(w.core, w.now, no, &v);
+    struct core_cursor cursor = {0};
+    struct found f;
+    while (core_find(w.core, v.ref.hash, &cursor, &f) && f.message != no) {
+    }
+    load(&f);
+    struct lease_in in = {.lease_ms = lease_ms, .reserve_only = reserve_only, .consumer = SL("tester")};
+    struct lease_out out;
+    enum lease_verdict verdict = core_lease(w.core, w.now, no, &w.base.message, &in, &out);
+    if (verdict == LEASE_TTL_OVER) return receive_as(lease_ms, reserve_only);
+    if (verdict != LEASE_OK) return l;
+    l = (struct leased){.ok = true, .fence = out.fence, .ref = v.ref, .attempt = out.attempt, .delivery = out.delivery};
+    memcpy(l.key, w.base.message.key.p, w.base.message.key.n);
+    return l;
+}
+static inline struct leased receive(void) {
+    return receive_as(30000, false);
+}
+
+static inline enum settle_verdict settle_as(const struct leased *l, struct settle_in in, struct settle_out *out) {
+    struct core_cursor cursor = {0};
+    struct found f;
+    struct settle_out ignored;
+    in.fence = l->fence;
+    while (core_find(w.core, l->ref.hash, &cursor, &f)) {
+        struct seen *s = load(&f);
+        if ((s->settle ? s->settle->ref.seq : s->message->ref.seq) == l->ref.seq)
+            return core_settle(w.core, w.now, &in, s, out ? out : &ignored);
+    }
+    fail_msg("nothing known of %s", l->key);
+    return SETTLE_FULL;
+}
+static inline enum settle_verdict ack(const struct leased *l, const char *result) {
+    return settle_as(l, (struct settle_in){.verb = VERB_ACK, .result = slice_str(result)}, NULL);
+}
+static inline enum settle_verdict nack(const struct leased *l, enum failure_class c) {
+    return settle_as(l, (struct settle_in){.verb = VERB_NACK, .failure_class = c, .reason = SL("because")}, NULL);
+}
+static inline enum settle_verdict verb(const struct leased *l, enum verb v) {
+    return settle_as(l, (struct settle_in){.verb = v}, NULL);
+}
+
+static inline enum state state_of(const char *key) {
+    struct seen *s = find(key);
+    assert_non_null(s);
+    if (s->settle) return (enum state)s->settle->state;
+    struct message_view v;
+    core_message_view(w.core, w.now, s->at.message, &v);
+    return v.state;
+}
+
+static inline int setup(void **state) {
+    (void)state;
+    memset(&w, 0, sizeof w);
+    w.now = (struct core_now){.wall_ms = 1800000000000};
+    w.room = 1u << 30;
+    start_core();
+    struct rules rules = rules_default();
+    assert_true(core_queue_ensure(w.core, w.now, SL("q"), &rules, &w.queue));
+    return 0;
+}
+
+static inline int teardown(void **state) {
+    (void)state;
+    core_free(w.core);
+    for (u64 i = 0; i < w.count; i++) mem_free(w.records[i].body);
+    mem_free(w.records);
+    buf_free(&w.scratch);
+    buf_free(&w.store);
+    buf_free(&w.arrivals_store);
+    return 0;
+}
+
+/* Carry everything up to `end` and drop it, as the broker does with the oldest segment. */
+static inline void compact_upto(u64 end) {
+    struct errbuf err;
+    for (u64 i = w.first; i < end; i++) {
+        struct record r, arrivals;
+        struct stored *s = &w.records[i];
+        assert_int_equal(record_decode(s->type, s->version, slice_of(s->body, s->n), &r, &err), ST_OK);
+        u64 at = r.type == REC_MESSAGE || r.type == REC_SETTLE ? core_carry_arrivals(w.core, &r, i + 1) : 0;
+        if (at) {
+            struct stored *a = &w.records[at - 1];
+            assert_int_equal(record_decode(a->type, a->version, slice_of(a->body, a->n), &arrivals, &err), ST_OK);
+        }
+        core_carry(w.core, w.now, &r, i + 1, at ? &arrivals.arrivals : NULL);
+    }
+    core_carry_end(w.core, w.now);
+    w.first = end;
+}
+static inline void compact(void) {
+    compact_upto(w.count);
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+#endif
