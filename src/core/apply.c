@@ -186,32 +186,40 @@ static void message_load_state(struct core *c, struct message *m, const struct r
     if (r->fence > c->fence) c->fence = r->fence;
 }
 
-/* ---- recovery: arrivals that come before the record which brings their key back */
+/* ---- recovery: arrivals that come before the record which brings their key back. A key has one of these, but on queues
+ * where keys repeat several messages have the same hash: the number's low bits tell them apart, where they are known. */
+
+static u32 orphan_arrivals_find(const struct core *c, u64 hash, u64 seq) {
+    struct index_cursor cursor = {0};
+    for (u32 no; (no = index_find(&c->orphans, hash, &cursor)) != ENTRY_NONE;) {
+        const struct entry *e = index_entry(&c->orphans, no);
+        if (e->settled_run_ms == 0 || seq == 0 || e->seq_low == (seq & SEQ_LOW_MASK)) return no;
+    }
+    return ENTRY_NONE;
+}
 
 static void orphan_arrivals_keep(struct core *c, const struct ref *ref, u64 pos) {
-    struct index_cursor cursor = {0};
-    u32 no = index_find(&c->orphans, ref->hash, &cursor);
+    u32 no = orphan_arrivals_find(c, ref->hash, ref->seq);
     if (no == ENTRY_NONE) no = index_insert(&c->orphans, ref->hash);
     struct entry *e = index_entry(&c->orphans, no);
     e->at = pos;
     e->queue = ref->queue;
+    e->seq_low = ref->seq & SEQ_LOW_MASK;
+    e->settled_run_ms = ref->seq != 0; /* the low bits are known */
 }
 
-static void orphan_arrivals_drop(struct core *c, u64 hash) {
-    struct index_cursor cursor = {0};
-    u32 no = c->sink ? ENTRY_NONE : index_find(&c->orphans, hash, &cursor);
+static void orphan_arrivals_drop(struct core *c, const struct ref *ref) {
+    u32 no = c->sink ? ENTRY_NONE : orphan_arrivals_find(c, ref->hash, ref->seq);
     if (no == ENTRY_NONE) return;
     index_remove(&c->orphans, no);
     index_release(&c->orphans, no);
 }
 
-static void orphan_arrivals_attach(struct core *c, u32 entry) {
-    struct entry *e = index_entry(&c->keys, entry);
-    struct index_cursor cursor = {0};
-    u32 no = c->sink ? ENTRY_NONE : index_find(&c->orphans, e->hash, &cursor);
-    if (no == ENTRY_NONE || index_entry(&c->orphans, no)->queue != e->queue) return;
+static void orphan_arrivals_attach(struct core *c, u32 entry, const struct ref *ref) {
+    u32 no = c->sink ? ENTRY_NONE : orphan_arrivals_find(c, ref->hash, ref->seq);
+    if (no == ENTRY_NONE || index_entry(&c->orphans, no)->queue != ref->queue) return;
     arrivals_apply(c, entry, index_entry(&c->orphans, no)->at);
-    orphan_arrivals_drop(c, e->hash);
+    orphan_arrivals_drop(c, ref);
 }
 
 static void count_admission(struct core *c, struct queue *q, const struct rec_message *r) {
@@ -270,7 +278,7 @@ static hx_st apply_message(struct core *c, const struct rec_message *r, u64 pos,
     message_load_history(m, r->history);
     if (r->carried) {
         message_load_state(c, m, r);
-        orphan_arrivals_attach(c, m->entry);
+        orphan_arrivals_attach(c, m->entry, &r->ref);
     }
     reserve_on(c, m);
     if (r->group.n && !r->refused && !(r->marks & MARK_CONFLICT)) group_join(c, no, r->group, r->marks & MARK_PARKED);
@@ -471,7 +479,7 @@ static u32 settle_entry(struct core *c, const struct rec_settle *r) {
     INVARIANT(5, !c->sink); /* live, only what is unsettled can settle */
     u32 entry = index_insert(&c->keys, r->ref.hash);
     index_entry(&c->keys, entry)->queue = r->ref.queue;
-    orphan_arrivals_attach(c, entry);
+    orphan_arrivals_attach(c, entry, &r->ref);
     return entry;
 }
 
@@ -502,7 +510,7 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u
 /* Where nothing is known of the key it was forgotten with an older record that is not there any more. */
 static hx_st apply_forget(struct core *c, const struct rec_forget *r) {
     queue_touch(c, r->ref.queue)->counters.forgotten++;
-    orphan_arrivals_drop(c, r->ref.hash);
+    orphan_arrivals_drop(c, &r->ref);
     if (r->from_pos) {
         replace_settled(c, r->ref.hash, r->from_pos, r->ref.seq);
         return ST_OK;
@@ -520,7 +528,7 @@ static hx_st apply_forget(struct core *c, const struct rec_forget *r) {
     return ST_OK;
 }
 
-/* In recovery: unsettled by seq; a settled key has none in memory and is taken by its hash. */
+/* In recovery: the unsettled one of that number, else a settled one as far as its number is known. */
 static u32 known_entry(const struct core *c, const struct ref *ref) {
     if (c->sink) { /* live, the decision knows */
         const struct entry *e = index_entry(&c->keys, c->likely_entry);
@@ -528,12 +536,14 @@ static u32 known_entry(const struct core *c, const struct ref *ref) {
         return c->likely_entry;
     }
     struct index_cursor cursor = {0};
+    u32 settled = ENTRY_NONE;
     for (u32 no; (no = index_find(&c->keys, ref->hash, &cursor)) != ENTRY_NONE;) {
         const struct entry *e = index_entry(&c->keys, no);
         if (e->kind == ENTRY_LIVE && message_at(c, (u32)e->at)->seq == ref->seq) return no;
-        if (e->kind == ENTRY_SETTLED && !entry_forgotten(c, e)) return no;
+        if (e->kind != ENTRY_SETTLED || entry_forgotten(c, e)) continue;
+        if (ref->seq == 0 || e->seq_low == (ref->seq & SEQ_LOW_MASK)) settled = no;
     }
-    return ENTRY_NONE;
+    return settled;
 }
 
 static hx_st apply_arrivals(struct core *c, const struct rec_arrivals *r, u64 pos) {

@@ -42,8 +42,9 @@ static void tally_push(struct tally *t, i64 at_ms, enum arrival_kind kind, slice
     memcpy(a->request_id, request_id.p, request_id.n);
 }
 
+/* Of a settled key the low bits are all there is in memory. */
 static u64 seq_of(const struct core *c, const struct entry *e) {
-    return e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->seq : 0;
+    return e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->seq : SEQ_SETTLED | e->seq_low;
 }
 
 static struct tally *tally_make(struct core *c, u32 entry, const struct rec_arrivals *known) {
@@ -203,9 +204,10 @@ void arrivals_apply(struct core *c, u32 entry, u64 pos) {
 void arrivals_forget(struct core *c, u32 entry) {
     struct tally *t = tally_find(c, entry);
     if (t) {
-        /* The key's own count goes with it; the queue's is written with the queue's next record. */
+        /* The key's own count goes with it; the queue's is still to be written. */
         struct queue *q = queue_at(c, index_entry(&c->keys, entry)->queue);
-        q->counters.duplicates += t->fresh;
+        q->uncounted.duplicates += t->fresh;
+        c->uncounted = true;
         q->unwritten_duplicates -= t->fresh;
         tally_let_go(c, t);
     }

@@ -201,6 +201,7 @@ struct core {
 };
 
 #define SEQ_LOW_MASK 0xfffu
+#define SEQ_SETTLED  ((u64)1 << 63) /* in an ARRIVALS record: of a settled key, with the low bits of its number */
 
 static inline struct message *message_at(const struct core *c, u32 no) {
     return &c->message_chunks[no >> MESSAGE_CHUNK_BITS][no & (MESSAGE_CHUNK - 1)];

@@ -309,7 +309,7 @@ struct arrival {
 };
 #define ARRIVALS_KEPT 8u
 struct rec_arrivals {
-    struct ref ref;
+    struct ref ref; /* seq: of a settled key only bit 63 and the low 12 bits; in version 1 nothing */
     u64 total;      /* duplicates and conflicts so far, beside the first arrival */
     u64 duplicates; /* the part that counts as duplicates */
     u32 count;

@@ -187,14 +187,17 @@ static void decide_queue(struct core *c, struct queue *q) {
     if (q->rules.window_ms == WINDOW_FOREVER) return;
     struct record r = {.type = REC_EXPIRE};
     r.expire = (struct rec_expire){.queue = q->id, .from_run_ms = forever_until(q)};
+    bool any = false;
     for (u32 i = 0; i < q->bucket_count; i++) {
         const struct bucket *b = &q->buckets[i];
-        if (b->from_ms < r.expire.from_run_ms) continue;
-        if (b->to_ms + window_of(q, b->from_ms) > c->now.run_ms) break;
+        if (b->to_ms <= r.expire.from_run_ms) continue;
+        bool whole = b->from_ms >= r.expire.from_run_ms; /* else its older keys stay for ever, and it with them */
+        if (b->to_ms + window_of(q, whole ? b->from_ms : r.expire.from_run_ms) > c->now.run_ms) break;
         r.expire.upto_run_ms = b->to_ms;
-        r.expire.keys += b->keys;
+        r.expire.keys += whole ? b->keys : 0;
+        any |= whole;
     }
-    if (r.expire.upto_run_ms) core_emit(c, &r);
+    if (any) core_emit(c, &r);
 }
 
 void window_decide(struct core *c) {
