@@ -44,12 +44,17 @@ static hx_st orphan(struct core *c, const char *what, const struct ref *ref, str
                    (unsigned long long)ref->seq);
 }
 
+/* In recovery: the clock is written once a second; it was running until the last thing that names its time. */
+static void clock_reached(struct core *c, i64 run_ms) {
+    if (!c->sink && run_ms > c->now.run_ms) c->now.run_ms = run_ms;
+}
+
 static hx_st apply_clock(struct core *c, const struct rec_clock *r) {
     if (r->next_seq > c->next_seq) c->next_seq = r->next_seq;
     if (r->fence > c->fence) c->fence = r->fence;
     if (!c->sink) {
         c->now.wall_ms = r->wall_ms;
-        if (r->run_ms > c->now.run_ms) c->now.run_ms = r->run_ms;
+        clock_reached(c, r->run_ms);
         if (r->delay_ms > c->now.delay_ms) c->now.delay_ms = r->delay_ms;
     }
     c->clock_written_run_ms = r->run_ms;
@@ -487,6 +492,7 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u
     struct queue *q = queue_touch(c, r->ref.queue);
     if (r->ref.seq >= c->next_seq) c->next_seq = r->ref.seq + 1;
     if (r->fence > c->fence) c->fence = r->fence;
+    clock_reached(c, r->settled_run_ms);
     count_settle(q, r);
     if (r->erasing) c->erase_upto = pos;
     u32 entry = r->carried ? settled_at(c, r->ref.hash, r->from_pos, r->ref.seq, r->settled_run_ms) : ENTRY_NONE;
@@ -606,6 +612,7 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
     case REC_COUNTS:
         return apply_counts(c, &r->counts);
     case REC_AUDIT:
+        clock_reached(c, r->audit.run_ms);
         audit_apply(c, &r->audit, pos, size);
         return ST_OK;
     case REC_NONE:

@@ -378,9 +378,10 @@ static void purge(u64 before_seq) {
     }
 }
 
-static void do_delete(void) {
+static void do_delete(u32 n) {
     purge(UINT64_MAX);
     core_queue_delete(w.core, w.now, w.queue);
+    queue_use(n);
 }
 
 /* A restart after a crash may find the journal's last batch moved: what names a record in it names the old place. */
@@ -399,21 +400,28 @@ static void do_restart(void) {
     start_core();
 }
 
+/* The disk fills up, or there is room again. What was promised must fit all the while (P8). */
+static void do_room(void) {
+    w.metered = !w.metered;
+    w.room = w.metered ? core_reserved_bytes(w.core) + 66000 + roll(20000) : 1u << 30;
+}
+
 static void one_thing(void) {
     u32 n = (u32)roll(QUEUES);
-    queue_use(n);
+    if (one_in(15)) do_room();
+    if (!w.metered) queue_use(n);
     switch (roll(40)) {
     case 0:
         pass((i64)roll(2 * HOUR));
         break;
     case 1:
-        do_restart();
+        if (!w.metered) do_restart();
         break;
     case 2:
-        compact_upto(w.first + roll(w.count - w.first + 1));
+        if (!w.metered) compact_upto(w.first + roll(w.count - w.first + 1));
         break;
     case 3:
-        change_rules(n);
+        if (!w.metered) change_rules(n);
         break;
     case 4:
         core_queue_pause(w.core, w.queue, one_in(3));
@@ -423,7 +431,7 @@ static void one_thing(void) {
         break;
     case 6:
         if (one_in(8)) purge(core_next_seq(w.core));
-        if (one_in(8)) do_delete();
+        if (one_in(8) && !w.metered) do_delete(n);
         break;
     case 7:
     case 8:
@@ -478,9 +486,12 @@ static void replayed_equals_live_whatever_happens(void **state) {
         setup(NULL);
         rng_seed(&rng, seed);
         token_count = 0;
+        queue_use(0);
         for (u32 i = 1; i <= OPS; i++) {
             one_thing();
-            if (i % 50 == 0) check();
+            if (i % 50 != 0) continue;
+            if (w.metered) do_room();
+            check();
         }
         compact();
         check();

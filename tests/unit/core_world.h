@@ -26,6 +26,7 @@ static struct world {
     u64 first, count, cap; /* position = index + 1 */
     struct buf scratch;
     u64 room;
+    bool metered; /* appending takes from it, and more than there is must never be appended */
     u32 outcomes, readies;
     u16 queue;
     struct buf store, arrivals_store;
@@ -44,6 +45,10 @@ static inline u64 sink_append(void *ctx, u8 type, u8 version, size_t n) {
     if (w.count == w.cap) {
         w.cap = w.cap ? w.cap * 2 : 1024;
         w.records = mem_realloc(w.records, w.cap * sizeof *w.records);
+    }
+    if (w.metered) {
+        assert_true(w.room >= n + 80);
+        w.room -= n + 80;
     }
     struct stored *s = &w.records[w.count++];
     *s = (struct stored){.type = type, .version = version, .n = n, .body = mem_alloc(n + 1)};
