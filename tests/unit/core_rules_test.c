@@ -1117,7 +1117,7 @@ static void a_deleted_queue_takes_its_keys_along_and_its_name_is_free(void **sta
 static void the_audit_trail_is_kept_its_time_and_read_newest_first(void **state) {
     (void)state;
     for (int i = 0; i < 300; i++) {
-        char what[16];
+        char what[24];
         snprintf(what, sizeof what, "deed %d", i);
         struct audit_in in = {.queue = w.queue, .who = SL("ann"), .what = slice_str(what), .why = SL("because")};
         assert_true(core_audit(w.core, w.now, &in));
@@ -1135,7 +1135,7 @@ static void the_audit_trail_is_kept_its_time_and_read_newest_first(void **state)
         const struct stored *s = &w.records[at.pos - 1];
         assert_true(at.pos > w.first);
         assert_int_equal(record_decode(s->type, s->version, slice_of(s->body, s->n), &r, &err), ST_OK);
-        char what[16];
+        char what[24];
         snprintf(what, sizeof what, "deed %u", 299 - seen);
         assert_true(slice_eq(r.audit.what, slice_str(what)));
     }
