@@ -8,22 +8,14 @@
 
 #include <pthread.h>
 
-#include "base/base.h"
+#include "base/arena.h"
 #include "base/json.h"
 #include "hapax/hapax.h"
 
-/* ---- memory behind a result: freed whole */
+/* ---- memory.c: a result and all it points to is one arena */
 
-struct arena;
-struct arena *arena_new(void);
-void arena_free(struct arena *a);                 /* NULL is fine */
-void *arena_alloc(struct arena *a, size_t bytes); /* zeroed, aligned for anything */
-/* NUL-terminated copy. */
-const char *arena_string(struct arena *a, slice s);
 /* Copied with a NUL behind it, so that text can be read as a C string. */
 hx_bytes arena_bytes(struct arena *a, slice s);
-/* Take the buffer's memory over: *b is emptied, the bytes stay where they are until the arena dies. */
-slice arena_adopt(struct arena *a, struct buf *b);
 
 /* ---- url.c */
 

@@ -12,7 +12,7 @@
 #ifndef HAPAX_SIM_SIM_H
 #define HAPAX_SIM_SIM_H
 
-#include "base/base.h"
+#include "base/arena.h"
 #include "broker/broker.h"
 #include "journal/disk_sim.h"
 #include "journal/file.h"
@@ -25,14 +25,7 @@ struct tally {
 };
 extern struct tally tally;
 
-/* ---- memory that lives as long as a seed, or as one reply */
-struct arena {
-    struct arena_chunk *chunks;
-};
-void *arena_alloc(struct arena *a, size_t bytes); /* zeroed */
-slice arena_copy(struct arena *a, slice s);
 slice arena_printf(struct arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
-void arena_reset(struct arena *a);
 
 /* ---- the trace, kept only while one seed is replayed */
 void trace_open(bool to_stderr);

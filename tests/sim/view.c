@@ -1,39 +1,10 @@
-/* Replies taken apart, and the memory that takes. */
+/* Replies taken apart. */
 #include "sim.h"
 
 #include "base/json.h"
 
 #include <stdarg.h>
 #include <stdio.h>
-
-#define CHUNK_BYTES 65536u
-
-struct arena_chunk {
-    struct arena_chunk *next;
-    size_t used, cap;
-    char bytes[];
-};
-
-void *arena_alloc(struct arena *a, size_t bytes) {
-    bytes = (bytes + 15) & ~(size_t)15;
-    struct arena_chunk *c = a->chunks;
-    if (!c || c->cap - c->used < bytes) {
-        size_t cap = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
-        c = mem_alloc(sizeof *c + cap);
-        *c = (struct arena_chunk){.next = a->chunks, .cap = cap};
-        a->chunks = c;
-    }
-    void *p = c->bytes + c->used;
-    c->used += bytes;
-    memset(p, 0, bytes);
-    return p;
-}
-
-slice arena_copy(struct arena *a, slice s) {
-    char *p = arena_alloc(a, s.n + 1);
-    if (s.n) memcpy(p, s.p, s.n);
-    return slice_of(p, s.n);
-}
 
 slice arena_printf(struct arena *a, const char *fmt, ...) {
     char text[512];
@@ -43,24 +14,6 @@ slice arena_printf(struct arena *a, const char *fmt, ...) {
     va_end(args);
     CHECK(n >= 0 && (size_t)n < sizeof text);
     return arena_copy(a, slice_of(text, (size_t)n));
-}
-
-/* One ordinary chunk is kept, so that a reply's memory is not asked for again and again. */
-void arena_reset(struct arena *a) {
-    struct arena_chunk *kept = NULL;
-    while (a->chunks) {
-        struct arena_chunk *c = a->chunks;
-        a->chunks = c->next;
-        if (!kept && c->cap == CHUNK_BYTES)
-            kept = c;
-        else
-            mem_free(c);
-    }
-    if (kept) {
-        kept->next = NULL;
-        kept->used = 0;
-    }
-    a->chunks = kept;
 }
 
 static struct member *view_room(struct arena *a, struct view *v) {

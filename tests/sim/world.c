@@ -431,10 +431,8 @@ static void close_world(struct world *w) {
     journal_close(w->journal);
     disk_close(w->disk);
     for (u32 i = 0; i < CALLS_MAX; i++) buf_free(&w->late[i].bytes);
-    arena_reset(&w->arena);
-    mem_free(w->arena.chunks);
-    arena_reset(&w->scratch);
-    mem_free(w->scratch.chunks);
+    arena_clear(&w->arena);
+    arena_clear(&w->scratch);
     mem_free(w);
 }
 
