@@ -29,12 +29,12 @@ endif
 CFLAGS  := -std=c17 -g $(OPT) $(WARN) $(HARDEN) -MMD -MP
 LDFLAGS := $(OPT) $(LDHARD)
 
-ROOMS      := base core journal net broker client cli
+ROOMS      := base core config journal net broker client cli
 src         = $(wildcard src/$(1)/*.c)
 objs        = $(patsubst src/%.c,$(BUILD)/obj/%.o,$(1))
 MAINS      := src/broker/hapaxd.c src/cli/hapax.c
-SERVER_OBJ := $(call objs,$(filter-out $(MAINS),$(foreach r,base core journal net broker,$(call src,$(r)))))
-CLI_OBJ    := $(call objs,$(filter-out $(MAINS),$(foreach r,base journal cli,$(call src,$(r)))))
+SERVER_OBJ := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal net broker,$(call src,$(r)))))
+CLI_OBJ    := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal cli,$(call src,$(r)))))
 CLIENT_SRC := $(call src,client) $(call src,base)
 CLIENT_PIC := $(patsubst src/%.c,$(BUILD)/pic/%.o,$(CLIENT_SRC))
 UNIT_SRC   := $(wildcard tests/unit/*_test.c)
@@ -72,10 +72,10 @@ $(BUILD)/pic/%.o: src/%.c Makefile VERSION
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -c $< -o $@
 
 $(BUILD)/hapaxd: $(BUILD)/obj/broker/hapaxd.o $(SERVER_OBJ)
-	$(Q)$(CC) $(CFLAGS) $(LTO) $(LDFLAGS) $^ -o $@ -luv -lpthread
+	$(Q)$(CC) $(CFLAGS) $(LTO) $(LDFLAGS) $^ -o $@ -luv -lyaml -lpthread
 
 $(BUILD)/hapax: $(BUILD)/obj/cli/hapax.o $(CLI_OBJ) $(BUILD)/libhapax.a
-	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -lpthread
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -lyaml -lpthread
 
 # One relocatable object with everything but hx_* made local: a program that links the archive sees no other name.
 $(BUILD)/libhapax.a: $(CLIENT_PIC)
@@ -113,12 +113,12 @@ $(BUILD)/librooms.a: $(SERVER_OBJ)
 
 $(BUILD)/tests/%_test: tests/unit/%_test.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(BUILD)/libhapax.a $(BUILD)/librooms.a -lcmocka -luv -lpthread
+	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(BUILD)/libhapax.a $(BUILD)/librooms.a -lcmocka -luv -lyaml -lpthread
 
 # Programs the tests drive: load generators, checkers, fault injectors.
 $(BUILD)/tests/%: tests/tools/%.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(BUILD)/libhapax.a $(BUILD)/librooms.a -luv -lpthread -lm
+	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(BUILD)/libhapax.a $(BUILD)/librooms.a -luv -lyaml -lpthread -lm
 
 SIM_OBJ := $(patsubst tests/sim/%.c,$(BUILD)/obj/sim/%.o,$(wildcard tests/sim/*.c))
 $(BUILD)/obj/sim/%.o: tests/sim/%.c Makefile
@@ -126,7 +126,7 @@ $(BUILD)/obj/sim/%.o: tests/sim/%.c Makefile
 	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -c $< -o $@
 $(BUILD)/tests/sim: $(SIM_OBJ) $(BUILD)/librooms.a
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -luv -lpthread -lm
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -luv -lyaml -lpthread -lm
 
 test-tools: all $(UNIT_BIN) $(TOOL_BIN) $(if $(SIM_OBJ),$(BUILD)/tests/sim)
 

@@ -1,0 +1,226 @@
+#include "config/tree.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "config/tree_priv.h"
+
+/* ---- positions and messages */
+
+void text_position(slice text, size_t at, u32 *line, u32 *column) {
+    *line = *column = 1;
+    for (size_t i = 0; i < at && i < text.n; i++) {
+        if (text.p[i] == '\n') {
+            ++*line;
+            *column = 1;
+        } else if (((u8)text.p[i] & 0xC0) != 0x80) {
+            ++*column;
+        }
+    }
+}
+
+static bool is_text(slice s, const char *text) {
+    return slice_eq(s, slice_str(text));
+}
+
+static u32 index_of(const struct node *child) {
+    u32 i = 0;
+    for (const struct node *n = child->parent->first; n != child; n = n->next) i++;
+    return i;
+}
+
+static void path_of(const struct node *at, struct buf *out) {
+    const struct node *parent = at->parent;
+    if (!parent) return;
+    path_of(parent, out);
+    if (!at->name) {
+        if (parent->kind == NODE_SEQ) buf_printf(out, "[%u]", index_of(at));
+        return;
+    }
+    bool queue = parent->name && is_text(parent->name->text, "queues") && !parent->parent->parent;
+    if (queue) {
+        buf_reset(out);
+        buf_lit(out, "queue ");
+    } else if (out->len && out->p[out->len - 1] != ' ') {
+        buf_char(out, '.');
+    }
+    buf_slice_add(out, at->name->text);
+    if (queue) buf_lit(out, ": ");
+}
+
+void node_path(const struct node *at, struct buf *out) {
+    struct buf path = {0};
+    path_of(at, &path);
+    if (path.len && path.p[path.len - 1] != ' ') buf_lit(&path, ": ");
+    buf_slice_add(out, buf_slice(&path));
+    buf_free(&path);
+}
+
+/* Names come from the file: a control character in one must not reach a terminal, nor break the one line. */
+static void set_line(struct errbuf *err, struct buf *b) {
+    for (size_t i = 0; i < b->len; i++)
+        if ((u8)b->p[i] < 0x20 || b->p[i] == 0x7F) b->p[i] = ' ';
+    err_set(err, ST_INVALID, "%.*s", (int)b->len, b->p);
+}
+
+static void put_position(struct buf *b, const char *file, u32 line, u32 column) {
+    if (file) buf_printf(b, "%s:%u:%u: ", file, line, column);
+}
+
+hx_st node_error(const struct node *at, struct errbuf *err, const char *fmt, ...) {
+    struct buf b = {0};
+    char message[sizeof(err->text)];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(message, sizeof(message), fmt, args);
+    va_end(args);
+    put_position(&b, at->file, at->line, at->column);
+    node_path(at, &b);
+    buf_slice_add(&b, slice_str(message));
+    set_line(err, &b);
+    buf_free(&b);
+    return ST_INVALID;
+}
+
+hx_st builder_error(const struct tree_builder *builder, u32 line, u32 column, const char *fmt, ...) {
+    struct buf b = {0};
+    char message[sizeof(builder->err->text)];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(message, sizeof(message), fmt, args);
+    va_end(args);
+    put_position(&b, builder->file, line, column);
+    buf_slice_add(&b, slice_str(message));
+    set_line(builder->err, &b);
+    buf_free(&b);
+    return ST_INVALID;
+}
+
+const char *node_kind_text(const struct node *n) {
+    static const char *const texts[] = {
+        [NODE_NULL] = "nothing", [NODE_SCALAR] = "text", [NODE_MAP] = "a map", [NODE_SEQ] = "a list"};
+    return texts[n->kind];
+}
+
+const struct node *node_get(const struct node *map, slice name) {
+    if (!map || map->kind != NODE_MAP) return NULL;
+    for (const struct node *n = map->first; n; n = n->next)
+        if (slice_eq(n->name->text, name)) return n;
+    return NULL;
+}
+
+/* ---- building */
+
+void builder_init(struct tree_builder *b, const char *file, struct errbuf *err) {
+    *b = (struct tree_builder){.err = err};
+    b->tree.arena = arena_new();
+    b->file = file ? arena_string(b->tree.arena, slice_str(file)) : NULL;
+}
+
+static hx_st check_limits(struct tree_builder *b, enum node_kind kind, u32 line, u32 column) {
+    bool container = kind == NODE_MAP || kind == NODE_SEQ;
+    if (container && b->depth == TREE_DEPTH_MAX)
+        return builder_error(b, line, column, "nested deeper than %d levels", TREE_DEPTH_MAX);
+    if (++b->nodes > TREE_NODES_MAX) return builder_error(b, line, column, "more than %d values", TREE_NODES_MAX);
+    if (b->open && b->open->count == TREE_ENTRIES_MAX)
+        return builder_error(b, line, column, "more than %d entries in one %s", TREE_ENTRIES_MAX,
+                             b->open->kind == NODE_MAP ? "map" : "list");
+    return ST_OK;
+}
+
+static hx_st check_name(struct tree_builder *b, const struct node *name) {
+    if (name->kind != NODE_SCALAR && name->kind != NODE_NULL) return node_error(name, b->err, "a key must be a name");
+    if (name->text.n == 0) return node_error(name, b->err, "a key is missing before ':'");
+    if (!name->quoted && is_text(name->text, "<<"))
+        return node_error(name, b->err, "merge keys (<<) are not supported");
+    const struct node *before = node_get(b->open, name->text);
+    if (!before) return ST_OK;
+    return node_error(name, b->err, "%.*s is given twice; first on line %u", (int)name->text.n, name->text.p,
+                      before->name->line);
+}
+
+/* Put the node where it belongs: as the root, as the name of the next value, or as a child. */
+static hx_st place(struct tree_builder *b, struct node *n) {
+    struct node *open = b->open;
+    if (!open) {
+        b->tree.root = n;
+        return ST_OK;
+    }
+    if (open->kind == NODE_MAP && !b->name) {
+        hx_st st = check_name(b, n);
+        b->name = n;
+        return st;
+    }
+    n->name = b->name;
+    b->name = NULL;
+    if (b->last)
+        b->last->next = n;
+    else
+        open->first = n;
+    b->last = n;
+    open->count++;
+    return ST_OK;
+}
+
+struct node *builder_add(struct tree_builder *b, enum node_kind kind, slice text, bool quoted, u32 line, u32 column) {
+    if (check_limits(b, kind, line, column) != ST_OK) return NULL;
+    struct node *n = arena_alloc(b->tree.arena, sizeof(*n));
+    *n = (struct node){
+        .kind = kind, .quoted = quoted, .line = line, .column = column, .parent = b->open, .file = b->file};
+    n->text = arena_copy(b->tree.arena, text);
+    if (place(b, n) != ST_OK) return NULL;
+    if (kind == NODE_MAP || kind == NODE_SEQ) {
+        b->last_of[b->depth++] = b->last;
+        b->open = n;
+        b->last = NULL;
+    }
+    return n;
+}
+
+void builder_close(struct tree_builder *b) {
+    b->last = b->last_of[--b->depth];
+    b->open = (struct node *)b->open->parent;
+}
+
+hx_st builder_end(struct tree_builder *b, hx_st st, struct tree *out) {
+    if (st == ST_OK) {
+        *out = b->tree;
+    } else {
+        *out = (struct tree){0};
+        tree_free(&b->tree);
+    }
+    return st;
+}
+
+void tree_free(struct tree *t) {
+    arena_free(t->arena);
+    *t = (struct tree){0};
+}
+
+/* ---- what every document must be */
+
+/* How far the text is UTF-8: character by character, each as long as its first byte says. */
+static size_t utf8_prefix(slice text) {
+    size_t at = 0;
+    while (at < text.n) {
+        u8 first = (u8)text.p[at];
+        size_t n = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+        if (n > text.n - at || !utf8_valid(slice_of(text.p + at, n))) break;
+        at += n;
+    }
+    return at;
+}
+
+hx_st text_check(const struct tree_builder *b, slice text) {
+    u32 line, column;
+    if (text.n > TREE_BYTES_MAX)
+        return builder_error(b, 1, 1, "%zu bytes are too many: the limit is %d", text.n, TREE_BYTES_MAX);
+    const char *nul = text.n ? memchr(text.p, '\0', text.n) : NULL;
+    if (nul) {
+        text_position(text, (size_t)(nul - text.p), &line, &column);
+        return builder_error(b, line, column, "a NUL byte");
+    }
+    if (utf8_valid(text)) return ST_OK;
+    text_position(text, utf8_prefix(text), &line, &column);
+    return builder_error(b, line, column, "not UTF-8");
+}
