@@ -8,7 +8,6 @@
  *
  * level[1..depth] describe the open containers: which kind, whether an element was seen (is a comma due?), where the
  * names are, and how many of them are on the stack. */
-#include "base/base_priv.h"
 #include "base/json_priv.h"
 
 enum {
@@ -60,165 +59,30 @@ void json_error(const struct json *j, struct buf *out) {
 
 /* The next byte that is not white space, still unread; -1 at the end of the text. */
 static inline int next_byte(struct json *j) {
-    const char *p = j->p, *end = j->end;
-    while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')) p++;
-    j->p = p;
-    return p < end ? (u8)*p : -1;
-}
-
-/* The first byte that is not plain: a quote, a backslash, a control character, a byte of a longer UTF-8 sequence.
- * In each byte below 0x80 the subtractions set the high bit exactly for those; borrows only reach bytes behind a hit.
- */
-static inline const char *skip_plain(const char *p, const char *end) {
-    for (; end - p >= 8; p += 8) {
-        u64 w = get_u64(p);
-        u64 quote = (w ^ bytes_of('"')) - bytes_of(1), backslash = (w ^ bytes_of('\\')) - bytes_of(1);
-        u64 hits = ((w - bytes_of(0x20)) | quote | backslash | w) & HIGH_BITS;
-        if (hits) return p + __builtin_ctzll(hits) / 8;
-    }
-    while (p < end && (u8)*p >= 0x20 && (u8)*p < 0x80 && *p != '"' && *p != '\\') p++;
-    return p;
-}
-
-/* The four digits of a \u escape; -1 if they are not there. */
-static int hex4(const char *p, const char *end) {
-    if (end - p < 4) return -1;
-    int v = 0;
-    for (int i = 0; i < 4; i++) {
-        int digit = hex_value(p[i]);
-        if (digit < 0) return -1;
-        v = v << 4 | digit;
-    }
-    return v;
-}
-
-static bool is_high_surrogate(int unit) {
-    return unit >= 0xD800 && unit < 0xDC00;
-}
-
-static bool is_low_surrogate(int unit) {
-    return unit >= 0xDC00 && unit < 0xE000;
-}
-
-/* Length of the escape at p, which stands at its backslash; 0 after recording an error. */
-static size_t scan_escape(struct json *j, const char *p) {
-    size_t left = (size_t)(j->end - p);
-    if (left >= 2 && p[1] != '\0' && strchr("\"\\/bfnrt", p[1])) return 2;
-    int unit = left >= 2 && p[1] == 'u' ? hex4(p + 2, j->end) : -1;
-    if (unit < 0) return fail_at(j, p, "bad escape in a string");
-    if (is_low_surrogate(unit)) return fail_at(j, p, "lone surrogate in a string");
-    if (!is_high_surrogate(unit)) return 6;
-    if (left >= 12 && p[6] == '\\' && p[7] == 'u' && is_low_surrogate(hex4(p + 8, j->end))) return 12;
-    return fail_at(j, p, "lone surrogate in a string");
-}
-
-/* Length of the escape or the UTF-8 sequence at p, where a plain byte is not; 0 after recording an error. */
-static size_t scan_special(struct json *j, const char *p) {
-    if (p == j->end) return fail_at(j, p, "the text ends inside a string");
-    if (*p == '\\') return scan_escape(j, p);
-    if ((u8)*p < 0x20) return fail_at(j, p, "control character in a string");
-    size_t n = utf8_sequence(p, (size_t)(j->end - p));
-    return n ? n : fail_at(j, p, "invalid UTF-8");
+    j->p = json_skip_space(j->p, j->end);
+    return j->p < j->end ? (u8)*j->p : -1;
 }
 
 /* Validate the string at the cursor and move behind it; *raw is what stands between the quotes. */
 static bool scan_string(struct json *j, slice *raw, bool *escaped) {
-    const char *from = j->p + 1, *p = skip_plain(from, j->end);
-    *escaped = false;
-    while (p == j->end || *p != '"') {
-        size_t n = scan_special(j, p);
-        if (n == 0) return false;
-        *escaped |= *p == '\\';
-        p = skip_plain(p + n, j->end);
-    }
-    *raw = slice_of(from, (size_t)(p - from));
-    j->p = p + 1;
+    const char *from = j->p + 1, *p = from, *message;
+    if (!json_lex_string(&p, j->end, escaped, &message)) return fail_at(j, p, message);
+    *raw = slice_of(from, (size_t)(p - 1 - from));
+    j->p = p;
     return true;
 }
 
-static char *put_utf8(char *to, u32 c) {
-    if (c < 0x80) {
-        *to++ = (char)c;
-        return to;
-    }
-    if (c < 0x800) {
-        *to++ = (char)(0xC0 | c >> 6);
-    } else if (c < 0x10000) {
-        *to++ = (char)(0xE0 | c >> 12);
-        *to++ = (char)(0x80 | (c >> 6 & 0x3F));
-    } else {
-        *to++ = (char)(0xF0 | c >> 18);
-        *to++ = (char)(0x80 | (c >> 12 & 0x3F));
-        *to++ = (char)(0x80 | (c >> 6 & 0x3F));
-    }
-    *to++ = (char)(0x80 | (c & 0x3F));
-    return to;
-}
-
-/* One escape that scan_escape has accepted: *p is behind the backslash, and behind the escape afterwards. */
-static char *unescape_one(char *to, const char **p, const char *end) {
-    static const char meaning[256] = {
-        ['"'] = '"', ['\\'] = '\\', ['/'] = '/', ['b'] = '\b', ['f'] = '\f', ['n'] = '\n', ['r'] = '\r', ['t'] = '\t'};
-    if (**p != 'u') {
-        *to++ = meaning[(u8) * *p];
-        ++*p;
-        return to;
-    }
-    u32 c = (u32)hex4(*p + 1, end);
-    *p += 5;
-    if (is_high_surrogate((int)c)) {
-        c = 0x10000 + ((c - 0xD800) << 10) + ((u32)hex4(*p + 2, end) - 0xDC00);
-        *p += 6;
-    }
-    return put_utf8(to, c);
-}
-
-/* The result is never longer than the text: six bytes of escape make at most three, twelve make four. */
 static slice unescape(struct json *j, slice raw) {
     struct json_scratch *s = scratch_of(j);
-    char *out = json_scratch_reserve(s, raw.n), *to = out;
-    const char *p = raw.p, *end = raw.p + raw.n;
-    while (p < end) {
-        const char *backslash = memchr(p, '\\', (size_t)(end - p));
-        size_t run = (size_t)((backslash ? backslash : end) - p);
-        memcpy(to, p, run);
-        to += run;
-        p += run;
-        if (!backslash) break;
-        p++;
-        to = unescape_one(to, &p, end);
-    }
-    size_t n = (size_t)(to - out);
+    char *out = json_scratch_reserve(s, raw.n);
+    size_t n = json_lex_unescape(out, raw);
     json_scratch_keep(s, n);
     return slice_of(out, n);
 }
 
-static const char *skip_digits(const char *p, const char *end) {
-    while (p < end && *p >= '0' && *p <= '9') p++;
-    return p;
-}
-
 static bool scan_number(struct json *j, bool *integer) {
-    const char *p = j->p, *end = j->end;
-    *integer = true;
-    if (*p == '-') p++;
-    const char *digits = p;
-    p = p < end && *p == '0' ? p + 1 : skip_digits(p, end);
-    if (p == digits) return fail_at(j, p, "expected a digit");
-    if (p < end && *p == '.') {
-        *integer = false;
-        digits = p + 1;
-        p = skip_digits(digits, end);
-        if (p == digits) return fail_at(j, p, "expected a digit");
-    }
-    if (p < end && (*p == 'e' || *p == 'E')) {
-        *integer = false;
-        p++;
-        if (p < end && (*p == '+' || *p == '-')) p++;
-        digits = p;
-        p = skip_digits(digits, end);
-        if (p == digits) return fail_at(j, p, "expected a digit");
-    }
+    const char *p = j->p;
+    if (!json_lex_number(&p, j->end, integer)) return fail_at(j, p, "expected a digit");
     j->p = p;
     return true;
 }

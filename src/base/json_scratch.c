@@ -58,6 +58,15 @@ void json_scratch_keep(struct json_scratch *s, size_t used) {
     s->chunks->used += used;
 }
 
+void json_scratch_rewind(struct json_scratch *s) {
+    while (s->chunks && s->chunks->next) {
+        struct chunk *newest = s->chunks;
+        s->chunks = newest->next;
+        mem_free(newest);
+    }
+    if (s->chunks) s->chunks->used = 0;
+}
+
 /* Where the name is, or the free place where it belongs. */
 static struct name *find(const struct name_set *set, slice text, u32 hash) {
     for (size_t i = hash;; i++) {

@@ -1,0 +1,77 @@
+/* A JSON text read in one pass into a flat list of its values.
+ *
+ * For who looks at one text several times and cannot know beforehand at what: a queue's key template, its schema and
+ * its fingerprint all ask about fields of the same payload. The cursor of json.h would walk it anew for each.
+ *
+ * The whole text is validated, by the same rules as the cursor's: RFC 8259, UTF-8, JSON_DEPTH_MAX, and no member name
+ * twice in an object (two readers may disagree on which one counts, so a text with two has no single meaning).
+ *
+ * Values stand in the order of the text, a container before its contents: the first child of item i is i + 1, its next
+ * sibling is at[i].next. Item 0 is the outermost value. A tape is reused from text to text and then allocates nothing,
+ * except for objects with many members and for escaped member names. Views of the text: it must outlive the reading. */
+#ifndef HAPAX_BASE_JSON_TAPE_H
+#define HAPAX_BASE_JSON_TAPE_H
+
+#include "base/json.h"
+
+struct json_item {
+    const char *text; /* a string's is what stands between its quotes */
+    const char *name; /* unescaped; NULL if it is no member of an object */
+    u32 text_len, name_len;
+    u32 name_hash; /* of json_name_hash; 0 if it is no member */
+    u32 next;      /* the item behind this value and all within it */
+    u8 type;       /* enum json_type */
+    bool escaped;  /* a string with a backslash in it */
+    bool integer;  /* a number without fraction and exponent */
+    bool marked;   /* for the tape's user; false after reading */
+};
+
+/* Zero-initialise to start; json_tape_free to end. */
+struct json_tape {
+    struct json_item *at;
+    u32 count, cap;
+    u64 *stops; /* private: one bit for each byte of the text */
+    u32 block_cap;
+    const char *error; /* NULL if the text was read */
+    size_t error_at;
+    struct json_scratch *scratch;
+};
+
+bool json_tape_read(struct json_tape *t, slice text);
+void json_tape_free(struct json_tape *t);
+
+static inline slice json_item_text(const struct json_item *item) {
+    return slice_of(item->text, item->text_len);
+}
+static inline slice json_item_name(const struct json_item *item) {
+    return slice_of(item->name, item->name_len);
+}
+
+/* The member of an object, or the element of an array; 0 if there is none. */
+u32 json_tape_member(const struct json_tape *t, u32 object, slice name, u32 hash);
+u32 json_tape_element(const struct json_tape *t, u32 array, u32 index);
+
+/* Appends a string's characters. */
+void json_item_string(const struct json_item *item, struct buf *out);
+
+/* Tells most names apart at the cost of two loads and two multiplications. Not keyed: equal hashes prove nothing, and
+ * whoever writes the text can make them at will, so nothing may get slow when they are. */
+static inline u32 json_name_hash(slice name) {
+    const char *p = name.p;
+    size_t n = name.n;
+    u64 head = 0, tail = 0;
+    if (n >= 8) {
+        head = get_u64(p);
+        tail = get_u64(p + n - 8);
+    } else if (n >= 4) {
+        head = get_u32(p);
+        tail = get_u32(p + n - 4);
+    } else if (n > 0) {
+        head = (u64)(u8)p[0] | (u64)(u8)p[n / 2] << 8 | (u64)(u8)p[n - 1] << 16;
+    }
+    u64 h = (head ^ n) * UINT64_C(0x9E3779B97F4A7C15);
+    h = (h ^ h >> 32 ^ tail) * UINT64_C(0xD6E8FEB86659FD93);
+    return (u32)(h >> 32) | 1;
+}
+
+#endif
