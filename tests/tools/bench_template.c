@@ -1,0 +1,126 @@
+/* What a queue's template, schema and fingerprint cost for one payload: nanoseconds, the best of several rounds.
+ * bench_template [FILE]: the payload is a shipment's milestone of about 1 KiB, or the file's first megabyte. */
+#include <stdio.h>
+
+#include "config/fingerprint.h"
+#include "config/schema.h"
+#include "config/template.h"
+
+static const char milestone[] =
+    "{\"specversion\":\"1.0\",\"type\":\"com.example.shipment.milestone\",\"source\":\"/tms/eu-west/terminal-gateway\","
+    "\"id\":\"7f3c1a52-9f0e-4e6b-8a77-2f1d0c9be871\",\"time\":\"2026-03-14T09:26:53.589Z\","
+    "\"shipmentId\":\"SHP-2026-0098127\",\"milestoneType\":\"GATE_OUT\",\"effectiveDate\":\"2026-03-14\","
+    "\"container\":{\"number\":\"MSKU9070323\",\"isoType\":\"45G1\",\"sealNumbers\":[\"EU1234567\",\"MA998211\"],"
+    "\"grossWeightKg\":24310.5,\"reefer\":false},\"location\":{\"unlocode\":\"NLRTM\",\"terminal\":\"ECT Delta\","
+    "\"gate\":\"7B\",\"lat\":51.9536,\"lon\":4.0553},\"carrier\":{\"scac\":\"MAEU\",\"bookingRef\":\"MAEU588213907\","
+    "\"voyage\":\"412W\",\"vessel\":\"EMMA MAERSK\"},\"amount\":18250,\"currency\":\"EUR\","
+    "\"references\":[{\"kind\":\"PO\",\"value\":\"4500091822\"},{\"kind\":\"BL\",\"value\":\"MAEU588213907\"}],"
+    "\"remarks\":\"Released by customs, driver Jan de Vries, plate 12-BXK-7, please collect before 18:00 at gate 7B\","
+    "\"customer\":{\"id\":88123,\"name\":\"Freightworks Logistics BV\",\"email\":\"ops@freightworks.example\"},"
+    "\"sent_at\":\"2026-03-14T09:26:54.012Z\",\"retry\":0,\"traceId\":\"4bf92f3577b34da6a3ce929d0e0e4736\",\"schema\":"
+    "3}";
+
+static const char template_said[] = "shipment-milestone:${shipmentId}:${milestoneType}:${effectiveDate}";
+static const char schema_said[] = "required: [shipmentId, milestoneType, effectiveDate, customer.id]\n"
+                                  "types: {shipmentId: string, amount: integer, customer.id: integer}\n"
+                                  "enum: {milestoneType: [GATE_IN, GATE_OUT, LOADED, DISCHARGED]}\n"
+                                  "max_length: {shipmentId: 64}\n";
+
+enum { ROUNDS = 7, ROUND_MS = 100 };
+
+struct bench {
+    slice payload;
+    struct payload_view view;
+    struct template *template;
+    struct schema *schema;
+    struct fingerprint *ignore;
+    struct siphash_key key;
+    struct buf out;
+    u64 sum; /* keeps the work from being optimised away */
+};
+
+static void fresh(struct bench *b) {
+    payload_view_init(&b->view, b->payload, SL(""), NULL, NULL);
+    buf_reset(&b->out);
+}
+
+static void do_bytes(struct bench *b) {
+    fresh(b);
+    b->sum += fingerprint_eval(NULL, &b->view, &b->key);
+}
+
+static void do_scan(struct bench *b) {
+    fresh(b);
+    b->sum += payload_view_json(&b->view);
+}
+
+static void do_template(struct bench *b) {
+    struct errbuf why;
+    fresh(b);
+    b->sum += template_eval(b->template, &b->view, &b->out, &why);
+}
+
+static void do_schema(struct bench *b) {
+    struct errbuf why;
+    do_template(b);
+    b->sum += schema_check(b->schema, &b->view, &why);
+}
+
+static void do_all(struct bench *b) {
+    do_schema(b);
+    b->sum += fingerprint_eval(b->ignore, &b->view, &b->key);
+}
+
+static double best_ns(struct bench *b, void (*work)(struct bench *b)) {
+    double best = 1e18;
+    for (int round = 0; round < ROUNDS; round++) {
+        i64 from = clock_mono_us(), to = from;
+        u64 count = 0;
+        for (; to - from < ROUND_MS * 1000; to = clock_mono_us()) {
+            for (int i = 0; i < 256; i++) work(b);
+            count += 256;
+        }
+        double ns = (double)(to - from) * 1000 / (double)count;
+        if (ns < best) best = ns;
+    }
+    return best;
+}
+
+static void compile(struct bench *b) {
+    struct errbuf err = {0};
+    struct tree tree;
+    u32 column;
+    CHECK(template_compile(slice_str(template_said), &b->template, &column, &err) == ST_OK);
+    CHECK(tree_from_yaml(slice_str(schema_said), "schema", &tree, &err) == ST_OK);
+    CHECK(schema_from_tree(tree.root, &b->schema, &err) == ST_OK);
+    tree_free(&tree);
+    CHECK(tree_from_yaml(SL("ignore: [sent_at, retry]"), "fingerprint", &tree, &err) == ST_OK);
+    CHECK(fingerprint_from_tree(tree.root, &b->ignore, &err) == ST_OK);
+    tree_free(&tree);
+}
+
+int main(int argc, char **argv) {
+    static char file[1 << 20];
+    static const struct {
+        const char *name;
+        void (*work)(struct bench *b);
+    } rows[] = {{"bytes fingerprint alone (a header key)", do_bytes},
+                {"scan", do_scan},
+                {"scan, template of 3 fields", do_template},
+                {"scan, template, schema of 5 fields", do_schema},
+                {"scan, template, schema, fingerprint ignore", do_all}};
+    struct bench b = {.payload = slice_of(milestone, sizeof milestone - 1), .key = {1, 2}};
+    FILE *f = argc > 1 ? fopen(argv[1], "rb") : NULL;
+    if (f) b.payload = slice_of(file, fread(file, 1, sizeof file, f));
+    if (f) fclose(f);
+    compile(&b);
+    printf("payload of %zu bytes, ns each\n", b.payload.n);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        printf("%7.0f  %s\n", best_ns(&b, rows[i].work), rows[i].name);
+    template_free(b.template);
+    schema_free(b.schema);
+    fingerprint_free(b.ignore);
+    payload_view_free(&b.view);
+    buf_free(&b.out);
+    return b.sum == 0;
+}

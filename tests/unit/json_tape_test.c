@@ -1,0 +1,200 @@
+/* The tape agrees with the cursor on what JSON is, and lists every value where it stands. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "base/json_tape.h"
+
+/* Memory of the text's exact size, so that a sanitizer build notices a read behind it. */
+static char *exact(slice text) {
+    char *copy = mem_alloc(text.n ? text.n : 1);
+    if (text.n) memcpy(copy, text.p, text.n);
+    return copy;
+}
+
+static void walk(struct json *j) {
+    slice name;
+    switch (json_peek(j)) {
+    case JSON_OBJECT:
+        json_object(j);
+        while (json_member(j, &name)) walk(j);
+        return;
+    case JSON_ARRAY:
+        json_array(j);
+        while (json_element(j)) walk(j);
+        return;
+    default:
+        json_skip(j);
+    }
+}
+
+/* Both readers accept it, or both refuse it with the same words at the same byte. */
+static void assert_agree(struct json_tape *t, slice text) {
+    char *copy = exact(text);
+    struct json j;
+    json_init(&j, slice_of(copy, text.n));
+    walk(&j);
+    bool expected = json_end(&j), found = json_tape_read(t, slice_of(copy, text.n));
+    if (expected != found || (!found && (strcmp(j.error, t->error) != 0 || j.error_at != t->error_at)))
+        fail_msg("%.*s: cursor says %s, tape says %s", (int)text.n, text.p, expected ? "yes" : j.error,
+                 found ? "yes" : t->error);
+    json_free(&j);
+    mem_free(copy);
+}
+
+static void the_tape_accepts_and_refuses_what_the_cursor_does(void **state) {
+    (void)state;
+    static const char *const texts[] = {"",
+                                        " ",
+                                        "1",
+                                        " -0.5e+7 ",
+                                        "01",
+                                        "-",
+                                        "1.",
+                                        "1e",
+                                        "true",
+                                        "tru",
+                                        "nul",
+                                        "null ",
+                                        "\"\"",
+                                        "\"a",
+                                        "\"\\u00\"",
+                                        "\"\\ud800\"",
+                                        "\"\\ud83d\\ude00\"",
+                                        "\"\\x\"",
+                                        "\"\t\"",
+                                        "\"\xff\"",
+                                        "\"\xc3\xa9\"",
+                                        "[]",
+                                        "[ ]",
+                                        "[1,]",
+                                        "[1 2]",
+                                        "[",
+                                        "{",
+                                        "{}",
+                                        "{ }",
+                                        "{\"a\":1}",
+                                        "{\"a\" : 1 , \"b\":[{},[],\"x\"]}",
+                                        "{\"a\":1,}",
+                                        "{\"a\"}",
+                                        "{a:1}",
+                                        "{\"a\":1 \"b\":2}",
+                                        "[1]]",
+                                        "{\"a\":}",
+                                        "{\"a\":1,\"a\":2}",
+                                        "{\"a\":1,\"\\u0061\":2}",
+                                        "{\"\\u0061\":1,\"a\":2}",
+                                        "{\"a\":{\"a\":1},\"b\":{\"a\":1}}",
+                                        "{\"\":1,\"\":2}",
+                                        "[{\"x\":1},{\"x\":1}]",
+                                        "{\"a\":1}x",
+                                        "]",
+                                        "}",
+                                        ",",
+                                        "{\"aaaaaaaa1bbbbbbbb\":1,\"aaaaaaaa2bbbbbbbb\":2}",
+                                        "{\"aaaaaaaa1bbbbbbbb\":1,\"aaaaaaaa1bbbbbbbb\":2}"};
+    struct json_tape t = {0};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) assert_agree(&t, slice_str(texts[i]));
+    json_tape_free(&t);
+}
+
+static void put_nested(struct buf *b, int depth) {
+    buf_reset(b);
+    for (int i = 0; i < depth; i++) buf_char(b, '[');
+    for (int i = 0; i < depth; i++) buf_char(b, ']');
+}
+
+static void nesting_has_the_cursors_limit(void **state) {
+    (void)state;
+    struct json_tape t = {0};
+    struct buf b = {0};
+    put_nested(&b, JSON_DEPTH_MAX);
+    assert_true(json_tape_read(&t, buf_slice(&b)));
+    put_nested(&b, JSON_DEPTH_MAX + 1);
+    assert_false(json_tape_read(&t, buf_slice(&b)));
+    assert_string_equal(t.error, "nested too deeply");
+    buf_free(&b);
+    json_tape_free(&t);
+}
+
+/* Objects of many sizes with one name twice, at random places; escaped at times. Names that share their ends, hence
+ * their hash. */
+static void a_repeated_name_is_found_in_objects_of_every_size(void **state) {
+    (void)state;
+    struct json_tape t = {0};
+    struct buf b = {0};
+    struct rng r;
+    rng_seed(&r, 7);
+    for (u32 size = 1; size < 400; size = size < 60 ? size + 1 : size * 2) {
+        for (int repeated = 0; repeated < 2; repeated++) {
+            u64 second = size - 1, first = repeated ? rng_below(&r, size) : second;
+            buf_reset(&b);
+            for (u32 i = 0; i < size; i++) {
+                u64 number = i == second ? first : i;
+                buf_printf(&b, "%s\"%sommon-head-%llu-common-tail\":{\"x\":%u}", i ? "," : "{",
+                           rng_below(&r, 4) ? "c" : "\\u0063", (unsigned long long)number, i);
+            }
+            buf_char(&b, '}');
+            assert_agree(&t, buf_slice(&b));
+            assert_int_equal(json_tape_read(&t, buf_slice(&b)), first == second);
+        }
+    }
+    buf_free(&b);
+    json_tape_free(&t);
+}
+
+static void every_length_and_place_of_a_string_is_read(void **state) {
+    (void)state;
+    struct json_tape t = {0};
+    struct buf b = {0};
+    for (int before = 0; before < 70; before++) {
+        for (int length = 0; length < 140; length += 1 + length / 8) {
+            buf_reset(&b);
+            buf_printf(&b, "%*s[\"%*s\",\"z\\\"\xc3\xa9\"]", before, "", length, "");
+            assert_agree(&t, buf_slice(&b));
+            assert_int_equal(t.count, 3);
+            assert_int_equal(t.at[1].text_len, length);
+            assert_true(t.at[2].escaped);
+            for (size_t cut = (size_t)before; cut < b.len; cut++) assert_agree(&t, slice_of(b.p, cut));
+        }
+    }
+    buf_free(&b);
+    json_tape_free(&t);
+}
+
+static void values_are_found_by_name_and_index(void **state) {
+    (void)state;
+    struct json_tape t = {0};
+    struct buf b = {0};
+    slice text = SL("{\"a\":[10,{\"b\":\"x\\ny\"},null],\"l\\u006fng\":true,\"n\":-1.5}");
+    assert_true(json_tape_read(&t, text));
+    u32 a = json_tape_member(&t, 0, SL("a"), json_name_hash(SL("a")));
+    assert_int_equal(t.at[a].type, JSON_ARRAY);
+    assert_int_equal(t.at[json_tape_element(&t, a, 2)].type, JSON_NULL);
+    assert_int_equal(json_tape_element(&t, a, 3), 0);
+    assert_int_equal(json_tape_element(&t, 0, 0), 0);
+    u32 inner = json_tape_member(&t, json_tape_element(&t, a, 1), SL("b"), json_name_hash(SL("b")));
+    json_item_string(&t.at[inner], &b);
+    assert_true(slice_eq(buf_slice(&b), SL("x\ny")));
+    u32 named = json_tape_member(&t, 0, SL("long"), json_name_hash(SL("long")));
+    assert_int_equal(t.at[named].type, JSON_BOOL);
+    assert_int_equal(json_tape_member(&t, a, SL("a"), json_name_hash(SL("a"))), 0);
+    assert_true(slice_eq(json_item_text(&t.at[a]), SL("[10,{\"b\":\"x\\ny\"},null]")));
+    buf_free(&b);
+    json_tape_free(&t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_tape_accepts_and_refuses_what_the_cursor_does),
+        cmocka_unit_test(nesting_has_the_cursors_limit),
+        cmocka_unit_test(a_repeated_name_is_found_in_objects_of_every_size),
+        cmocka_unit_test(every_length_and_place_of_a_string_is_read),
+        cmocka_unit_test(values_are_found_by_name_and_index),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
