@@ -91,6 +91,9 @@ slice slice_trim(slice s); /* spaces and tabs at both ends */
 /* Cut at the first `c`: *head gets what is before it, the rest is returned through *tail; false if c is absent
  * (then *head is all of s and *tail is empty). */
 bool slice_cut(slice s, char c, slice *head, slice *tail);
+/* For "did you mean": the name in a list nearest to a mistyped one, or NULL if none is near. name_at returns NULL past
+ * the end of the list. */
+const char *nearest_name(slice typed, const char *(*name_at)(const void *ctx, size_t i), const void *ctx);
 /* Digits only, no sign, no blanks, no overflow. */
 bool slice_u64(slice s, u64 *out);
 
@@ -137,7 +140,10 @@ bool buf_percent_decode(struct buf *b, slice s);        /* %XX only ('+' stays '
 void buf_percent_encode(struct buf *b, slice s);        /* everything but unreserved characters of RFC 3986 */
 /* `500ms`, `30s`, `5m`, `2h`, `14d`, bare number = seconds; non-negative; fractions are refused; no overflow. */
 bool duration_parse(slice text, i64 *ms_out);
-void buf_duration(struct buf *b, i64 ms);     /* shortest exact form: "1500ms", "30s", "14d" */
+void buf_duration(struct buf *b, i64 ms); /* shortest exact form: "1500ms", "30s", "14d" */
+/* `256KiB`, `1GiB`, `10MB`, `512B`, bare number = bytes; fractions are refused; no overflow. */
+bool size_parse(slice text, u64 *bytes_out);
+void buf_size(struct buf *b, u64 bytes);      /* shortest exact form */
 void buf_rfc3339(struct buf *b, i64 unix_ms); /* 2026-01-31T12:00:00.000Z; any value from year 0001 to 9999 */
 bool rfc3339_parse(slice text, i64 *unix_ms_out);
 

@@ -38,39 +38,6 @@ int args_wrong(const struct cli *cli, const char *fmt, ...) {
 
 enum { TYPED_MAX = 63, FLAG_MAX = 32 };
 
-/* Edit distance with insertions, deletions and replacements. */
-static size_t distance(slice a, slice b) {
-    size_t row[TYPED_MAX + 2];
-    for (size_t j = 0; j <= b.n; j++) row[j] = j;
-    for (size_t i = 1; i <= a.n; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b.n; j++) {
-            size_t best = diagonal + (a.p[i - 1] != b.p[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[b.n];
-}
-
-const char *args_nearest(const char *typed, const char *(*name_at)(const void *ctx, size_t i), const void *ctx) {
-    slice t = slice_str(typed);
-    const char *best = NULL;
-    size_t best_distance = 3; /* more than two slips is another word */
-    for (size_t i = 0; name_at(ctx, i); i++) {
-        slice name = slice_str(name_at(ctx, i));
-        if (t.n > TYPED_MAX || name.n > TYPED_MAX) continue;
-        size_t d = distance(t, name);
-        if (d >= best_distance || d >= name.n) continue;
-        best = name_at(ctx, i);
-        best_distance = d;
-    }
-    return best;
-}
-
 static size_t flag_count(const struct flag *flags) {
     size_t n = 0;
     while (flags[n].name) n++;
@@ -95,7 +62,7 @@ static const struct flag *find_flag(const struct flag *flags, slice name) {
 static bool unknown_flag(const struct cli *cli, slice name) {
     char typed[TYPED_MAX + 1];
     snprintf(typed, sizeof(typed), "%.*s", (int)name.n, name.p);
-    const char *near = args_nearest(typed, flag_name_at, cli->verb);
+    const char *near = nearest_name(slice_str(typed), flag_name_at, cli->verb);
     if (near)
         args_wrong(cli, "no flag --%s; did you mean --%s", typed, near);
     else

@@ -68,8 +68,6 @@ bool args_duration(const struct cli *cli, const char *name, i64 *ms);
 bool args_number(const struct cli *cli, const char *name, i64 least, i64 most, i64 *out);
 /* "hapax VERB: ...", and how to get help. Returns EXIT_USAGE. */
 int args_wrong(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* The name in a list nearest to a mistyped one, or NULL if none is near. */
-const char *args_nearest(const char *typed, const char *(*name_at)(const void *ctx, size_t i), const void *ctx);
 
 /* ---- talk.c */
 

@@ -39,8 +39,8 @@ static int unknown_verb(int argc, char **argv) {
     struct buf typed = {0};
     buf_printf(&typed, "%s%s%s", argv[1], argc > 2 ? " " : "", argc > 2 ? argv[2] : "");
     buf_char(&typed, '\0');
-    const char *wrong = typed.p, *near = args_nearest(typed.p, verb_name_at, NULL);
-    if (!near) near = args_nearest(wrong = argv[1], verb_name_at, NULL);
+    const char *wrong = typed.p, *near = nearest_name(slice_str(typed.p), verb_name_at, NULL);
+    if (!near) near = nearest_name(slice_str(wrong = argv[1]), verb_name_at, NULL);
     if (near)
         say("no verb \"%s\". Did you mean \"%s\"?", wrong, near);
     else if (!say_family(argv[1]))

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/json.h"
 #include "config/tree_priv.h"
 
 /* ---- positions and messages */
@@ -107,6 +108,42 @@ const struct node *node_get(const struct node *map, slice name) {
     for (const struct node *n = map->first; n; n = n->next)
         if (slice_eq(n->name->text, name)) return n;
     return NULL;
+}
+
+static bool is_json_word(slice text) {
+    struct json j;
+    enum json_type type;
+    slice raw;
+    json_init(&j, text);
+    bool ok = json_value(&j, &type, &raw) && json_end(&j) && (type == JSON_NUMBER || type == JSON_BOOL);
+    json_free(&j);
+    return ok;
+}
+
+static void put_scalar(const struct node *n, struct buf *out) {
+    if (n->kind == NODE_NULL)
+        buf_lit(out, "null");
+    else if (!n->quoted && is_json_word(n->text))
+        buf_slice_add(out, slice_trim(n->text));
+    else
+        json_put_string(out, n->text);
+}
+
+void node_put_json(const struct node *n, struct buf *out) {
+    if (n->kind != NODE_MAP && n->kind != NODE_SEQ) {
+        put_scalar(n, out);
+        return;
+    }
+    buf_char(out, n->kind == NODE_MAP ? '{' : '[');
+    for (const struct node *c = n->first; c; c = c->next) {
+        if (c != n->first) buf_char(out, ',');
+        if (c->name) {
+            json_put_string(out, c->name->text);
+            buf_char(out, ':');
+        }
+        node_put_json(c, out);
+    }
+    buf_char(out, n->kind == NODE_MAP ? '}' : ']');
 }
 
 /* ---- building */

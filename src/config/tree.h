@@ -47,6 +47,8 @@ const struct node *node_get(const struct node *map, slice name); /* NULL: not th
 const char *node_kind_text(const struct node *n);
 /* One line "FILE:LINE:COL: queue payments: retry.unknown: MESSAGE" about this node. Returns ST_INVALID. */
 hx_st node_error(const struct node *at, struct errbuf *err, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* As one line of JSON; what is not quoted and reads as a number, true or false is one. */
+void node_put_json(const struct node *n, struct buf *out);
 /* "queue payments: retry.unknown: "; empty at the root. */
 void node_path(const struct node *at, struct buf *out);
 

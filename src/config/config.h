@@ -1,0 +1,142 @@
+/* config: what may a user say about a queue? Reads hapax.yaml and the bodies of PUT /v1/queues/{q} into plain structs.
+ *
+ * keys.def is the list of all keys; tree.h is the document they stand in; template.h, fingerprint.h and schema.h compile
+ * what a queue says about its payloads. A config is valid or it is refused with one line that names file, line and
+ * column. What is valid but unwise is lint's business (lint.h). */
+#ifndef HAPAX_CONFIG_CONFIG_H
+#define HAPAX_CONFIG_CONFIG_H
+
+#include "base/arena.h"
+#include "base/base.h"
+#include "core/rules.h"
+
+#define CLASS_LIST(X)                                                                                                  \
+    X(NONE, "none")                                                                                                    \
+    X(MONEY, "money")                                                                                                  \
+    X(NOTIFICATION, "notification")                                                                                    \
+    X(ANALYTICS, "analytics")                                                                                          \
+    X(AUDIT, "audit")
+#define CLASS_ENUM(name, text) CLASS_##name,
+enum queue_class { CLASS_LIST(CLASS_ENUM) CLASS_COUNT };
+#undef CLASS_ENUM
+
+/* Whether what the workers call deduplicates by the effect key. */
+#define IDEMPOTENCY_LIST(X)                                                                                            \
+    X(UNSAID, "unsaid")                                                                                                \
+    X(KEY, "key")                                                                                                      \
+    X(NONE, "none")
+#define IDEMPOTENCY_ENUM(name, text) IDEMPOTENCY_##name,
+enum idempotency { IDEMPOTENCY_LIST(IDEMPOTENCY_ENUM) IDEMPOTENCY_COUNT };
+#undef IDEMPOTENCY_ENUM
+
+/* The keys, for looking up where one was said. */
+#define TOP_KEY(ident, ...) TOP_KEY_##ident,
+enum top_key {
+#include "config/keys.def"
+    TOP_KEY_COUNT
+};
+#define QUEUE_KEY(ident, ...) QUEUE_KEY_##ident,
+enum queue_key {
+#include "config/keys.def"
+    QUEUE_KEY_COUNT
+};
+
+struct place {
+    u32 line, column; /* 0: not said */
+};
+
+struct upstream {
+    slice name;
+    i64 ms;
+};
+
+struct upstreams {
+    struct upstream *at;
+    u32 count;
+};
+
+/* Everything about one queue. Owns all it points to; nothing in it changes. Numbers are 0 and slices empty where nothing
+ * was said and the default is none. */
+struct queue_config {
+    slice name; /* NUL-terminated, as all slices here */
+    u8 preset;  /* enum queue_class */
+    struct rules rules;
+    struct template *key, *order_by;
+    struct fingerprint *fingerprint; /* NULL: the payload's bytes */
+    struct schema *schema;
+    slice fingerprint_json, schema_json; /* as said */
+    u64 payload_max;
+    i64 upstream_replay_ms;
+    struct upstreams upstreams;
+    u8 idempotency; /* enum idempotency */
+    i64 downstream_timeout_ms;
+    slice dead_owner;
+    u64 dead_alert_count;
+    i64 dead_alert_within_ms;
+    i64 lag_p95_ms, lag_alert_ms, lag_for_ms;
+    u32 loss_ppm;    /* parts per million */
+    slice file;      /* where it is defined; empty: through the API */
+    struct place at; /* of its name there */
+    struct place said[QUEUE_KEY_COUNT];
+    slice json; /* what was said, as one line of JSON: config_queue_from_json makes the same queue of it */
+    struct arena *arena;
+};
+
+struct relay_config {
+    slice dsn, queue;
+    bool dsn_plain; /* without any ${NAME}: everything in it is in the file */
+    struct place at;
+};
+
+struct config {
+    slice listen, data;
+    bool insecure_listen, auto_create;
+    i64 audit_keep_ms; /* WINDOW_FOREVER: never dropped */
+    struct {
+        struct queue_config **at; /* a taker may set an entry to NULL and own the queue */
+        u32 count;
+    } queues;
+    struct {
+        struct relay_config *at;
+        u32 count;
+    } relays;
+    slice file;
+    struct place said[TOP_KEY_COUNT]; /* what was not said, the environment or a default decides */
+    struct arena *arena;
+};
+
+/* With secrets their ${NAME} must be in the environment and are put in place; without (lint, --check-config in CI) they
+ * stay as written. On failure *out is NULL and err is one line. config_free ends a config. */
+enum config_secrets { SECRETS_AS_WRITTEN, SECRETS_FROM_ENVIRONMENT };
+hx_st config_load(const char *path, enum config_secrets secrets, struct config **out, struct errbuf *err);
+hx_st config_parse(slice yaml, const char *file, enum config_secrets secrets, struct config **out, struct errbuf *err);
+struct config *config_default(void); /* no file: auto_create is true */
+void config_free(struct config *c);  /* NULL is fine */
+const struct queue_config *config_find(const struct config *c, slice queue);
+
+/* One queue from the config's keys as JSON. Errors name the key: "retry.unknown: ...". */
+hx_st config_queue_from_json(slice name, slice json, struct queue_config **out, struct errbuf *err);
+struct queue_config *config_queue_default(slice name);
+void config_queue_free(struct queue_config *q); /* NULL is fine */
+/* The effective values under the config's key names, unset ones left out; read again it makes the same queue. */
+void config_queue_to_json(const struct queue_config *q, struct buf *out);
+bool config_queue_equal(const struct queue_config *a, const struct queue_config *b);
+/* The longest of upstream_replay and upstreams; 0: nothing said. */
+i64 config_longest_replay_ms(const struct queue_config *q);
+/* Is it a queue's name? Else err says what one is made of. */
+bool config_queue_name_ok(slice name, struct errbuf *err);
+const char *config_class_text(enum queue_class c);
+
+/* What a reload changes, one line each ("queue payments: window: 24h -> 7d"); nothing if all is the same. */
+void config_diff(const struct config *before, const struct config *after, struct buf *out);
+
+/* ---- the table of keys, for help and tests */
+
+struct key_info {
+    const char *path, *type, *fallback, *doc; /* fallback: the default as a user would write it */
+};
+enum key_scope { SCOPE_TOP, SCOPE_RELAY, SCOPE_QUEUE, SCOPE_COUNT };
+/* The i-th key of a scope; false past the end. */
+bool config_key(enum key_scope scope, u32 i, struct key_info *out);
+
+#endif

@@ -1,0 +1,108 @@
+/* How keys.def is read, kept and written. */
+#ifndef HAPAX_CONFIG_PRIV_H
+#define HAPAX_CONFIG_PRIV_H
+
+#include "config/config.h"
+#include "config/tree.h"
+
+#define DURATION_MAX_MS ((i64)36500 * 24 * 3600 * 1000) /* a century; beyond it: forever */
+
+/* What a value is, and how it is called in messages and docs. */
+#define TYPE_LIST(X)                                                                                                   \
+    X(DURATION, "a duration like 500ms, 30s, 5m or 14d")                                                               \
+    X(KEEP, "a duration like 90d, or forever")                                                                         \
+    X(COUNT, "a whole number")                                                                                         \
+    X(SIZE, "a size like 512, 256KiB or 10MB")                                                                         \
+    X(PERCENT, "a percentage like 0.01%")                                                                              \
+    X(BOOL, "true or false")                                                                                           \
+    X(TEXT, "text")                                                                                                    \
+    X(SECRET, "text with ${NAME} from the environment")                                                                \
+    X(ADDRESS, "an address like 127.0.0.1:4279")                                                                       \
+    X(CHOICE, "one of some words")                                                                                     \
+    X(TEMPLATE, "a template like \"capture:${payment_id}\"")                                                           \
+    X(FINGERPRINT, "bytes, json, none, {only: [fields]} or {ignore: [fields]}")                                        \
+    X(SCHEMA, "a map with required, types and the like")                                                               \
+    X(WINDOW, "a duration, forever, or {min: 72h, max: 14d}")                                                          \
+    X(UPSTREAMS, "a map of names to durations")                                                                        \
+    X(RELAYS, "a list of maps")                                                                                        \
+    X(QUEUES, "a map of queues")
+#define TYPE_ENUM(name, text) TYPE_##name,
+enum key_type { TYPE_LIST(TYPE_ENUM) TYPE_COUNT_ALL };
+#undef TYPE_ENUM
+
+/* A row of keys.def. */
+struct key {
+    const char *path;
+    enum key_type type;
+    size_t offset, size; /* of the field in its struct */
+    i64 least, most;
+    const char *const *names; /* NULL-ended */
+    const char *fallback, *doc;
+};
+
+struct key_table {
+    const struct key *at;
+    u32 count;
+};
+
+extern const struct key_table config_keys[SCOPE_COUNT];
+
+extern const char *const config_class_names[],
+    *const config_semantics_names[], *const config_on_unknown_names[], *const config_on_conflict_names[],
+                                                                           *const config_on_dead_names[],
+                                                                               *const config_idempotency_names[];
+
+/* One reading of a map into a struct by its table. */
+struct binding {
+    const struct key_table *keys;
+    void *base;           /* the struct */
+    struct place *places; /* where each key was said, by its index; may be NULL */
+    struct arena *arena;  /* for what the struct points to */
+    enum config_secrets secrets;
+    struct errbuf *err;
+};
+
+const char *key_type_text(enum key_type type);
+
+/* ---- bind.c */
+
+hx_st bind_map(const struct binding *b, const struct node *map);
+hx_st bind_no_value(const struct node *n, struct errbuf *err);
+/* The effective values as nested JSON objects. */
+void bind_put_json(const struct key_table *keys, const void *base, struct buf *out);
+/* Lines "PREFIXkey: before -> after" for each key that differs. */
+void bind_diff(const struct key_table *keys, const void *before, const void *after, const char *prefix,
+               struct buf *out);
+
+/* ---- value.c, value_put.c: single values */
+
+enum { PPM_DECIMALS = 4 }; /* of a percentage */
+
+static inline void *value_field(const struct key *k, const void *base) {
+    return (char *)base + k->offset;
+}
+
+/* Numbers are in fields of any width; a row's range keeps them inside. */
+static inline void value_store(const struct key *k, void *base, u64 v) {
+    CHECK(k->size == 8 || v >> (8 * k->size) == 0);
+    memcpy(value_field(k, base), &v, k->size);
+}
+
+static inline u64 value_load(const struct key *k, const void *base) {
+    u64 v = 0;
+    memcpy(&v, value_field(k, base), k->size);
+    return v;
+}
+
+hx_st value_read(const struct binding *b, const struct key *k, const struct node *n);
+bool value_is_set(const struct key *k, const void *base);
+void value_put_json(const struct key *k, const void *base, struct buf *out);
+void value_put_number(const struct key *k, u64 v, struct buf *out); /* with the type's units */
+
+/* ---- queue.c, config.c: the types that are structs of their own */
+
+hx_st queues_read(const struct binding *b, const struct node *n);
+hx_st relays_read(const struct binding *b, const struct node *n);
+hx_st config_queue_from_node(slice name, const struct node *n, struct queue_config **out, struct errbuf *err);
+
+#endif

@@ -1,0 +1,45 @@
+/* keys.def as tables. */
+#include "config/config_priv.h"
+
+#define NAME(name, text) text,
+const char *const config_class_names[] = {CLASS_LIST(NAME) NULL};
+const char *const config_semantics_names[] = {SEMANTICS_LIST(NAME) NULL};
+const char *const config_on_unknown_names[] = {ON_UNKNOWN_LIST(NAME) NULL};
+const char *const config_on_conflict_names[] = {ON_CONFLICT_LIST(NAME) NULL};
+const char *const config_on_dead_names[] = {ON_DEAD_LIST(NAME) NULL};
+const char *const config_idempotency_names[] = {IDEMPOTENCY_LIST(NAME) NULL};
+static const char *const type_texts[] = {TYPE_LIST(NAME)};
+#undef NAME
+
+#define ROW(owner, path, type, field, least, most, names, fallback, doc)                                               \
+    {path, type, offsetof(owner, field), sizeof(((owner *)NULL)->field), least, most, names, fallback, doc},
+
+#define TOP_KEY(ident, ...) ROW(struct config, __VA_ARGS__)
+static const struct key top_keys[] = {
+#include "config/keys.def"
+};
+#define RELAY_KEY(ident, ...) ROW(struct relay_config, __VA_ARGS__)
+static const struct key relay_keys[] = {
+#include "config/keys.def"
+};
+#define QUEUE_KEY(ident, ...) ROW(struct queue_config, __VA_ARGS__)
+static const struct key queue_keys[] = {
+#include "config/keys.def"
+};
+
+#define TABLE(rows)                                                                                                    \
+    { rows, sizeof(rows) / sizeof(rows[0]) }
+const struct key_table config_keys[SCOPE_COUNT] = {
+    [SCOPE_TOP] = TABLE(top_keys), [SCOPE_RELAY] = TABLE(relay_keys), [SCOPE_QUEUE] = TABLE(queue_keys)};
+
+const char *key_type_text(enum key_type type) {
+    return type_texts[type];
+}
+
+bool config_key(enum key_scope scope, u32 i, struct key_info *out) {
+    const struct key_table *t = &config_keys[scope];
+    if (i >= t->count) return false;
+    const struct key *k = &t->at[i];
+    *out = (struct key_info){k->path, type_texts[k->type], k->fallback, k->doc};
+    return true;
+}

@@ -1,0 +1,327 @@
+/* Single values: from a node to a field. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "config/config_priv.h"
+#include "config/fingerprint.h"
+#include "config/schema.h"
+#include "config/template.h"
+
+enum { TEXT_BYTES_MAX = 255, SECRET_BYTES_MAX = 4096 };
+
+static bool is(slice s, const char *text) {
+    return slice_eq(s, slice_str(text));
+}
+
+static hx_st not_a(const struct node *n, const struct key *k, struct errbuf *err) {
+    if (n->kind != NODE_SCALAR)
+        return node_error(n, err, "expected %s, not %s", key_type_text(k->type), node_kind_text(n));
+    return node_error(n, err, "\"%.*s\" is not %s", (int)(n->text.n > 80 ? 80 : n->text.n), n->text.p,
+                      key_type_text(k->type));
+}
+
+static hx_st check_range(const struct binding *b, const struct key *k, const struct node *n, u64 v) {
+    if (v >= (u64)k->least && v <= (u64)k->most) return ST_OK;
+    struct buf range = {0};
+    value_put_number(k, (u64)k->least, &range);
+    buf_lit(&range, " to ");
+    value_put_number(k, (u64)k->most, &range);
+    hx_st st = node_error(n, b->err, "%.*s is outside %.*s%s", (int)n->text.n, n->text.p, (int)range.len, range.p,
+                          v > (u64)k->most && (k->type == TYPE_WINDOW || k->type == TYPE_KEEP) ? "; say forever" : "");
+    buf_free(&range);
+    return st;
+}
+
+/* A number too large for 64 bits is still a number: the message should not call it something else. */
+static bool is_overflow(const struct key *k, slice text) {
+    char shorter[8] = {0};
+    size_t digits = 0;
+    while (digits < text.n && text.p[digits] >= '0' && text.p[digits] <= '9') digits++;
+    if (digits < 10 || text.n - digits > 3) return false;
+    u64 unused;
+    i64 unused_ms;
+    snprintf(shorter, sizeof(shorter), "1%.*s", (int)(text.n - digits), text.p + digits);
+    if (k->type == TYPE_SIZE) return size_parse(slice_str(shorter), &unused);
+    return k->type == TYPE_COUNT ? digits == text.n : duration_parse(slice_str(shorter), &unused_ms);
+}
+
+static hx_st not_a_number(const struct binding *b, const struct key *k, const struct node *n) {
+    if (n->kind == NODE_SCALAR && n->text.n > 1 && n->text.p[0] == '-' && n->text.p[1] >= '0' && n->text.p[1] <= '9')
+        return node_error(n, b->err, "%.*s is negative", (int)n->text.n, n->text.p);
+    if (n->kind == NODE_SCALAR && is_overflow(k, n->text)) return node_error(n, b->err, "this number is too large");
+    return not_a(n, k, b->err);
+}
+
+static bool parse_duration(slice text, u64 *out) {
+    i64 ms;
+    if (!duration_parse(text, &ms)) return false;
+    *out = (u64)ms;
+    return true;
+}
+
+static hx_st read_number(const struct binding *b, const struct key *k, const struct node *n, u64 *out) {
+    bool ok = n->kind == NODE_SCALAR;
+    if (ok && k->type == TYPE_SIZE)
+        ok = size_parse(n->text, out);
+    else if (ok && k->type == TYPE_COUNT)
+        ok = slice_u64(n->text, out);
+    else if (ok)
+        ok = parse_duration(n->text, out);
+    return ok ? check_range(b, k, n, *out) : not_a_number(b, k, n);
+}
+
+static hx_st read_keep(const struct binding *b, const struct key *k, const struct node *n, u64 *out) {
+    if (n->kind != NODE_SCALAR || !is(n->text, "forever")) return read_number(b, k, n, out);
+    *out = WINDOW_FOREVER;
+    return ST_OK;
+}
+
+/* Percent to parts per million: up to four decimals. */
+static bool parse_percent(slice text, u64 *ppm) {
+    if (text.n < 2 || text.p[text.n - 1] != '%') return false;
+    slice whole, decimals;
+    bool point = slice_cut(slice_of(text.p, text.n - 1), '.', &whole, &decimals);
+    if (point && (decimals.n == 0 || decimals.n > PPM_DECIMALS)) return false;
+    u64 units, parts = 0;
+    if (!slice_u64(whole, &units) || units > 100 || (point && !slice_u64(decimals, &parts))) return false;
+    for (size_t i = decimals.n; i < PPM_DECIMALS; i++) parts *= 10;
+    *ppm = units * 10000 + parts;
+    return true;
+}
+
+static hx_st read_percent(const struct binding *b, const struct key *k, const struct node *n, u64 *out) {
+    if (n->kind != NODE_SCALAR || !parse_percent(n->text, out)) return not_a(n, k, b->err);
+    if (*out < (u64)k->least || *out > (u64)k->most)
+        return node_error(n, b->err, "%.*s is outside 0.0001%% to 100%%", (int)n->text.n, n->text.p);
+    return ST_OK;
+}
+
+static hx_st read_bool(const struct binding *b, const struct key *k, const struct node *n, u64 *out) {
+    bool plain = n->kind == NODE_SCALAR && !n->quoted;
+    *out = plain && is(n->text, "true");
+    return *out || (plain && is(n->text, "false")) ? ST_OK : not_a(n, k, b->err);
+}
+
+static const char *choice_at(const void *ctx, size_t i) {
+    return ((const char *const *)ctx)[i];
+}
+
+static hx_st unknown_choice(const struct binding *b, const struct key *k, const struct node *n) {
+    struct buf words = {0};
+    for (size_t i = 0; k->names[i]; i++) buf_printf(&words, "%s%s", i ? ", " : "", k->names[i]);
+    const char *near = nearest_name(n->text, choice_at, k->names);
+    hx_st st =
+        node_error(n, b->err, "\"%.*s\" is none of %.*s%s%s%s", (int)(n->text.n > 80 ? 80 : n->text.n), n->text.p,
+                   (int)words.len, words.p, near ? ". Did you mean " : "", near ? near : "", near ? "?" : "");
+    buf_free(&words);
+    return st;
+}
+
+static hx_st read_choice(const struct binding *b, const struct key *k, const struct node *n, u64 *out) {
+    if (n->kind != NODE_SCALAR) return not_a(n, k, b->err);
+    for (*out = 0; k->names[*out]; ++*out)
+        if (is(n->text, k->names[*out])) return ST_OK;
+    return unknown_choice(b, k, n);
+}
+
+static hx_st check_text(const struct binding *b, const struct key *k, const struct node *n) {
+    size_t most = k->type == TYPE_SECRET ? SECRET_BYTES_MAX : TEXT_BYTES_MAX;
+    if (n->kind != NODE_SCALAR) return not_a(n, k, b->err);
+    if (n->text.n == 0) return node_error(n, b->err, "empty");
+    if (n->text.n > most) return node_error(n, b->err, "longer than %zu bytes", most);
+    if (has_control(n->text)) return node_error(n, b->err, "a control character");
+    if (k->type != TYPE_SECRET && strstr(n->text.p, "${"))
+        return node_error(n, b->err, "${...} is for secrets only, and this is none");
+    return ST_OK;
+}
+
+static hx_st read_text(const struct binding *b, const struct key *k, const struct node *n) {
+    hx_st st = check_text(b, k, n);
+    if (st == ST_OK) *(slice *)value_field(k, b->base) = arena_copy(b->arena, n->text);
+    return st;
+}
+
+/* HOST:PORT, the host in brackets if it has colons itself. */
+static bool is_address(slice s) {
+    size_t colon = s.n;
+    while (colon > 0 && s.p[colon - 1] != ':') colon--;
+    u64 port;
+    if (colon < 2 || !slice_u64(slice_of(s.p + colon, s.n - colon), &port) || port > 65535) return false;
+    slice host = slice_of(s.p, colon - 1);
+    return (host.p[0] == '[' && host.n > 2 && host.p[host.n - 1] == ']') || !memchr(host.p, ':', host.n);
+}
+
+static hx_st read_address(const struct binding *b, const struct key *k, const struct node *n) {
+    hx_st st = read_text(b, k, n);
+    return st == ST_OK && !is_address(n->text) ? not_a(n, k, b->err) : st;
+}
+
+static hx_st put_variable(const struct binding *b, const struct node *n, slice name, struct buf *out) {
+    char text[TEXT_BYTES_MAX + 1];
+    bool good = name.n > 0 && name.n < sizeof(text);
+    for (size_t i = 0; good && i < name.n; i++) {
+        char c = name.p[i];
+        good = c == '_' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (i > 0 && c >= '0' && c <= '9');
+    }
+    if (!good) return node_error(n, b->err, "${%.*s} names no environment variable", (int)name.n, name.p);
+    snprintf(text, sizeof(text), "%.*s", (int)name.n, name.p);
+    const char *value = getenv(text);
+    if (!value && b->secrets == SECRETS_FROM_ENVIRONMENT)
+        return node_error(n, b->err, "the environment variable %s is not set", text);
+    if (b->secrets == SECRETS_FROM_ENVIRONMENT)
+        buf_slice_add(out, slice_str(value));
+    else
+        buf_printf(out, "${%s}", text);
+    return ST_OK;
+}
+
+static hx_st read_secret(const struct binding *b, const struct key *k, const struct node *n) {
+    hx_st st = check_text(b, k, n);
+    struct buf out = {0};
+    slice left = n->text;
+    while (st == ST_OK && left.n) {
+        const char *from = memmem(left.p, left.n, "${", 2);
+        buf_slice_add(&out, slice_of(left.p, from ? (size_t)(from - left.p) : left.n));
+        if (!from) break;
+        const char *name = from + 2, *end = memchr(name, '}', left.n - (size_t)(name - left.p));
+        if (!end) {
+            st = node_error(n, b->err, "${ without its }");
+            break;
+        }
+        st = put_variable(b, n, slice_of(name, (size_t)(end - name)), &out);
+        left = slice_of(end + 1, left.n - (size_t)(end + 1 - left.p));
+    }
+    if (st == ST_OK) *(slice *)value_field(k, b->base) = arena_copy(b->arena, buf_slice(&out));
+    buf_free(&out);
+    return st;
+}
+
+static hx_st read_template(const struct binding *b, const struct key *k, const struct node *n) {
+    struct errbuf why = {0};
+    u32 column = 1;
+    if (n->kind != NODE_SCALAR) return not_a(n, k, b->err);
+    if (template_compile(n->text, (struct template **)value_field(k, b->base), &column, &why) == ST_OK) return ST_OK;
+    struct node at = *n; /* the place inside the text */
+    at.column += column - 1 + (n->quoted ? 1 : 0);
+    return node_error(&at, b->err, "%s", why.text);
+}
+
+static hx_st read_window_bounds(const struct binding *b, const struct key *k, const struct node *n) {
+    struct rules *r = &((struct queue_config *)b->base)->rules;
+    struct key bound = *k;
+    bound.type = TYPE_DURATION;
+    u64 min = 0, max = 0;
+    for (const struct node *c = n->first; c; c = c->next) {
+        bool is_min = is(c->name->text, "min");
+        if (!is_min && !is(c->name->text, "max"))
+            return node_error(c->name, b->err, "no key \"%.*s\": an adaptive window has min and max",
+                              (int)c->name->text.n, c->name->text.p);
+        if (c->kind == NODE_NULL) return bind_no_value(c, b->err);
+        hx_st st = read_number(b, &bound, c, is_min ? &min : &max);
+        if (st != ST_OK) return st;
+    }
+    if (!min || !max) return node_error(n, b->err, "an adaptive window needs both min and max");
+    if (min > max) return node_error(n, b->err, "min is above max");
+    r->window_ms = r->window_min_ms = (i64)min;
+    r->window_max_ms = (i64)max;
+    return ST_OK;
+}
+
+static hx_st read_window(const struct binding *b, const struct key *k, const struct node *n) {
+    struct rules *r = &((struct queue_config *)b->base)->rules;
+    if (n->kind == NODE_MAP) return read_window_bounds(b, k, n);
+    u64 ms;
+    hx_st st = read_keep(b, k, n, &ms);
+    if (st != ST_OK) return st;
+    r->window_ms = (i64)ms;
+    r->window_min_ms = r->window_max_ms = 0;
+    return ST_OK;
+}
+
+static hx_st read_upstreams(const struct binding *b, const struct key *k, const struct node *n) {
+    if (n->kind != NODE_MAP) return not_a(n, k, b->err);
+    struct upstreams *u = value_field(k, b->base);
+    struct key each = *k;
+    each.type = TYPE_DURATION;
+    u->at = arena_alloc(b->arena, n->count * sizeof(*u->at));
+    u->count = 0;
+    for (const struct node *c = n->first; c; c = c->next) {
+        u64 ms;
+        if (c->kind == NODE_NULL) return bind_no_value(c, b->err);
+        hx_st st = read_number(b, &each, c, &ms);
+        if (st != ST_OK) return st;
+        u->at[u->count++] = (struct upstream){arena_copy(b->arena, c->name->text), (i64)ms};
+    }
+    return ST_OK;
+}
+
+static slice keep_json(struct arena *a, const struct node *n) {
+    struct buf b = {0};
+    node_put_json(n, &b);
+    slice json = arena_copy(a, buf_slice(&b));
+    buf_free(&b);
+    return json;
+}
+
+static hx_st read_fingerprint(const struct binding *b, const struct node *n) {
+    struct queue_config *q = b->base;
+    q->fingerprint_json = keep_json(b->arena, n);
+    return fingerprint_from_tree(n, &q->fingerprint, b->err);
+}
+
+static hx_st read_schema(const struct binding *b, const struct node *n) {
+    struct queue_config *q = b->base;
+    q->schema_json = keep_json(b->arena, n);
+    return schema_from_tree(n, &q->schema, b->err);
+}
+
+static hx_st read_plain(const struct binding *b, const struct key *k, const struct node *n) {
+    u64 v = 0;
+    hx_st st;
+    if (k->type == TYPE_KEEP)
+        st = read_keep(b, k, n, &v);
+    else if (k->type == TYPE_PERCENT)
+        st = read_percent(b, k, n, &v);
+    else if (k->type == TYPE_BOOL)
+        st = read_bool(b, k, n, &v);
+    else if (k->type == TYPE_CHOICE)
+        st = read_choice(b, k, n, &v);
+    else
+        st = read_number(b, k, n, &v);
+    if (st == ST_OK) value_store(k, b->base, v);
+    return st;
+}
+
+/* A key that may be unset can be said to be: then a preset or a template of files does not decide for it. */
+static bool says_none(const struct key *k, const struct node *n) {
+    return k->type != TYPE_CHOICE && strcmp(k->fallback, "none") == 0 && n->kind == NODE_SCALAR && is(n->text, "none");
+}
+
+hx_st value_read(const struct binding *b, const struct key *k, const struct node *n) {
+    if (n->kind == NODE_NULL) return bind_no_value(n, b->err);
+    if (says_none(k, n)) return ST_OK; /* what can be unset starts unset */
+    switch (k->type) {
+    case TYPE_TEXT:
+        return read_text(b, k, n);
+    case TYPE_SECRET:
+        return read_secret(b, k, n);
+    case TYPE_ADDRESS:
+        return read_address(b, k, n);
+    case TYPE_TEMPLATE:
+        return read_template(b, k, n);
+    case TYPE_FINGERPRINT:
+        return read_fingerprint(b, n);
+    case TYPE_SCHEMA:
+        return read_schema(b, n);
+    case TYPE_WINDOW:
+        return read_window(b, k, n);
+    case TYPE_UPSTREAMS:
+        return read_upstreams(b, k, n);
+    case TYPE_RELAYS:
+        return relays_read(b, n);
+    case TYPE_QUEUES:
+        return queues_read(b, n);
+    default:
+        return read_plain(b, k, n);
+    }
+}

@@ -1,0 +1,123 @@
+/* Single values: from a field to JSON. */
+#include "base/json.h"
+#include "config/config_priv.h"
+#include "config/template.h"
+
+void value_put_number(const struct key *k, u64 v, struct buf *out) {
+    if (k->type == TYPE_SIZE)
+        buf_size(out, v);
+    else if (k->type == TYPE_COUNT)
+        buf_dec(out, v);
+    else
+        buf_duration(out, (i64)v);
+}
+
+bool value_is_set(const struct key *k, const void *base) {
+    bool optional = strcmp(k->fallback, "none") == 0;
+    switch (k->type) {
+    case TYPE_TEXT:
+    case TYPE_SECRET:
+        return !optional || ((const slice *)value_field(k, base))->n > 0;
+    case TYPE_TEMPLATE:
+    case TYPE_SCHEMA:
+        return *(void **)value_field(k, base) != NULL;
+    case TYPE_UPSTREAMS:
+        return ((const struct upstreams *)value_field(k, base))->count > 0;
+    case TYPE_RELAYS:
+    case TYPE_QUEUES:
+        return false;
+    default:
+        return !optional || value_load(k, base) != 0;
+    }
+}
+
+static void put_quoted_number(const struct key *k, u64 v, struct buf *out) {
+    buf_char(out, '"');
+    value_put_number(k, v, out);
+    buf_char(out, '"');
+}
+
+static void put_keep(const struct key *k, i64 ms, struct buf *out) {
+    if (ms == WINDOW_FOREVER)
+        buf_lit(out, "\"forever\"");
+    else
+        put_quoted_number(k, (u64)ms, out);
+}
+
+static void put_window(const struct key *k, const struct rules *r, struct buf *out) {
+    if (r->window_max_ms == 0) {
+        put_keep(k, r->window_ms, out);
+        return;
+    }
+    buf_lit(out, "{\"min\":");
+    put_quoted_number(k, (u64)r->window_min_ms, out);
+    buf_lit(out, ",\"max\":");
+    put_quoted_number(k, (u64)r->window_max_ms, out);
+    buf_char(out, '}');
+}
+
+static void put_percent(u64 ppm, struct buf *out) {
+    u64 parts = ppm % 10000, digits = PPM_DECIMALS;
+    buf_printf(out, "\"%llu", (unsigned long long)(ppm / 10000));
+    while (parts && parts % 10 == 0) parts /= 10, digits--;
+    if (parts) buf_printf(out, ".%0*llu", (int)digits, (unsigned long long)parts);
+    buf_lit(out, "%\"");
+}
+
+static void put_upstreams(const struct key *k, const struct upstreams *u, struct buf *out) {
+    buf_char(out, '{');
+    for (u32 i = 0; i < u->count; i++) {
+        if (i) buf_char(out, ',');
+        json_put_string(out, u->at[i].name);
+        buf_char(out, ':');
+        put_quoted_number(k, (u64)u->at[i].ms, out);
+    }
+    buf_char(out, '}');
+}
+
+static void put_fingerprint(const struct queue_config *q, struct buf *out) {
+    buf_slice_add(out, q->fingerprint_json.n ? q->fingerprint_json : SL("\"bytes\""));
+}
+
+void value_put_json(const struct key *k, const void *base, struct buf *out) {
+    const struct queue_config *q = base; /* for the types only a queue has */
+    switch (k->type) {
+    case TYPE_TEXT:
+    case TYPE_SECRET:
+    case TYPE_ADDRESS:
+        json_put_string(out, *(const slice *)value_field(k, base));
+        break;
+    case TYPE_TEMPLATE:
+        json_put_string(out, template_text(*(struct template **)value_field(k, base)));
+        break;
+    case TYPE_FINGERPRINT:
+        put_fingerprint(q, out);
+        break;
+    case TYPE_SCHEMA:
+        buf_slice_add(out, q->schema_json);
+        break;
+    case TYPE_WINDOW:
+        put_window(k, &q->rules, out);
+        break;
+    case TYPE_UPSTREAMS:
+        put_upstreams(k, value_field(k, base), out);
+        break;
+    case TYPE_KEEP:
+        put_keep(k, (i64)value_load(k, base), out);
+        break;
+    case TYPE_PERCENT:
+        put_percent(value_load(k, base), out);
+        break;
+    case TYPE_BOOL:
+        buf_slice_add(out, value_load(k, base) ? SL("true") : SL("false"));
+        break;
+    case TYPE_CHOICE:
+        json_put_string(out, slice_str(k->names[value_load(k, base)]));
+        break;
+    case TYPE_COUNT:
+        buf_dec(out, value_load(k, base));
+        break;
+    default:
+        put_quoted_number(k, value_load(k, base), out);
+    }
+}

@@ -1,0 +1,489 @@
+/* The config file: what it says is what the queue gets, and whatever is wrong with it gets one line that says where. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "config/config.h"
+#include "config/template.h"
+
+#define HOUR_MS ((i64)3600 * 1000)
+#define DAY_MS  (24 * HOUR_MS)
+
+static struct config *parse(const char *yaml) {
+    struct config *c;
+    struct errbuf err = {0};
+    if (config_parse(slice_str(yaml), "f", SECRETS_AS_WRITTEN, &c, &err) != ST_OK) fail_msg("%s\n%s", err.text, yaml);
+    return c;
+}
+
+/* A config with one queue of these keys; `queue` is "key: value" lines without indentation, or a flow map. */
+static struct config *parse_queue(const char *flow) {
+    char yaml[4096];
+    snprintf(yaml, sizeof yaml, "queues:\n  q: {%s}\n", flow);
+    return parse(yaml);
+}
+
+static void assert_slice(slice s, const char *expected) {
+    assert_int_equal(s.n, strlen(expected));
+    assert_memory_equal(s.p, expected, s.n);
+}
+
+static void assert_json(const struct queue_config *q, const char *expected) {
+    struct buf b = {0};
+    config_queue_to_json(q, &b);
+    buf_char(&b, '\0');
+    assert_string_equal(b.p, expected);
+    buf_free(&b);
+}
+
+static void the_contracts_example_is_read(void **state) {
+    (void)state;
+    static const char yaml[] = "listen: 127.0.0.1:4279\n"
+                               "data: ./hapax-data\n"
+                               "queues:\n"
+                               "  payments:\n"
+                               "    class: money\n"
+                               "    semantics: exactly_once\n"
+                               "    key: \"capture:${payment_intent_id}\"\n"
+                               "    fingerprint: {ignore: [sent_at, retry]}\n"
+                               "    schema: {required: [payment_intent_id, amount], types: {amount: integer}}\n"
+                               "    window: forever\n"
+                               "    upstream_replay: 7d\n"
+                               "    keep_payload: 24h\n"
+                               "    lease: 30s\n"
+                               "    on_unknown: reconcile\n"
+                               "    on_conflict: reject\n"
+                               "    order_by: \"${user_id}\"\n"
+                               "    retry:\n"
+                               "      transient: {attempts: 6, backoff: 1s, max: 5m}\n"
+                               "      unknown: {attempts: 3}\n"
+                               "      crashes: {attempts: 3}\n"
+                               "    dead: {owner: payments-oncall, alert: {count: 10, within: 15m}}\n"
+                               "    lag: {p95: 30s, alert: 5m, for: 2m}\n"
+                               "    limits: {pending: 100000, bytes: 1GiB, payload: 256KiB}\n";
+    struct config *c = parse(yaml);
+    assert_slice(c->listen, "127.0.0.1:4279");
+    assert_slice(c->data, "./hapax-data");
+    assert_false(c->auto_create);
+    assert_int_equal(c->audit_keep_ms, 90 * DAY_MS);
+    const struct queue_config *q = config_find(c, SL("payments"));
+    assert_int_equal(q->preset, CLASS_MONEY);
+    assert_slice(template_text(q->key), "capture:${payment_intent_id}");
+    assert_slice(template_text(q->order_by), "${user_id}");
+    assert_non_null(q->schema);
+    assert_true(q->rules.window_ms == WINDOW_FOREVER);
+    assert_int_equal(q->upstream_replay_ms, 7 * DAY_MS);
+    assert_int_equal(q->rules.keep_payload_ms, DAY_MS);
+    assert_int_equal(q->rules.lease_ms, 30000);
+    assert_int_equal(q->rules.on_unknown, ON_UNKNOWN_RECONCILE);
+    assert_int_equal(q->rules.transient_attempts, 6);
+    assert_int_equal(q->rules.backoff_max_ms, 300000);
+    assert_slice(q->dead_owner, "payments-oncall");
+    assert_int_equal(q->dead_alert_count, 10);
+    assert_int_equal(q->dead_alert_within_ms, 15 * 60000);
+    assert_int_equal(q->lag_alert_ms, 5 * 60000);
+    assert_int_equal(q->rules.limit_pending, 100000);
+    assert_int_equal(q->rules.limit_bytes, (u64)1 << 30);
+    assert_int_equal(q->payload_max, 256 << 10);
+    assert_slice(q->file, "f");
+    assert_int_equal(q->at.line, 4);
+    assert_int_equal(q->said[QUEUE_KEY_retry_transient_max].line, 18);
+    assert_int_equal(q->said[QUEUE_KEY_loss].line, 0);
+    config_free(c);
+}
+
+static void a_class_presets_and_single_keys_override_it(void **state) {
+    (void)state;
+    static const struct {
+        const char *keys;
+        u8 semantics, on_unknown;
+        i64 window_ms;
+    } cases[] = {
+        {"", SEMANTICS_EXACTLY_ONCE, ON_UNKNOWN_RETRY, DAY_MS},
+        {"class: none", SEMANTICS_EXACTLY_ONCE, ON_UNKNOWN_RETRY, DAY_MS},
+        {"class: money", SEMANTICS_EXACTLY_ONCE, ON_UNKNOWN_RECONCILE, WINDOW_FOREVER},
+        {"class: notification", SEMANTICS_EXACTLY_ONCE, ON_UNKNOWN_RETRY, DAY_MS},
+        {"class: analytics", SEMANTICS_AT_MOST_ONCE, ON_UNKNOWN_RETRY, DAY_MS},
+        {"class: audit", SEMANTICS_AT_LEAST_ONCE, ON_UNKNOWN_RETRY, DAY_MS},
+        {"class: money, window: 90d", SEMANTICS_EXACTLY_ONCE, ON_UNKNOWN_RECONCILE, 90 * DAY_MS},
+        {"window: 90d, on_unknown: hold, class: money", SEMANTICS_EXACTLY_ONCE, ON_UNKNOWN_HOLD, 90 * DAY_MS},
+        {"class: money, semantics: at_most_once", SEMANTICS_AT_MOST_ONCE, ON_UNKNOWN_RETRY, WINDOW_FOREVER},
+        {"semantics: exactly_once, class: audit", SEMANTICS_EXACTLY_ONCE, ON_UNKNOWN_RETRY, DAY_MS},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config *c = parse_queue(cases[i].keys);
+        const struct rules *r = &c->queues.at[0]->rules;
+        assert_int_equal(r->semantics, cases[i].semantics);
+        assert_int_equal(r->on_unknown, cases[i].on_unknown);
+        assert_true(r->window_ms == cases[i].window_ms);
+        config_free(c);
+    }
+}
+
+static void units_are_understood(void **state) {
+    (void)state;
+    struct config *c =
+        parse_queue("lease: 45, window: {min: 72h, max: 14d}, keep_payload: 1500ms, upstreams: {dlq: 7d, cron: 1d},"
+                    "limits: {bytes: 10MB, payload: 512, lag: 5m}, refused: {keep: 0, bytes: 1kB}");
+    const struct queue_config *q = c->queues.at[0];
+    assert_int_equal(q->rules.lease_ms, 45000);
+    assert_int_equal(q->rules.window_ms, 72 * HOUR_MS);
+    assert_int_equal(q->rules.window_min_ms, 72 * HOUR_MS);
+    assert_int_equal(q->rules.window_max_ms, 14 * DAY_MS);
+    assert_int_equal(q->rules.keep_payload_ms, 1500);
+    assert_int_equal(config_longest_replay_ms(q), 7 * DAY_MS);
+    assert_int_equal(q->rules.limit_bytes, 10000000);
+    assert_int_equal(q->payload_max, 512);
+    assert_int_equal(q->rules.limit_lag_ms, 5 * 60000);
+    assert_int_equal(q->rules.refused_kept, 0);
+    assert_int_equal(q->rules.refused_bytes, 1000);
+    config_free(c);
+    static const struct {
+        const char *text;
+        u32 ppm;
+    } percents[] = {{"0.01%", 100}, {"1%", 10000}, {"100%", 1000000}, {"0.0001%", 1}, {"12.5%", 125000}};
+    for (size_t i = 0; i < sizeof percents / sizeof *percents; i++) {
+        char flow[64], json[64];
+        snprintf(flow, sizeof flow, "class: analytics, loss: %s", percents[i].text);
+        snprintf(json, sizeof json, "\"loss\":\"%s\"", percents[i].text);
+        c = parse_queue(flow);
+        assert_int_equal(c->queues.at[0]->loss_ppm, percents[i].ppm);
+        struct buf b = {0};
+        config_queue_to_json(c->queues.at[0], &b);
+        buf_char(&b, '\0');
+        assert_non_null(strstr(b.p, json));
+        buf_free(&b);
+        config_free(c);
+    }
+}
+
+/* ---- what is wrong */
+
+struct wrong {
+    const char *yaml, *error;
+};
+
+/* Every case is looked at before the test fails. */
+static void assert_wrong(const struct wrong *cases, size_t count) {
+    int failures = 0;
+    for (const struct wrong *w = cases; w < cases + count; w++) {
+        struct config *c;
+        struct errbuf err = {0};
+        bool refused = config_parse(slice_str(w->yaml), "f", SECRETS_AS_WRITTEN, &c, &err) == ST_INVALID && !c;
+        if (refused && strcmp(err.text, w->error) == 0) continue;
+        print_error("%s\n  expected: %s\n  got:      %s\n", w->yaml, w->error, refused ? err.text : "no error");
+        failures++;
+        config_free(c);
+    }
+    assert_int_equal(failures, 0);
+}
+
+#define Q(keys) "queues:\n  q: {" keys "}\n"
+
+static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
+    (void)state;
+    static const struct wrong cases[] = {
+        /* shapes */
+        {"", "f:1:1: the file is empty"},
+        {"just text\n", "f:1:1: expected keys like listen, data and queues, not text"},
+        {"[a]\n", "f:1:1: expected keys like listen, data and queues, not a list"},
+        {"null\n", "f:1:1: expected keys like listen, data and queues, not nothing"},
+        {"queues:\n", "f:1:8: queues: nothing is given; leave the line out for the default"},
+        {"queues: []\n", "f:1:9: queues: expected a map of queues, not a list"},
+        {"queues: {q: }\n", "f:1:13: queue q: nothing is given; write {} for the default rules"},
+        {"queues: {q: 5}\n", "f:1:13: queue q: expected a map, not text"},
+        {"queues: {q: [a]}\n", "f:1:13: queue q: expected a map, not a list"},
+        {"queues: {'a b': {}}\n", "f:1:10: queues: a queue name is made of letters, digits and _ - . : only"},
+        {"queues: {'': {}}\n", "f:1:10: queues: a key is missing before ':'"},
+        /* unknown names */
+        {"listne: x\n", "f:1:1: no key \"listne\". Did you mean listen?"},
+        {"zzz: x\n",
+         "f:1:1: no key \"zzz\": known are listen, data, insecure_listen, auto_create, audit_keep, relay, queues"},
+        {Q("windw: 1d"), "f:2:7: queue q: no key \"windw\". Did you mean window?"},
+        {Q("Lease: 1d"), "f:2:7: queue q: no key \"Lease\". Did you mean lease?"},
+        {Q("visibility_timeout: 30s"), "f:2:7: queue q: no key \"visibility_timeout\". Did you mean lease?"},
+        {Q("push: {timeout: 10s}"),
+         "f:2:7: queue q: no key \"push\". Did you mean downstream.timeout (this version does not push: "
+         "workers receive)?"},
+        {Q("completely_else: 1"), "f:2:7: queue q: no key \"completely_else\""},
+        {Q("retry: {transient: {atempts: 3}}"),
+         "f:2:27: queue q: retry.transient: no key \"atempts\". Did you mean attempts?"},
+        {Q("dead: {alert: {every: 1}}"), "f:2:22: queue q: dead.alert: no key \"every\": known are count, within"},
+        {Q("window: {mn: 1h, max: 2h}"), "f:2:16: queue q: window: no key \"mn\": an adaptive window has min and max"},
+        /* wrong kinds */
+        {Q("lease: {a: 1}"), "f:2:14: queue q: lease: expected a duration like 500ms, 30s, 5m or 14d, not a map"},
+        {Q("lease: [30s]"), "f:2:14: queue q: lease: expected a duration like 500ms, 30s, 5m or 14d, not a list"},
+        {Q("lease: ~"), "f:2:14: queue q: lease: nothing is given; leave the line out for the default"},
+        {Q("retry: 5"), "f:2:14: queue q: retry: expected a map with transient, unknown, crashes, not text"},
+        {Q("retry: {unknown: 5}"), "f:2:24: queue q: retry.unknown: expected a map with attempts, not text"},
+        {Q("retry: {unknown: }"),
+         "f:2:24: queue q: retry.unknown: nothing is given; leave the line out for the default"},
+        {Q("upstreams: 7d"), "f:2:18: queue q: upstreams: \"7d\" is not a map of names to durations"},
+        {Q("upstreams: {dlq: x}"),
+         "f:2:24: queue q: upstreams.dlq: \"x\" is not a duration like 500ms, 30s, 5m or 14d"},
+        {Q("key: [a]"), "f:2:12: queue q: key: expected a template like \"capture:${payment_id}\", not a list"},
+        {Q("dead: {owner: {a: b}}"), "f:2:21: queue q: dead.owner: expected text, not a map"},
+        {Q("dead: {owner: ''}"), "f:2:21: queue q: dead.owner: empty"},
+        {"auto_create: yes\n", "f:1:14: auto_create: \"yes\" is not true or false"},
+        {"auto_create: 'true'\n", "f:1:14: auto_create: \"true\" is not true or false"},
+        {"relay: {dsn: x}\n", "f:1:8: relay: expected a list of maps, not a map"},
+        {"relay: [x]\n", "f:1:9: relay[0]: expected a map with dsn, queue, not text"},
+        {"relay: [{queue: a}]\n", "f:1:9: relay[0]: dsn is missing"},
+        {"relay: [{dsn: x, queue: 'a b'}]\n",
+         "f:1:25: relay[0].queue: a queue name is made of letters, digits and _ - . : only"},
+        /* numbers and units */
+        {Q("lease: 30x"), "f:2:14: queue q: lease: \"30x\" is not a duration like 500ms, 30s, 5m or 14d"},
+        {Q("lease: 1.5s"), "f:2:14: queue q: lease: \"1.5s\" is not a duration like 500ms, 30s, 5m or 14d"},
+        {Q("lease: -5s"), "f:2:14: queue q: lease: -5s is negative"},
+        {Q("lease: 10ms"), "f:2:14: queue q: lease: 10ms is outside 1s to 12h"},
+        {Q("lease: 13h"), "f:2:14: queue q: lease: 13h is outside 1s to 12h"},
+        {Q("window: 1e9d"), "f:2:15: queue q: window: \"1e9d\" is not a duration, forever, or {min: 72h, max: 14d}"},
+        {Q("window: 999999d"), "f:2:15: queue q: window: 999999d is outside 1s to 36500d; say forever"},
+        {Q("window: 99999999999999999999d"), "f:2:15: queue q: window: this number is too large"},
+        {Q("window: 0"), "f:2:15: queue q: window: 0 is outside 1s to 36500d"},
+        {Q("window: fourever"),
+         "f:2:15: queue q: window: \"fourever\" is not a duration, forever, or {min: 72h, max: 14d}"},
+        {Q("window: {min: 72h}"), "f:2:15: queue q: window: an adaptive window needs both min and max"},
+        {Q("window: {min: 3d, max: 2d}"), "f:2:15: queue q: window: min is above max"},
+        {Q("window: {min: 3d, max: forever}"),
+         "f:2:30: queue q: window.max: \"forever\" is not a duration like 500ms, 30s, 5m or 14d"},
+        {Q("retry: {unknown: {attempts: 0}}"), "f:2:35: queue q: retry.unknown.attempts: 0 is outside 1 to 1000"},
+        {Q("retry: {unknown: {attempts: 1e3}}"),
+         "f:2:35: queue q: retry.unknown.attempts: \"1e3\" is not a whole number"},
+        {Q("retry: {unknown: {attempts: 99999999999999999999}}"),
+         "f:2:35: queue q: retry.unknown.attempts: this number is too large"},
+        {Q("limits: {bytes: 1 GiB}"),
+         "f:2:23: queue q: limits.bytes: \"1 GiB\" is not a size like 512, 256KiB or 10MB"},
+        {Q("limits: {bytes: 99999999999TiB}"), "f:2:23: queue q: limits.bytes: this number is too large"},
+        {Q("limits: {payload: 2MiB}"), "f:2:25: queue q: limits.payload: 2MiB is outside 1B to 1MiB"},
+        {Q("class: analytics, loss: 0.01"), "f:2:31: queue q: loss: \"0.01\" is not a percentage like 0.01%"},
+        {Q("class: analytics, loss: 101%"), "f:2:31: queue q: loss: \"101%\" is not a percentage like 0.01%"},
+        {Q("class: analytics, loss: 0%"), "f:2:31: queue q: loss: 0% is outside 0.0001% to 100%"},
+        {"audit_keep: 1h\n", "f:1:13: audit_keep: 1h is outside 1d to 36500d"},
+        {"listen: here\n", "f:1:9: listen: \"here\" is not an address like 127.0.0.1:4279"},
+        {"listen: 127.0.0.1:99999\n", "f:1:9: listen: \"127.0.0.1:99999\" is not an address like 127.0.0.1:4279"},
+        {"listen: ::1:4279\n", "f:1:9: listen: \"::1:4279\" is not an address like 127.0.0.1:4279"},
+        {"listen: ':4279'\n", "f:1:9: listen: \":4279\" is not an address like 127.0.0.1:4279"},
+        /* words */
+        {Q("semantics: exactly-once"),
+         "f:2:18: queue q: semantics: \"exactly-once\" is none of exactly_once, at_least_once, "
+         "at_most_once. Did you mean exactly_once?"},
+        {Q("on_unknown: ask"), "f:2:19: queue q: on_unknown: \"ask\" is none of retry, reconcile, hold"},
+        {Q("class: mony"),
+         "f:2:14: queue q: class: \"mony\" is none of none, money, notification, analytics, audit. Did you "
+         "mean money?"},
+        {Q("class: [money]"), "f:2:14: queue q: class: expected one of some words, not a list"},
+        /* templates and variables */
+        {Q("key: \"a:${b\""), "f:2:15: queue q: key: ${ is never closed"},
+        {"data: ${HOME}/x\n", "f:1:7: data: ${...} is for secrets only, and this is none"},
+        {Q("dead: {owner: \"${USER}\"}"), "f:2:21: queue q: dead.owner: ${...} is for secrets only, and this is none"},
+        {"relay: [{dsn: \"${A-B}\", queue: q}]\n", "f:1:15: relay[0].dsn: ${A-B} names no environment variable"},
+        {"relay: [{dsn: \"x${A\", queue: q}]\n", "f:1:15: relay[0].dsn: ${ without its }"},
+        {"data: \"a\\nb\"\n", "f:1:7: data: a control character"},
+        /* what cannot go together */
+        {Q("retry: {transient: {backoff: 10m}}"),
+         "f:2:36: queue q: retry.transient.backoff: retry.transient.backoff is above retry.transient.max"},
+        {Q("limits: {bytes: 1KiB}"),
+         "f:2:23: queue q: limits.bytes: is below limits.payload: the largest message would never fit"},
+        {Q("loss: 1%"), "f:2:13: queue q: loss: only an at_most_once queue may lose messages"},
+        {Q("class: analytics, on_unknown: hold"),
+         "f:2:37: queue q: on_unknown: an at_most_once queue settles what it hands out: no outcome is unknown"},
+        {Q("class: analytics, retry: {crashes: {attempts: 2}}"),
+         "f:2:53: queue q: retry.crashes.attempts: an at_most_once queue "
+         "settles what it hands out: nothing is retried"},
+        {Q("class: audit, on_conflict: hold"),
+         "f:2:34: queue q: on_conflict: an at_least_once queue takes every arrival: nothing conflicts"},
+        {Q("fingerprint: none, on_conflict: hold"),
+         "f:2:39: queue q: on_conflict: with fingerprint: none payloads are not compared: nothing conflicts"},
+        {Q("dead: {alert: {count: 3}}"), "f:2:29: queue q: dead.alert.count: needs dead.alert.within beside it"},
+        {Q("dead: {alert: {within: 3m}}"), "f:2:30: queue q: dead.alert.within: needs dead.alert.count beside it"},
+        {Q("lag: {for: 3m}"), "f:2:18: queue q: lag.for: needs lag.alert beside it"},
+        {Q("lag: {p95: 30s, alert: 3s}"), "f:2:30: queue q: lag.alert: is below lag.p95: it would always alert"},
+    };
+    assert_wrong(cases, sizeof cases / sizeof *cases);
+}
+
+static void a_queue_with_every_kind_of_error_in_it_leaks_nothing(void **state) {
+    (void)state;
+    /* The template is compiled before the error is found; the sanitizer build watches. */
+    static const struct wrong cases[] = {
+        {Q("key: \"${a}\", order_by: \"${b}\", lease: x"),
+         "f:2:45: queue q: lease: \"x\" is not a duration like 500ms, 30s, 5m or 14d"},
+        {"queues:\n  a: {key: \"${x}\"}\n  b: {lease: 0}\n", "f:3:14: queue b: lease: 0 is outside 1s to 12h"},
+    };
+    assert_wrong(cases, sizeof cases / sizeof *cases);
+}
+
+static void files_are_read_and_refused_like_texts(void **state) {
+    (void)state;
+    char dir[] = "config-test-XXXXXX", path[64], expected[128];
+    struct config *c;
+    struct errbuf err;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/hapax.yaml", dir);
+    assert_int_equal(config_load(path, SECRETS_AS_WRITTEN, &c, &err), ST_NOT_FOUND);
+    snprintf(expected, sizeof expected, "%s: No such file or directory", path);
+    assert_string_equal(err.text, expected);
+    assert_int_equal(config_load(dir, SECRETS_AS_WRITTEN, &c, &err), ST_IO);
+    FILE *f = fopen(path, "w");
+    fputs("auto_create: true\n", f);
+    fclose(f);
+    assert_int_equal(config_load(path, SECRETS_AS_WRITTEN, &c, &err), ST_OK);
+    assert_true(c->auto_create);
+    assert_slice(c->file, path);
+    config_free(c);
+    assert_int_equal(truncate(path, 10 << 20), 0);
+    assert_int_equal(config_load(path, SECRETS_AS_WRITTEN, &c, &err), ST_INVALID);
+    snprintf(expected, sizeof expected, "%s:1:1: larger than 1048576 bytes", path);
+    assert_string_equal(err.text, expected);
+    unlink(path);
+    rmdir(dir);
+}
+
+static void secrets_come_from_the_environment(void **state) {
+    (void)state;
+    static const char yaml[] =
+        "relay: [{dsn: 'host=db password=${HAPAX_TEST_SECRET} x', queue: q}, {dsn: plain, queue: q}]\n";
+    struct config *c;
+    struct errbuf err;
+    unsetenv("HAPAX_TEST_SECRET");
+    c = parse(yaml);
+    assert_slice(c->relays.at[0].dsn, "host=db password=${HAPAX_TEST_SECRET} x");
+    assert_false(c->relays.at[0].dsn_plain);
+    assert_true(c->relays.at[1].dsn_plain);
+    config_free(c);
+    assert_int_equal(config_parse(slice_str(yaml), "f", SECRETS_FROM_ENVIRONMENT, &c, &err), ST_INVALID);
+    assert_string_equal(err.text, "f:1:15: relay[0].dsn: the environment variable HAPAX_TEST_SECRET is not set");
+    setenv("HAPAX_TEST_SECRET", "s3${cret}", 1);
+    assert_int_equal(config_parse(slice_str(yaml), "f", SECRETS_FROM_ENVIRONMENT, &c, &err), ST_OK);
+    assert_slice(c->relays.at[0].dsn, "host=db password=s3${cret} x");
+    config_free(c);
+}
+
+/* ---- JSON, and back */
+
+static void what_is_shown_makes_the_same_queue_again(void **state) {
+    (void)state;
+    static const char *const queues[] = {
+        "",
+        "class: money, key: 'a:${b}', order_by: '${c}', dead: {owner: me, alert: {count: 3, within: 5m}}",
+        "window: {min: 1h, max: 2d}, upstreams: {dlq: 7d, cron: 1d}, upstream_replay: 3d, keep_payload: 1h",
+        "class: analytics, loss: 0.5%, limits: {pending: 5, bytes: 2MiB, lag: 90s, payload: 100}",
+        "class: audit, semantics: exactly_once, fingerprint: {ignore: [a, b]}, schema: {required: [x], types: {x: "
+        "integer}}",
+        "downstream: {idempotency: none, timeout: 2500ms}, lag: {p95: 1s, alert: 10s, for: 1m}, on_dead: skip",
+    };
+    for (size_t i = 0; i < sizeof queues / sizeof *queues; i++) {
+        struct config *c = parse_queue(queues[i]);
+        struct queue_config *q = c->queues.at[0], *again, *as_said;
+        struct buf b = {0};
+        struct errbuf err = {0};
+        config_queue_to_json(q, &b);
+        if (config_queue_from_json(SL("q"), buf_slice(&b), &again, &err) != ST_OK)
+            fail_msg("%s: %s", queues[i], err.text);
+        assert_true(config_queue_equal(q, again));
+        if (config_queue_from_json(SL("q"), q->json, &as_said, &err) != ST_OK) fail_msg("%s: %s", queues[i], err.text);
+        assert_true(config_queue_equal(q, as_said));
+        assert_true(rules_equal(&q->rules, &as_said->rules));
+        config_queue_free(again);
+        config_queue_free(as_said);
+        buf_free(&b);
+        config_free(c);
+    }
+}
+
+static void the_effective_rules_are_shown_under_the_configs_names(void **state) {
+    (void)state;
+    struct queue_config *q = config_queue_default(SL("q"));
+    assert_json(
+        q,
+        "{\"semantics\":\"exactly_once\",\"on_dead\":\"block\",\"fingerprint\":\"bytes\","
+        "\"refused\":{\"keep\":1000,\"bytes\":\"16MiB\"},\"window\":\"1d\",\"keep_payload\":\"0s\",\"lease\":\"30s\","
+        "\"on_unknown\":\"retry\",\"on_conflict\":\"reject\",\"downstream\":{\"idempotency\":\"unsaid\"},"
+        "\"retry\":{\"transient\":{\"attempts\":6,\"backoff\":\"1s\",\"max\":\"5m\"},\"unknown\":{\"attempts\":3},"
+        "\"crashes\":{\"attempts\":3}},\"limits\":{\"payload\":\"1MiB\"}}");
+    config_queue_free(q);
+}
+
+static void a_put_bodys_errors_name_the_key(void **state) {
+    (void)state;
+    static const struct wrong cases[] = {
+        {"[]", "expected a map, not a list"},
+        {"{\"lease\":\"x\"}", "lease: \"x\" is not a duration like 500ms, 30s, 5m or 14d"},
+        {"{\"lease\":30,\"retry\":{\"unknown\":{\"attempts\":-1}}}", "retry.unknown.attempts: -1 is negative"},
+        {"{\"windw\":1}", "no key \"windw\". Did you mean window?"},
+        {"{\"lease\":null}", "lease: nothing is given; leave the line out for the default"},
+        {"{\"lease\":1", "JSON: the text ends inside a value"},
+        {"", "JSON: the text ends where a value should be"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct queue_config *q;
+        struct errbuf err;
+        assert_int_equal(config_queue_from_json(SL("q"), slice_str(cases[i].yaml), &q, &err), ST_INVALID);
+        assert_null(q);
+        assert_string_equal(err.text, cases[i].error);
+    }
+}
+
+static void a_reload_says_what_changes(void **state) {
+    (void)state;
+    struct config *before = parse("auto_create: true\nqueues:\n  a: {window: 1d}\n  b: {}\n  c: {lease: 30}\n");
+    struct config *after = parse("queues:\n  a: {window: 7d, limits: {pending: 5}}\n  c: {lease: 30s}\n  d: {}\n");
+    struct buf b = {0};
+    config_diff(before, before, &b);
+    assert_int_equal(b.len, 0);
+    config_diff(before, after, &b);
+    buf_char(&b, '\0');
+    assert_string_equal(b.p, "auto_create: true -> false\n"
+                             "queue a: window: 1d -> 7d\n"
+                             "queue a: limits.pending: none -> 5\n"
+                             "queue b: removed; its messages and keys stay, under its last rules\n"
+                             "queue d: added\n");
+    buf_free(&b);
+    config_free(before);
+    config_free(after);
+}
+
+static void none_can_be_said_of_what_can_be_unset(void **state) {
+    (void)state;
+    struct config *c =
+        parse_queue("key: none, schema: none, limits: {pending: none}, dead: {owner: none}, upstreams: none");
+    struct queue_config *plain = config_queue_default(SL("q"));
+    assert_true(config_queue_equal(c->queues.at[0], plain));
+    config_queue_free(plain);
+    config_free(c);
+}
+
+static void without_a_file_queues_make_themselves(void **state) {
+    (void)state;
+    struct config *c = config_default();
+    assert_true(c->auto_create);
+    assert_int_equal(c->queues.count, 0);
+    assert_null(config_find(c, SL("q")));
+    config_free(c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_contracts_example_is_read),
+        cmocka_unit_test(a_class_presets_and_single_keys_override_it),
+        cmocka_unit_test(units_are_understood),
+        cmocka_unit_test(whatever_is_wrong_gets_one_line_with_its_place),
+        cmocka_unit_test(a_queue_with_every_kind_of_error_in_it_leaks_nothing),
+        cmocka_unit_test(files_are_read_and_refused_like_texts),
+        cmocka_unit_test(secrets_come_from_the_environment),
+        cmocka_unit_test(what_is_shown_makes_the_same_queue_again),
+        cmocka_unit_test(the_effective_rules_are_shown_under_the_configs_names),
+        cmocka_unit_test(a_put_bodys_errors_name_the_key),
+        cmocka_unit_test(a_reload_says_what_changes),
+        cmocka_unit_test(none_can_be_said_of_what_can_be_unset),
+        cmocka_unit_test(without_a_file_queues_make_themselves),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
