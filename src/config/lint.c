@@ -1,0 +1,337 @@
+/* The rules. Each looks at one thing and says what it found in figures; why it matters is in lint.def. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "config/lint.h"
+#include "config/template.h"
+
+struct lint {
+    const struct config *config;
+    struct lint_report *report;
+    const struct lint_rule *rule;
+};
+
+#define QUEUE_RULE(ident, code, severity, title, explanation) {code, severity, title, explanation},
+#define FILE_RULE                                             QUEUE_RULE
+const struct lint_rule lint_rules[] = {
+#include "config/lint.def"
+};
+const u32 lint_rule_count = sizeof(lint_rules) / sizeof(lint_rules[0]);
+
+/* ---- saying */
+
+static void report(struct lint *l, slice queue, struct place at, const char *fmt, va_list args) {
+    struct lint_report *r = l->report;
+    if (r->count == r->cap) {
+        r->cap = r->cap ? r->cap * 2 : 16;
+        r->at = mem_realloc(r->at, r->cap * sizeof(*r->at));
+    }
+    struct lint_finding *f = &r->at[r->count++];
+    *f = (struct lint_finding){.rule = l->rule, .queue = queue, .at = at};
+    vsnprintf(f->text, sizeof(f->text), fmt, args);
+}
+
+/* At the key if it was said, else at the queue. */
+PRINTF_LIKE(4, 5)
+static void found(struct lint *l, const struct queue_config *q, enum queue_key k, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    report(l, q->name, q->said[k].line ? q->said[k] : q->at, fmt, args);
+    va_end(args);
+}
+
+PRINTF_LIKE(3, 4) static void found_in_file(struct lint *l, struct place at, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    report(l, SL(""), at, fmt, args);
+    va_end(args);
+}
+
+struct duration_text {
+    char p[32];
+};
+
+static struct duration_text text_of(i64 ms) {
+    struct duration_text t;
+    struct buf b = {0};
+    buf_duration(&b, ms);
+    snprintf(t.p, sizeof(t.p), "%.*s", (int)b.len, b.p);
+    buf_free(&b);
+    return t;
+}
+
+/* ---- windows */
+
+static bool dedups(const struct queue_config *q) {
+    return q->rules.semantics != SEMANTICS_AT_LEAST_ONCE;
+}
+
+static void window_below_replay(struct lint *l, const struct queue_config *q) {
+    i64 replay = config_longest_replay_ms(q);
+    if (!dedups(q) || rules_adaptive(&q->rules) || q->rules.window_ms / 2 >= replay) return;
+    found(l, q, QUEUE_KEY_window, "window %s is below %s, twice the longest upstream replay",
+          text_of(q->rules.window_ms).p, text_of(2 * replay).p);
+}
+
+static void window_max_below_replay(struct lint *l, const struct queue_config *q) {
+    i64 replay = config_longest_replay_ms(q);
+    if (!dedups(q) || !rules_adaptive(&q->rules) || q->rules.window_max_ms / 2 >= replay) return;
+    found(l, q, QUEUE_KEY_window, "window max %s is below %s, twice the longest upstream replay",
+          text_of(q->rules.window_max_ms).p, text_of(2 * replay).p);
+}
+
+static void window_min_below_replay(struct lint *l, const struct queue_config *q) {
+    i64 replay = config_longest_replay_ms(q);
+    if (!dedups(q) || !rules_adaptive(&q->rules) || q->rules.window_min_ms >= replay) return;
+    found(l, q, QUEUE_KEY_window, "window min %s is below %s, the longest upstream replay",
+          text_of(q->rules.window_min_ms).p, text_of(replay).p);
+}
+
+/* From the first delivery to the last: every wait with its jitter, every try with its whole lease. */
+static i64 retry_budget_ms(const struct rules *r) {
+    i64 waits = 0, wait = r->backoff_ms;
+    for (u32 i = 1; i < r->transient_attempts; i++) {
+        waits += wait + wait / 4;
+        wait = wait * 2 < r->backoff_max_ms ? wait * 2 : r->backoff_max_ms;
+    }
+    return waits + (i64)r->lease_ms * (r->transient_attempts + r->unknown_attempts + r->crash_attempts);
+}
+
+static void window_below_retries(struct lint *l, const struct queue_config *q) {
+    const struct rules *r = &q->rules;
+    i64 window = rules_adaptive(r) ? r->window_min_ms : r->window_ms, budget = retry_budget_ms(r);
+    if (r->semantics != SEMANTICS_EXACTLY_ONCE || window >= budget) return;
+    found(l, q, QUEUE_KEY_window, "window %s is below %s, what the queue's own retries may take", text_of(window).p,
+          text_of(budget / 1000 * 1000).p);
+}
+
+/* ---- keys */
+
+/* "meta.Message-Id" -> "messageid": how the last name reads without its spelling. */
+static void plain_name(const struct template_field *f, char out[64]) {
+    size_t n = 0;
+    slice name = f->name;
+    if (f->source == TEMPLATE_HEADER && slice_starts(name, SL("x-"))) name = slice_of(name.p + 2, name.n - 2);
+    for (size_t i = 0; i < name.n; i++) {
+        char c = name.p[i];
+        if (c == '.') n = 0;
+        if (c == '[') break;
+        if (c >= 'A' && c <= 'Z') c = (char)(c - 'A' + 'a');
+        bool letter = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+        if (letter && n < 63) out[n++] = c;
+    }
+    out[n] = '\0';
+}
+
+static const char *const transport_names[] = {
+    "messageid", "msgid",          "deliverytag",   "deliveryid",  "deliverycount", "receipthandle", "offset",
+    "partition", "sequencenumber", "retry",         "retries",     "retrycount",    "retrycounter",  "attempt",
+    "attempts",  "attemptcount",   "receivecount",  "redelivered", "receivedat",    "receivetime",   "receivedtime",
+    "sentat",    "sendtime",       "senttimestamp", "enqueuedat",  "publishedat",   "publishtime",   "processedat",
+    "requestid", "traceid",        "spanid",        "traceparent", "hostname",      "pid",           NULL};
+
+static const char *const hash_names[] = {
+    "hash",   "sha",  "sha1",     "sha256",      "sha512",      "md5",         "crc",        "crc32",       "checksum",
+    "digest", "etag", "bodyhash", "contenthash", "messagehash", "payloadhash", "contentmd5", "fingerprint", NULL};
+
+static bool in_list(const char *const *names, const char *name) {
+    while (*names && strcmp(*names, name) != 0) names++;
+    return *names != NULL;
+}
+
+static void key_from(struct lint *l, const struct queue_config *q, const char *const *names, const char *what) {
+    if (!q->key || !dedups(q)) return;
+    for (u32 i = 0; i < template_field_count(q->key); i++) {
+        struct template_field f = template_field_at(q->key, i);
+        char name[64];
+        plain_name(&f, name);
+        if (in_list(names, name)) found(l, q, QUEUE_KEY_key, "the key uses %.*s, %s", (int)f.name.n, f.name.p, what);
+    }
+}
+
+static void key_from_transport(struct lint *l, const struct queue_config *q) {
+    key_from(l, q, transport_names, "which changes when the same work is sent again");
+}
+
+static void key_from_hash(struct lint *l, const struct queue_config *q) {
+    key_from(l, q, hash_names, "which is made from the content");
+}
+
+static void key_constant(struct lint *l, const struct queue_config *q) {
+    if (!q->key || !dedups(q) || template_field_count(q->key)) return;
+    slice text = template_text(q->key);
+    found(l, q, QUEUE_KEY_key, "every message gets the key \"%.*s\"", (int)text.n, text.p);
+}
+
+static bool requires_field(const struct queue_config *q, slice field) {
+    struct buf quoted = {0};
+    buf_printf(&quoted, "\"%.*s\"", (int)field.n, field.p);
+    bool there = q->schema_json.n && memmem(q->schema_json.p, q->schema_json.n, quoted.p, quoted.len);
+    buf_free(&quoted);
+    return there;
+}
+
+static void key_unchecked(struct lint *l, const struct queue_config *q) {
+    if (!q->key || !dedups(q)) return;
+    for (u32 i = 0; i < template_field_count(q->key); i++) {
+        struct template_field f = template_field_at(q->key, i);
+        if (f.source != TEMPLATE_FIELD || requires_field(q, f.name)) continue;
+        found(l, q, QUEUE_KEY_key, "the key uses %.*s, which the schema does not name", (int)f.name.n, f.name.p);
+        return;
+    }
+}
+
+/* ---- failures */
+
+static void unknown_retried(struct lint *l, const struct queue_config *q) {
+    bool blind = q->rules.on_unknown == ON_UNKNOWN_RETRY && q->rules.semantics != SEMANTICS_AT_MOST_ONCE;
+    if (!blind || q->idempotency != IDEMPOTENCY_NONE) return;
+    enum queue_key at = q->said[QUEUE_KEY_on_unknown].line ? QUEUE_KEY_on_unknown : QUEUE_KEY_downstream_idempotency;
+    found(l, q, at, "on_unknown is retry, and the downstream has no idempotency");
+}
+
+static void lease_below_timeout(struct lint *l, const struct queue_config *q) {
+    if (q->rules.semantics == SEMANTICS_AT_MOST_ONCE || q->rules.lease_ms >= q->downstream_timeout_ms) return;
+    enum queue_key at = q->said[QUEUE_KEY_lease].line ? QUEUE_KEY_lease : QUEUE_KEY_downstream_timeout;
+    found(l, q, at, "lease %s is below the downstream's timeout of %s", text_of(q->rules.lease_ms).p,
+          text_of(q->downstream_timeout_ms).p);
+}
+
+static void class_below_money(struct lint *l, const struct queue_config *q) {
+    if (q->preset != CLASS_MONEY || q->rules.semantics == SEMANTICS_EXACTLY_ONCE) return;
+    found(l, q, QUEUE_KEY_semantics, "a money queue is %s", semantics_text((enum semantics)q->rules.semantics));
+}
+
+static void conflict_new(struct lint *l, const struct queue_config *q) {
+    if (q->preset != CLASS_MONEY || q->rules.on_conflict != ON_CONFLICT_NEW) return;
+    found(l, q, QUEUE_KEY_on_conflict, "on_conflict is new in a money queue");
+}
+
+static void fingerprint_none(struct lint *l, const struct queue_config *q) {
+    if (!dedups(q) || !slice_eq(q->fingerprint_json, SL("\"none\""))) return;
+    found(l, q, QUEUE_KEY_fingerprint, "payloads under one key are not compared");
+}
+
+/* ---- watching */
+
+static void lag_alert_below_p95(struct lint *l, const struct queue_config *q) {
+    if (!q->lag_p95_ms || !q->lag_alert_ms || q->lag_alert_ms / 10 >= q->lag_p95_ms) return;
+    found(l, q, QUEUE_KEY_lag_alert, "lag alert %s is below %s, ten times p95", text_of(q->lag_alert_ms).p,
+          text_of(10 * q->lag_p95_ms).p);
+}
+
+static void dead_without_owner(struct lint *l, const struct queue_config *q) {
+    if (q->rules.semantics != SEMANTICS_EXACTLY_ONCE || q->dead_owner.n) return;
+    found(l, q, QUEUE_KEY_dead_owner, "the dead lane has no owner");
+}
+
+static void dead_without_alert(struct lint *l, const struct queue_config *q) {
+    if (q->rules.semantics != SEMANTICS_EXACTLY_ONCE || q->dead_alert_count) return;
+    found(l, q, QUEUE_KEY_dead_alert_count, "the dead lane has no alert");
+}
+
+static void replay_unsaid(struct lint *l, const struct queue_config *q) {
+    bool forever = q->rules.window_ms == WINDOW_FOREVER;
+    if (q->rules.semantics != SEMANTICS_EXACTLY_ONCE || forever || config_longest_replay_ms(q)) return;
+    found(l, q, QUEUE_KEY_upstream_replay,
+          "neither upstream_replay nor upstreams is said: the window cannot be checked");
+}
+
+static void loss_unsaid(struct lint *l, const struct queue_config *q) {
+    if (q->rules.semantics != SEMANTICS_AT_MOST_ONCE || q->loss_ppm) return;
+    found(l, q, QUEUE_KEY_loss, "loss is not stated");
+}
+
+static void unlimited(struct lint *l, const struct queue_config *q) {
+    if (q->rules.limit_pending || q->rules.limit_bytes || q->rules.limit_lag_ms) return;
+    found(l, q, QUEUE_KEY_limits_pending, "no limit on pending, bytes or lag");
+}
+
+/* ---- the file */
+
+static void auto_create_typos(struct lint *l) {
+    const struct config *c = l->config;
+    if (!c->auto_create || !c->queues.count) return;
+    found_in_file(l, c->said[TOP_KEY_auto_create], "auto_create beside declared queues");
+}
+
+static void listen_open(struct lint *l) {
+    const struct config *c = l->config;
+    if (!c->insecure_listen) return;
+    found_in_file(l, c->said[TOP_KEY_insecure_listen], "insecure_listen is set; the broker asks for no credentials");
+}
+
+/* "password=..." of libpq's keyword form, or user:password@ of its URL form. */
+static bool has_password(slice dsn) {
+    if (strcasestr(dsn.p, "password=")) return true;
+    const char *user = strstr(dsn.p, "://"), *at = strchr(dsn.p, '@');
+    return user && at && memchr(user + 3, ':', at > user + 3 ? (size_t)(at - user - 3) : 0);
+}
+
+static void secret_in_file(struct lint *l) {
+    const struct config *c = l->config;
+    for (u32 i = 0; i < c->relays.count; i++)
+        if (c->relays.at[i].dsn_plain && has_password(c->relays.at[i].dsn))
+            found_in_file(l, c->relays.at[i].at, "relay[%u].dsn holds a password", i);
+}
+
+/* ---- running */
+
+static void check_queue(struct lint *l, const struct queue_config *q) {
+    l->rule = lint_rules;
+#define QUEUE_RULE(ident, ...)                                                                                         \
+    ident(l, q);                                                                                                       \
+    l->rule++;
+#include "config/lint.def"
+}
+
+static void check_file(struct lint *l) {
+    l->rule = lint_rules;
+#define QUEUE_RULE(ident, ...) l->rule++;
+#define FILE_RULE(ident, ...)                                                                                          \
+    ident(l);                                                                                                          \
+    l->rule++;
+#include "config/lint.def"
+}
+
+static int by_place(const void *a, const void *b) {
+    const struct lint_finding *x = a, *y = b;
+    if (x->at.line != y->at.line) return x->at.line < y->at.line ? -1 : 1;
+    if (x->at.column != y->at.column) return x->at.column < y->at.column ? -1 : 1;
+    return (x->rule > y->rule) - (x->rule < y->rule);
+}
+
+void lint_run(const struct config *c, struct lint_report *out) {
+    struct lint l = {.config = c, .report = out};
+    for (u32 i = 0; i < c->queues.count; i++) check_queue(&l, c->queues.at[i]);
+    check_file(&l);
+    if (out->count) qsort(out->at, out->count, sizeof(*out->at), by_place);
+}
+
+void lint_free(struct lint_report *r) {
+    mem_free(r->at);
+    *r = (struct lint_report){0};
+}
+
+bool lint_is_content(const struct lint_report *r) {
+    for (u32 i = 0; i < r->count; i++)
+        if (r->at[i].rule->severity != LINT_ADVICE) return false;
+    return true;
+}
+
+const struct lint_rule *lint_rule_find(slice code) {
+    for (u32 i = 0; i < lint_rule_count; i++)
+        if (slice_eq(code, slice_str(lint_rules[i].code))) return &lint_rules[i];
+    return NULL;
+}
+
+const char *lint_rule_code_at(const void *unused, size_t i) {
+    (void)unused;
+    return i < lint_rule_count ? lint_rules[i].code : NULL;
+}
+
+const char *lint_severity_text(enum lint_severity s) {
+    static const char *const texts[] = {[LINT_ERROR] = "error", [LINT_WARNING] = "warning", [LINT_ADVICE] = "advice"};
+    return texts[s];
+}

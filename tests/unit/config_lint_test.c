@@ -1,0 +1,206 @@
+/* Every rule of lint.def fires on what it is about, at its place, and keeps quiet otherwise. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "config/lint.h"
+
+static struct config *parse(const char *yaml) {
+    struct config *c;
+    struct errbuf err = {0};
+    if (config_parse(slice_str(yaml), "f", SECRETS_AS_WRITTEN, &c, &err) != ST_OK) fail_msg("%s\n%s", err.text, yaml);
+    return c;
+}
+
+struct example {
+    const char *code;
+    const char *bad, *text; /* fires, and what it says: "LINE:COL queue: text" */
+    const char *good;       /* the same, put right */
+};
+
+#define Q(keys) "queues:\n  q: {" keys "}\n"
+#define FLAT    "retry: {transient: {attempts: 1}, unknown: {attempts: 1}, crashes: {attempts: 1}}"
+
+static const struct example examples[] = {
+    {"window-below-replay", Q("window: 13d, upstream_replay: 7d"),
+     "2:7 q: window 13d is below 14d, twice the longest upstream replay", Q("window: 14d, upstream_replay: 7d")},
+    {"window-below-replay", Q("upstreams: {cron: 1d, dlq: 13h}"),
+     "2:3 q: window 1d is below 2d, twice the longest upstream replay", Q("window: 2d, upstreams: {cron: 1d}")},
+    {"window-below-replay", Q("class: analytics, upstream_replay: 7d"),
+     "2:3 q: window 1d is below 14d, twice the longest upstream replay", Q("class: money, upstream_replay: 7d")},
+    {"window-below-replay", Q("semantics: exactly_once, upstream_replay: 7d"),
+     "2:3 q: window 1d is below 14d, twice the longest upstream replay", Q("class: audit, upstream_replay: 7d")},
+    {"window-max-below-replay", Q("window: {min: 7d, max: 13d}, upstream_replay: 7d"),
+     "2:7 q: window max 13d is below 14d, twice the longest upstream replay",
+     Q("window: {min: 7d, max: 14d}, upstream_replay: 7d")},
+    {"window-min-below-replay", Q("window: {min: 6d, max: 14d}, upstream_replay: 7d"),
+     "2:7 q: window min 6d is below 7d, the longest upstream replay",
+     Q("window: {min: 7d, max: 14d}, upstream_replay: 7d")},
+    {"window-below-retries", Q("window: 89s, " FLAT),
+     "2:7 q: window 89s is below 90s, what the queue's own retries may take", Q("window: 90s, " FLAT)},
+    {"window-below-retries", Q("window: 5m"), "2:7 q: window 5m is below 398s, what the queue's own retries may take",
+     Q("window: 399s")},
+    {"window-below-retries", Q("window: {min: 5m, max: 9d}"),
+     "2:7 q: window 5m is below 398s, what the queue's own retries may take", Q("window: {min: 7m, max: 9d}")},
+    {"key-from-transport", Q("key: 'a:${message_id}'"),
+     "2:7 q: the key uses message_id, which changes when the same work is sent again", Q("key: 'a:${payment_id}'")},
+    {"key-from-transport", Q("key: 'a:${meta.Retry-Count}'"),
+     "2:7 q: the key uses meta.Retry-Count, which changes when the same work is sent again", Q("key: 'a:${retry_of}'")},
+    {"key-from-transport", Q("key: '${header.x-request-id}'"),
+     "2:7 q: the key uses x-request-id, which changes when the same work is sent again", Q("key: '${header.x-order}'")},
+    {"key-from-transport", Q("key: '${a}:${receivedAt}'"),
+     "2:7 q: the key uses receivedAt, which changes when the same work is sent again",
+     Q("class: audit, key: '${a}:${receivedAt}'")},
+    {"key-from-hash", Q("key: 'a:${payload_hash}'"), "2:7 q: the key uses payload_hash, which is made from the content",
+     Q("key: 'a:${tx_hash}'")},
+    {"key-constant", Q("key: 'capture'"), "2:7 q: every message gets the key \"capture\"", Q("key: 'capture:${id}'")},
+    {"unknown-retried", Q("downstream: {idempotency: none}"),
+     "2:20 q: on_unknown is retry, and the downstream has no idempotency",
+     Q("downstream: {idempotency: none}, on_unknown: hold")},
+    {"unknown-retried", Q("on_unknown: retry, downstream: {idempotency: none}"),
+     "2:7 q: on_unknown is retry, and the downstream has no idempotency",
+     Q("on_unknown: retry, downstream: {idempotency: key}")},
+    {"lease-below-timeout", Q("lease: 9s, downstream: {timeout: 10s}"),
+     "2:7 q: lease 9s is below the downstream's timeout of 10s", Q("lease: 10s, downstream: {timeout: 10s}")},
+    {"lease-below-timeout", Q("downstream: {timeout: 31s}"),
+     "2:20 q: lease 30s is below the downstream's timeout of 31s", Q("")},
+    {"money-not-exactly-once", Q("class: money, semantics: at_least_once"), "2:21 q: a money queue is at_least_once",
+     Q("class: money")},
+    {"money-conflict-new", Q("class: money, on_conflict: new"), "2:21 q: on_conflict is new in a money queue",
+     Q("class: notification, on_conflict: new")},
+    {"fingerprint-none", Q("fingerprint: none"), "2:7 q: payloads under one key are not compared",
+     Q("fingerprint: json")},
+    {"lag-alert-below-p95", Q("lag: {p95: 30s, alert: 299s}"), "2:23 q: lag alert 299s is below 5m, ten times p95",
+     Q("lag: {p95: 30s, alert: 5m}")},
+    {"dead-without-owner", Q(""), "2:3 q: the dead lane has no owner", Q("dead: {owner: me}")},
+    {"dead-without-owner", Q("class: money"), "2:3 q: the dead lane has no owner", Q("class: analytics")},
+    {"dead-without-alert", Q("dead: {owner: me}"), "2:3 q: the dead lane has no alert",
+     Q("dead: {owner: me, alert: {count: 1, within: 1m}}")},
+    {"replay-unsaid", Q(""), "2:3 q: neither upstream_replay nor upstreams is said: the window cannot be checked",
+     Q("upstreams: {dlq: 1h}")},
+    {"replay-unsaid", Q("window: 9d"),
+     "2:3 q: neither upstream_replay nor upstreams is said: the window cannot be checked", Q("window: forever")},
+    {"key-unchecked", Q("key: '${a}:${b.c}', schema: {required: [a]}"),
+     "2:7 q: the key uses b.c, which the schema does not name", Q("key: '${a}:${b.c}', schema: {required: [a, b.c]}")},
+    {"loss-unsaid", Q("class: analytics"), "2:3 q: loss is not stated", Q("class: analytics, loss: 1%")},
+    {"unlimited", Q(""), "2:3 q: no limit on pending, bytes or lag", Q("limits: {lag: 5m}")},
+    {"auto-create-typos", "auto_create: true\nqueues: {q: {}}\n", "1:1 : auto_create beside declared queues",
+     "auto_create: true\n"},
+    {"listen-open", "listen: 0.0.0.0:4279\ninsecure_listen: true\n",
+     "2:1 : insecure_listen is set; the broker asks for no credentials", "listen: 127.0.0.1:4279\n"},
+    {"secret-in-file", "relay:\n  - {dsn: 'host=db password=x', queue: q}\n", "2:5 : relay[0].dsn holds a password",
+     "relay: [{dsn: 'host=db password=${X}', queue: q}]\n"},
+    {"secret-in-file", "relay: [{dsn: 'postgresql://me:secret@db/x', queue: q}]\n",
+     "1:9 : relay[0].dsn holds a password", "relay: [{dsn: 'postgresql://me@db:5432/x', queue: q}]\n"},
+};
+
+/* What the rule says about this file, NULL if nothing. */
+static const char *finding_of(const char *yaml, const char *code, char text[512]) {
+    struct config *c = parse(yaml);
+    struct lint_report r = {0};
+    const char *found = NULL;
+    lint_run(c, &r);
+    for (u32 i = 0; i < r.count && !found; i++) {
+        const struct lint_finding *f = &r.at[i];
+        if (strcmp(f->rule->code, code) != 0) continue;
+        snprintf(text, 512, "%u:%u %.*s: %s", f->at.line, f->at.column, (int)f->queue.n, f->queue.p, f->text);
+        found = text;
+    }
+    lint_free(&r);
+    config_free(c);
+    return found;
+}
+
+static void every_rule_fires_at_its_place_and_is_content_when_put_right(void **state) {
+    (void)state;
+    int failures = 0;
+    for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
+        const struct example *e = &examples[i];
+        char text[512];
+        const char *bad = finding_of(e->bad, e->code, text);
+        if (!bad || strcmp(bad, e->text) != 0) {
+            print_error("%s: %s\n  expected: %s\n  got:      %s\n", e->code, e->bad, e->text, bad ? bad : "nothing");
+            failures++;
+        }
+        const char *good = finding_of(e->good, e->code, text);
+        if (good) {
+            print_error("%s: %s\n  should be content: %s\n", e->code, e->good, good);
+            failures++;
+        }
+    }
+    assert_int_equal(failures, 0);
+}
+
+static void every_rule_has_an_example_here_and_an_explanation(void **state) {
+    (void)state;
+    for (u32 i = 0; i < lint_rule_count; i++) {
+        const struct lint_rule *rule = &lint_rules[i];
+        bool there = false;
+        for (size_t k = 0; k < sizeof examples / sizeof *examples; k++)
+            there |= strcmp(examples[k].code, rule->code) == 0;
+        if (!there) fail_msg("%s has no example", rule->code);
+        assert_ptr_equal(lint_rule_find(slice_str(rule->code)), rule);
+        assert_true(strlen(rule->explanation) > 80);
+    }
+    assert_null(lint_rule_find(SL("no-such-rule")));
+}
+
+/* The example an explanation ends with must itself be loadable, and not be what it warns of. */
+static void every_explanation_ends_with_an_example_that_its_rule_accepts(void **state) {
+    (void)state;
+    for (u32 i = 0; i < lint_rule_count; i++) {
+        const char *example = strstr(lint_rules[i].explanation, "\n    ");
+        assert_non_null(example);
+        char text[512];
+        struct buf yaml = {0};
+        struct config *c;
+        struct errbuf err;
+        buf_printf(&yaml, "queues:\n  q:%s\n", example); /* a queue's keys, or the file's */
+        buf_char(&yaml, '\0');
+        bool queue = config_parse(slice_of(yaml.p, yaml.len - 1), "f", SECRETS_AS_WRITTEN, &c, &err) == ST_OK;
+        config_free(c);
+        const char *found = finding_of(queue ? yaml.p : example, lint_rules[i].code, text);
+        if (found) fail_msg("%s: its own example: %s", lint_rules[i].code, found);
+        buf_free(&yaml);
+    }
+}
+
+static void findings_come_in_the_order_of_the_file(void **state) {
+    (void)state;
+    struct config *c =
+        parse("queues:\n  z: {}\n  a:\n    fingerprint: none\n    lag: {p95: 1s, alert: 2s}\nauto_create: true\n");
+    struct lint_report r = {0};
+    lint_run(c, &r);
+    assert_true(r.count > 6);
+    for (u32 i = 1; i < r.count; i++) assert_true(r.at[i - 1].at.line <= r.at[i].at.line);
+    assert_string_equal(r.at[r.count - 1].rule->code, "auto-create-typos");
+    assert_false(lint_is_content(&r));
+    lint_free(&r);
+    config_free(c);
+}
+
+static void advice_alone_is_contentment(void **state) {
+    (void)state;
+    struct config *c = parse(Q("dead: {owner: me}"));
+    struct lint_report r = {0};
+    lint_run(c, &r);
+    assert_true(r.count > 0);
+    assert_true(lint_is_content(&r));
+    lint_free(&r);
+    config_free(c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_rule_fires_at_its_place_and_is_content_when_put_right),
+        cmocka_unit_test(every_rule_has_an_example_here_and_an_explanation),
+        cmocka_unit_test(every_explanation_ends_with_an_example_that_its_rule_accepts),
+        cmocka_unit_test(findings_come_in_the_order_of_the_file),
+        cmocka_unit_test(advice_alone_is_contentment),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
