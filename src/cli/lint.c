@@ -1,0 +1,247 @@
+/* A config file looked at before it can hurt: hapax lint, hapax queues explain. */
+#include <stdio.h>
+
+#include "base/json.h"
+#include "cli/cli.h"
+#include "config/explain.h"
+#include "config/lint.h"
+
+const struct flag flags_lint[] = {
+    {"format", "FORMAT", "text (default) or json"},
+    {"explain", "CODE", "say what a rule or a config key is about"},
+    {0},
+};
+const char about_lint[] =
+    "Checks a config file: errors that keep hapaxd from starting, and what a valid file should not say.\n"
+    "Every finding has its file, line and rule; --explain tells more about a rule. Advice is printed, but is no "
+    "failure.\n"
+    "Secrets are not needed: ${NAME} stays as it is. Exit code 1: errors or warnings were found.";
+
+/* ---- --explain */
+
+static void explain_rule(const struct lint_rule *rule, struct buf *b) {
+    buf_printf(b, "%s (%s): %s\n\n%s\n", rule->code, lint_severity_text(rule->severity), rule->title,
+               rule->explanation);
+}
+
+static bool explain_key(const char *path, struct buf *b) {
+    static const char *const where[] = {
+        [SCOPE_TOP] = "of the file", [SCOPE_RELAY] = "of an entry of relay", [SCOPE_QUEUE] = "of a queue"};
+    struct key_info k;
+    for (int scope = 0; scope < SCOPE_COUNT; scope++)
+        for (u32 i = 0; config_key((enum key_scope)scope, i, &k); i++)
+            if (strcmp(k.path, path) == 0)
+                buf_printf(b, "%s, a key %s: %s. Default: %s\n\n%s\n", k.path, where[scope], k.type, k.fallback, k.doc);
+    return b->len > 0;
+}
+
+static int explain(struct cli *cli, const char *code) {
+    const struct lint_rule *rule = lint_rule_find(slice_str(code));
+    struct buf b = {0};
+    if (rule) explain_rule(rule, &b);
+    if (rule || explain_key(code, &b)) {
+        print_buf(&b);
+        return EXIT_DONE;
+    }
+    const char *near = nearest_name(slice_str(code), lint_rule_code_at, NULL);
+    if (near) return args_wrong(cli, "no rule \"%s\"; did you mean %s", code, near);
+    buf_printf(&b, "no rule or config key \"%s\". The rules:", code);
+    for (u32 i = 0; i < lint_rule_count; i++) buf_printf(&b, " %s", lint_rules[i].code);
+    buf_char(&b, '\0');
+    args_wrong(cli, "%s", b.p);
+    buf_free(&b);
+    return EXIT_USAGE;
+}
+
+/* ---- findings */
+
+/* A finding for printing; a file that does not load has one, without a rule. */
+struct shown {
+    const char *code, *severity;
+    slice queue;
+    struct place at;
+    slice text;
+};
+
+/* "FILE:LINE:COL: TEXT" apart; what has no place (the file cannot be read) keeps its text. */
+static struct shown config_error(const char *file, const struct errbuf *err) {
+    struct shown s = {.code = "config", .severity = "error", .text = slice_str(err->text)};
+    slice rest = s.text, line, column;
+    u64 l, c;
+    size_t prefix = strlen(file);
+    if (!slice_starts(rest, slice_str(file)) || rest.n <= prefix || rest.p[prefix] != ':') return s;
+    rest = slice_of(rest.p + prefix + 1, rest.n - prefix - 1);
+    if (!slice_cut(rest, ':', &line, &rest) || !slice_u64(line, &l)) return s;
+    if (!slice_cut(rest, ':', &column, &rest) || !slice_u64(column, &c)) return s;
+    s.at = (struct place){(u32)l, (u32)c};
+    s.text = slice_trim(rest);
+    return s;
+}
+
+static void put_text(struct buf *b, const char *file, const struct shown *s) {
+    struct buf raw = {0};
+    if (s->at.line) buf_printf(&raw, "%s:%u:%u: ", file, s->at.line, s->at.column);
+    buf_printf(&raw, "%s: ", s->severity);
+    if (s->queue.n) buf_printf(&raw, "queue %.*s: ", (int)s->queue.n, s->queue.p);
+    buf_printf(&raw, "%.*s [%s]", (int)s->text.n, s->text.p, s->code);
+    print_clean(b, buf_slice(&raw), false);
+    buf_char(b, '\n');
+    buf_free(&raw);
+}
+
+static void put_json(struct buf *b, const char *file, const struct shown *s) {
+    buf_char(b, '{');
+    json_put_member(b, "code", slice_str(s->code));
+    json_put_member(b, "severity", slice_str(s->severity));
+    json_put_member(b, "file", utf8_valid(slice_str(file)) ? slice_str(file) : SL(""));
+    json_put_member_i64(b, "line", s->at.line);
+    json_put_member_i64(b, "column", s->at.column);
+    if (s->queue.n) json_put_member(b, "queue", s->queue);
+    json_put_member(b, "message", utf8_valid(s->text) ? s->text : SL(""));
+    buf_char(b, '}');
+}
+
+static void print_findings(const char *file, const struct shown *all, u32 count, bool ok, bool json) {
+    struct buf b = {0};
+    if (json) buf_printf(&b, "{\"ok\":%s,\"findings\":[", ok ? "true" : "false");
+    for (u32 i = 0; i < count; i++) {
+        if (json && i) buf_char(&b, ',');
+        if (json)
+            put_json(&b, file, &all[i]);
+        else
+            put_text(&b, file, &all[i]);
+    }
+    if (json) buf_lit(&b, "]}\n");
+    if (b.len) print_buf(&b);
+}
+
+static int lint_config(const char *file, const struct config *c, bool json) {
+    struct lint_report report = {0};
+    lint_run(c, &report);
+    bool ok = lint_is_content(&report);
+    struct shown *all = mem_alloc(report.count * sizeof(*all));
+    for (u32 i = 0; i < report.count; i++) {
+        const struct lint_finding *f = &report.at[i];
+        all[i] =
+            (struct shown){f->rule->code, lint_severity_text(f->rule->severity), f->queue, f->at, slice_str(f->text)};
+    }
+    print_findings(file, all, report.count, ok, json);
+    if (!json) say(report.count ? "`hapax lint --explain CODE` says more about each" : "%s: nothing found", file);
+    mem_free(all);
+    lint_free(&report);
+    return ok ? EXIT_DONE : EXIT_REFUSED;
+}
+
+int cmd_lint(struct cli *cli) {
+    const char *file = args_word(cli, 0), *format = args_get(cli, "format"), *code = args_get(cli, "explain");
+    if (code) return explain(cli, code);
+    if (!file) return args_wrong(cli, "expected FILE, or --explain CODE");
+    bool json = cli->json || (format && strcmp(format, "json") == 0);
+    if (format && !json && strcmp(format, "text") != 0)
+        return args_wrong(cli, "--format is text or json, not \"%s\"", format);
+    struct config *c;
+    struct errbuf err;
+    if (config_load(file, SECRETS_AS_WRITTEN, &c, &err) != ST_OK) {
+        struct shown wrong = config_error(file, &err);
+        print_findings(file, &wrong, 1, false, json);
+        return EXIT_REFUSED;
+    }
+    int rc = lint_config(file, c, json);
+    config_free(c);
+    return rc;
+}
+
+/* ---- queues explain */
+
+const struct flag flags_queues_explain[] = {
+    {"config", "FILE", "explain the queue as this file declares it, without a broker"},
+    {0},
+};
+const char about_queues_explain[] =
+    "A queue's rules in plain words: what repeats look like there, what the broker does at each failure, what the\n"
+    "operator should do. Without --config the running broker is asked.";
+
+/* With --json the effective rules under the config's key names. */
+static void print_explanation(const struct cli *cli, const struct queue_config *q) {
+    struct buf raw = {0}, clean = {0};
+    if (cli->json) {
+        config_queue_to_json(q, &raw);
+        print_json(hx_bytes_of(raw.p, raw.len));
+    } else {
+        explain_queue(q, &raw);
+        print_clean(&clean, buf_slice(&raw), true);
+        print_buf(&clean);
+    }
+    buf_free(&raw);
+}
+
+static int explain_from_file(const struct cli *cli, const char *file, slice queue) {
+    struct config *c;
+    struct errbuf err;
+    if (config_load(file, SECRETS_AS_WRITTEN, &c, &err) != ST_OK) {
+        say("%s", err.text);
+        return EXIT_REFUSED;
+    }
+    const struct queue_config *q = config_find(c, queue);
+    if (q)
+        print_explanation(cli, q);
+    else
+        say("%s declares no queue %.*s", file, (int)queue.n, queue.p);
+    config_free(c);
+    return q ? EXIT_DONE : EXIT_REFUSED;
+}
+
+/* The member "config" of what the broker shows of a queue. */
+static bool find_config(struct json *j, slice *raw) {
+    slice name;
+    enum json_type type;
+    bool found = false;
+    if (!json_object(j)) return false;
+    while (json_member(j, &name)) {
+        if (slice_eq(name, SL("config")))
+            found = json_value(j, &type, raw);
+        else
+            json_skip(j);
+    }
+    return found && json_end(j);
+}
+
+static int explain_reply(const struct cli *cli, slice queue, slice reply) {
+    struct json j;
+    struct errbuf err = {"it does not show its rules"};
+    struct queue_config *q = NULL;
+    slice raw;
+    json_init(&j, reply);
+    if (find_config(&j, &raw)) config_queue_from_json(queue, raw, &q, &err);
+    json_free(&j);
+    if (q)
+        print_explanation(cli, q);
+    else
+        say("the broker speaks another version than this command: %s", err.text);
+    config_queue_free(q);
+    return q ? EXIT_DONE : EXIT_REFUSED;
+}
+
+static int explain_from_broker(struct cli *cli, slice queue) {
+    hx_client *client = cli_client(cli, 0);
+    if (!client) return EXIT_USAGE;
+    struct buf target = {0};
+    buf_lit(&target, "/v1/queues/");
+    buf_percent_encode(&target, queue);
+    buf_char(&target, '\0');
+    hx_request request = {.method = "GET", .target = target.p};
+    hx_reply reply;
+    hx_error err;
+    int rc = hx_call(client, &request, &reply, &err) == HX_OK
+                 ? explain_reply(cli, queue, slice_of(reply.body.data, reply.body.size))
+                 : cli_failed(cli, &err, reply.body);
+    hx_reply_free(&reply);
+    buf_free(&target);
+    return rc;
+}
+
+int cmd_queues_explain(struct cli *cli) {
+    slice queue = slice_str(args_word(cli, 0));
+    const char *file = args_get(cli, "config");
+    return file ? explain_from_file(cli, file, queue) : explain_from_broker(cli, queue);
+}

@@ -1,0 +1,251 @@
+#include "config/explain.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "config/template.h"
+
+static void line(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+static void line(struct buf *b, const char *fmt, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    buf_printf(b, "  %s\n", text);
+}
+
+static void heading(struct buf *b, const char *text) {
+    buf_printf(b, "\n%s\n", text);
+}
+
+struct amount {
+    char p[32];
+};
+
+static struct amount duration(i64 ms) {
+    struct amount a;
+    struct buf b = {0};
+    buf_duration(&b, ms);
+    snprintf(a.p, sizeof(a.p), "%.*s", (int)b.len, b.p);
+    buf_free(&b);
+    return a;
+}
+
+static struct amount size(u64 bytes) {
+    struct amount a;
+    struct buf b = {0};
+    buf_size(&b, bytes);
+    snprintf(a.p, sizeof(a.p), "%.*s", (int)b.len, b.p);
+    buf_free(&b);
+    return a;
+}
+
+static const char *owner_of(const struct queue_config *q) {
+    return q->dead_owner.n ? q->dead_owner.p : "nobody (no dead.owner is set)";
+}
+
+static void promise(const struct queue_config *q, struct buf *b) {
+    static const char *const words[] = {
+        [SEMANTICS_EXACTLY_ONCE] =
+            "Exactly once: a key is admitted once, and its outcome is remembered for whoever asks again.",
+        [SEMANTICS_AT_LEAST_ONCE] =
+            "At least once: every arrival is its own message; nothing is deduplicated, nothing dropped.",
+        [SEMANTICS_AT_MOST_ONCE] = "At most once: handing a message out settles it. What a worker drops is lost.",
+    };
+    buf_printf(b, "Queue %s", q->name.p);
+    if (q->preset) buf_printf(b, ", class %s", config_class_text((enum queue_class)q->preset));
+    if (q->file.n)
+        buf_printf(b, " (%s:%u)\n", q->file.p, q->at.line);
+    else
+        buf_lit(b, "\n");
+    line(b, "%s", words[q->rules.semantics]);
+    if (q->loss_ppm) line(b, "Accepted loss: %g %% of the messages.", (double)q->loss_ppm / 10000);
+}
+
+/* ---- repeats */
+
+static void key_words(const struct queue_config *q, struct buf *b) {
+    if (!q->key) {
+        line(b, "The key is what the sender gives in Idempotency-Key%s.",
+             q->rules.semantics == SEMANTICS_EXACTLY_ONCE ? "; without one it is refused (400)" : ", if it gives one");
+        return;
+    }
+    slice text = template_text(q->key);
+    line(b, "The key is made from the message: %.*s", (int)text.n, text.p);
+    line(b, "A message that lacks one of these fields is refused (422): it would have no identity.");
+}
+
+static void conflict_words(const struct queue_config *q, struct buf *b) {
+    static const char *const words[] = {
+        [ON_CONFLICT_REJECT] = "is refused (422 key_reused) with the changed fields",
+        [ON_CONFLICT_HOLD] = "is held (202) until a person decides",
+        [ON_CONFLICT_NEW] = "is admitted as work of its own, under key~<fingerprint>",
+    };
+    if (slice_eq(q->fingerprint_json, SL("\"none\""))) {
+        line(b, "Payloads are not compared: a known key is a repeat whatever it carries.");
+        return;
+    }
+    if (q->fingerprint_json.n)
+        line(b, "Two payloads are the same if they agree by %s.", q->fingerprint_json.p);
+    else
+        line(b, "Two payloads are the same if their bytes are.");
+    line(b, "A known key with another payload %s.", words[q->rules.on_conflict]);
+}
+
+static void window_words(const struct queue_config *q, struct buf *b) {
+    const struct rules *r = &q->rules;
+    i64 replay = config_longest_replay_ms(q);
+    if (r->window_max_ms)
+        line(b, "A settled key is remembered for twice the oldest replay seen, from %s to %s.",
+             duration(r->window_min_ms).p, duration(r->window_max_ms).p);
+    else if (r->window_ms == WINDOW_FOREVER)
+        line(b, "A settled key is remembered forever.");
+    else
+        line(b, "A settled key is remembered for %s; a repeat after that is new work.", duration(r->window_ms).p);
+    if (replay) line(b, "Upstreams repeat themselves up to %s late: that much is normal.", duration(replay).p);
+}
+
+static void repeats(const struct queue_config *q, struct buf *b) {
+    heading(b, "What repeats look like");
+    key_words(q, b);
+    if (q->rules.semantics == SEMANTICS_AT_LEAST_ONCE) {
+        line(b, "A repeated key is a second message. That is what this queue is for.");
+        return;
+    }
+    line(b, "A repeat is answered with the state or the result of the first one, and is not done again.");
+    conflict_words(q, b);
+    window_words(q, b);
+}
+
+/* ---- failures */
+
+static void unknown_words(const struct queue_config *q, struct buf *b) {
+    const struct rules *r = &q->rules;
+    switch ((enum on_unknown)r->on_unknown) {
+    case ON_UNKNOWN_RETRY:
+        line(b,
+             "Unknown (the worker cannot tell, or its lease of %s ran out): done again; dead after %u unknown outcomes "
+             "or %u",
+             duration(r->lease_ms).p, r->unknown_attempts, r->crash_attempts);
+        line(b, "  crashes. %s",
+             q->idempotency == IDEMPOTENCY_KEY ? "The downstream deduplicates by the effect key, so this is safe."
+             : q->idempotency == IDEMPOTENCY_NONE
+                 ? "The downstream does not deduplicate: THE EFFECT MAY HAPPEN TWICE."
+                 : "This is safe only if the downstream deduplicates by the effect key.");
+        break;
+    case ON_UNKNOWN_RECONCILE:
+        line(b,
+             "Unknown (the worker cannot tell, or its lease of %s ran out): the next delivery says reconcile and asks "
+             "what",
+             duration(r->lease_ms).p);
+        line(b, "  became of it; nothing is done before the answer. Held after %u unknown outcomes or %u crashes.",
+             r->unknown_attempts, r->crash_attempts);
+        break;
+    case ON_UNKNOWN_HOLD:
+    case ON_UNKNOWN_COUNT:
+        line(b, "Unknown (the worker cannot tell, or its lease of %s ran out): held at once, a person decides.",
+             duration(r->lease_ms).p);
+    }
+}
+
+static void schema_words(const struct queue_config *q, struct buf *b) {
+    if (!q->schema) return;
+    line(b, "Wrong shape (schema): not admitted (422). A copy goes to the dead lane, up to %u of them or %s.",
+         q->rules.refused_kept, size(q->rules.refused_bytes).p);
+}
+
+static void failures(const struct queue_config *q, struct buf *b) {
+    const struct rules *r = &q->rules;
+    heading(b, "What happens at a failure");
+    schema_words(q, b);
+    if (r->semantics == SEMANTICS_AT_MOST_ONCE) {
+        line(b, "Nothing: it was settled when it was handed out.");
+        return;
+    }
+    line(b, "Transient: tried %u times in all, waiting %s and then twice as long each time, up to %s. Then dead.",
+         r->transient_attempts, duration(r->backoff_ms).p, duration(r->backoff_max_ms).p);
+    unknown_words(q, b);
+    line(b, "Poison: dead at once, with the reason.");
+    line(b, "Rejected: settled; the refusal is the outcome, and repeats get it too.");
+}
+
+static void order_words(const struct queue_config *q, struct buf *b) {
+    static const char *const words[] = {
+        [ON_DEAD_BLOCK] = "waits until somebody decides about it",
+        [ON_DEAD_SKIP] = "goes on without it",
+        [ON_DEAD_GROUP] = "dies with it and comes back with it",
+    };
+    heading(b, "Order");
+    if (q->order_by) {
+        slice text = template_text(q->order_by);
+        line(b, "Messages with the same %.*s are delivered one after the other.", (int)text.n, text.p);
+    } else {
+        line(b, "Only messages with the same Hapax-Group header are delivered one after the other.");
+    }
+    line(b, "When the first of a group is dead, the group %s.", words[q->rules.on_dead]);
+}
+
+static void limit_words(const struct queue_config *q, struct buf *b) {
+    const struct rules *r = &q->rules;
+    heading(b, "When it gets too much");
+    line(b, "A payload above %s is refused (413).", size(q->payload_max).p);
+    if (r->limit_pending) line(b, "With %llu messages unsettled, sends get 429.", (unsigned long long)r->limit_pending);
+    if (r->limit_bytes) line(b, "With %s of payloads unsettled, sends get 429.", size(r->limit_bytes).p);
+    if (r->limit_lag_ms)
+        line(b, "When the oldest ready message is %s old, sends get 429.", duration(r->limit_lag_ms).p);
+    if (r->limit_pending || r->limit_bytes || r->limit_lag_ms)
+        line(b, "They flow again below 80 %% of that. A 429 promises that nothing was applied.");
+    else
+        line(b, "No limit holds producers back; only the disk does.");
+}
+
+/* ---- the operator */
+
+static void alert_words(const struct queue_config *q, struct buf *b) {
+    if (q->dead_alert_count)
+        line(b, "- %llu dead within %s: look for a common reason before any redrive.",
+             (unsigned long long)q->dead_alert_count, duration(q->dead_alert_within_ms).p);
+    if (q->lag_alert_ms)
+        line(b,
+             "- Lag above %s%s%s: are workers running, is a head failing? A second time within the hour: roll back the "
+             "last deploy.",
+             duration(q->lag_alert_ms).p, q->lag_for_ms ? " for " : "", q->lag_for_ms ? duration(q->lag_for_ms).p : "");
+}
+
+static void operator_words(const struct queue_config *q, struct buf *b) {
+    const struct rules *r = &q->rules;
+    const char *name = q->name.p;
+    heading(b, "What to do");
+    line(b, "Owner of dead and held messages: %s.", owner_of(q));
+    if (r->semantics != SEMANTICS_AT_MOST_ONCE) {
+        line(b,
+             "- Dead: `hapax dead list %s`, mend the cause, `hapax dead redrive %s --dry-run`, then without it. Keys, "
+             "steps and",
+             name, name);
+        line(b, "  history stay; what was settled meanwhile is not run again.");
+    }
+    bool holds = r->on_unknown != ON_UNKNOWN_RETRY || r->on_conflict == ON_CONFLICT_HOLD;
+    if (holds && r->semantics != SEMANTICS_AT_MOST_ONCE) {
+        line(b, "- Held: `hapax held list %s`. Look the effect up downstream by its effect key, then", name);
+        line(b, "  `hapax held resolve` as done, rejected, retry or dead%s.",
+             r->on_conflict == ON_CONFLICT_HOLD ? "; a conflict as new or duplicate" : "");
+    }
+    alert_words(q, b);
+    line(b, "- \"Why was this ignored?\": `hapax key show %s KEY` lists every arrival of the key.", name);
+    if (r->keep_payload_ms)
+        line(b, "- A drill: `hapax replay %s --since %s --dry-run` should find nothing new.", name,
+             duration(r->keep_payload_ms).p);
+    else
+        line(b, "- Settled payloads are not kept (keep_payload): a replay needs the sender's own copy.");
+}
+
+void explain_queue(const struct queue_config *q, struct buf *out) {
+    promise(q, out);
+    repeats(q, out);
+    failures(q, out);
+    order_words(q, out);
+    limit_words(q, out);
+    operator_words(q, out);
+}

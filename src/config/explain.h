@@ -1,0 +1,11 @@
+/* A queue's rules in plain words, for the person on call. */
+#ifndef HAPAX_CONFIG_EXPLAIN_H
+#define HAPAX_CONFIG_EXPLAIN_H
+
+#include "config/config.h"
+
+/* Paragraphs of text: what a repeat looks like there, what the broker does at each failure, what the operator should
+ * do. Names come from the config and are not cleaned for a terminal. */
+void explain_queue(const struct queue_config *q, struct buf *out);
+
+#endif
