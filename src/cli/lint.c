@@ -24,14 +24,19 @@ static void explain_rule(const struct lint_rule *rule, struct buf *b) {
                rule->explanation);
 }
 
+static void put_key(const struct key_info *k, const char *where, struct buf *b) {
+    buf_printf(b, "%s, a key %s: %s", k->path, where, k->type);
+    for (size_t i = 0; k->names && k->names[i]; i++) buf_printf(b, "%s%s", i ? ", " : " of ", k->names[i]);
+    buf_printf(b, ". Default: %s\n\n%s\n", k->fallback, k->doc);
+}
+
 static bool explain_key(const char *path, struct buf *b) {
     static const char *const where[] = {
         [SCOPE_TOP] = "of the file", [SCOPE_RELAY] = "of an entry of relay", [SCOPE_QUEUE] = "of a queue"};
     struct key_info k;
     for (int scope = 0; scope < SCOPE_COUNT; scope++)
         for (u32 i = 0; config_key((enum key_scope)scope, i, &k); i++)
-            if (strcmp(k.path, path) == 0)
-                buf_printf(b, "%s, a key %s: %s. Default: %s\n\n%s\n", k.path, where[scope], k.type, k.fallback, k.doc);
+            if (strcmp(k.path, path) == 0) put_key(&k, where[scope], b);
     return b->len > 0;
 }
 

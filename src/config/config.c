@@ -41,7 +41,10 @@ hx_st relays_read(const struct binding *b, const struct node *n) {
     if (n->kind != NODE_SEQ) return node_error(n, b->err, "expected a list of maps, not %s", node_kind_text(n));
     c->relays.at = arena_alloc(c->arena, n->count * sizeof(*c->relays.at));
     for (const struct node *r = n->first; r; r = r->next) {
-        hx_st st = read_relay(b, r, &c->relays.at[c->relays.count++]);
+        struct relay_config *relay = &c->relays.at[c->relays.count++];
+        *relay = (struct relay_config){
+            .table = SL("outbox"), .workers = 2, .batch = 1000, .poll_ms = 100, .timeout_ms = 5000};
+        hx_st st = read_relay(b, r, relay);
         if (st != ST_OK) return st;
     }
     return ST_OK;

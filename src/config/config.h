@@ -83,7 +83,10 @@ struct queue_config {
 };
 
 struct relay_config {
-    slice dsn, queue;
+    slice dsn, queue, table;
+    bool grouped;
+    u32 workers, batch;
+    i64 poll_ms, timeout_ms;
     bool dsn_plain; /* without any ${NAME}: everything in it is in the file */
     struct place at;
 };
@@ -134,6 +137,7 @@ void config_diff(const struct config *before, const struct config *after, struct
 
 struct key_info {
     const char *path, *type, *fallback, *doc; /* fallback: the default as a user would write it */
+    const char *const *names;                 /* the words it may be, NULL-ended; or NULL */
 };
 enum key_scope { SCOPE_TOP, SCOPE_RELAY, SCOPE_QUEUE, SCOPE_COUNT };
 /* The i-th key of a scope; false past the end. */

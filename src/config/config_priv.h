@@ -18,7 +18,7 @@
     X(TEXT, "text")                                                                                                    \
     X(SECRET, "text with ${NAME} from the environment")                                                                \
     X(ADDRESS, "an address like 127.0.0.1:4279")                                                                       \
-    X(CHOICE, "one of some words")                                                                                     \
+    X(CHOICE, "one word")                                                                                              \
     X(TEMPLATE, "a template like \"capture:${payment_id}\"")                                                           \
     X(FINGERPRINT, "bytes, json, none, {only: [fields]} or {ignore: [fields]}")                                        \
     X(SCHEMA, "a map with required, types and the like")                                                               \

@@ -40,6 +40,6 @@ bool config_key(enum key_scope scope, u32 i, struct key_info *out) {
     const struct key_table *t = &config_keys[scope];
     if (i >= t->count) return false;
     const struct key *k = &t->at[i];
-    *out = (struct key_info){k->path, type_texts[k->type], k->fallback, k->doc};
+    *out = (struct key_info){k->path, type_texts[k->type], k->fallback, k->doc, k->names};
     return true;
 }

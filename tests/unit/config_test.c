@@ -233,7 +233,7 @@ static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
         {"auto_create: yes\n", "f:1:14: auto_create: \"yes\" is not true or false"},
         {"auto_create: 'true'\n", "f:1:14: auto_create: \"true\" is not true or false"},
         {"relay: {dsn: x}\n", "f:1:8: relay: expected a list of maps, not a map"},
-        {"relay: [x]\n", "f:1:9: relay[0]: expected a map with dsn, queue, not text"},
+        {"relay: [x]\n", "f:1:9: relay[0]: expected a map with dsn, queue, table, group, workers, batch, poll, timeout, not text"},
         {"relay: [{queue: a}]\n", "f:1:9: relay[0]: dsn is missing"},
         {"relay: [{dsn: x, queue: 'a b'}]\n",
          "f:1:25: relay[0].queue: a queue name is made of letters, digits and _ - . : only"},
@@ -278,7 +278,7 @@ static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
         {Q("class: mony"),
          "f:2:14: queue q: class: \"mony\" is none of none, money, notification, analytics, audit. Did you "
          "mean money?"},
-        {Q("class: [money]"), "f:2:14: queue q: class: expected one of some words, not a list"},
+        {Q("class: [money]"), "f:2:14: queue q: class: expected one word, not a list"},
         /* templates and variables */
         {Q("key: \"a:${b\""), "f:2:15: queue q: key: ${ is never closed"},
         {"data: ${HOME}/x\n", "f:1:7: data: ${...} is for secrets only, and this is none"},

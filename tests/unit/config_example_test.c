@@ -1,0 +1,167 @@
+/* hapax.example.yaml is the manual of the config: complete, true, and a file that loads. Run from the project's root. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "config/config_priv.h"
+#include "config/lint.h"
+
+#define EXAMPLE "hapax.example.yaml"
+
+static void read_example(struct buf *out) {
+    FILE *f = fopen(EXAMPLE, "r");
+    assert_non_null(f);
+    buf_grow(out, 1 << 18);
+    out->len = fread(out->p, 1, 1 << 18, f);
+    fclose(f);
+}
+
+/* Line `number` of the text, from 1, without blanks at its ends. */
+static slice line_of(slice text, u32 number) {
+    slice line = SL("");
+    for (u32 i = 0; i < number; i++) slice_cut(text, '\n', &line, &text);
+    return slice_trim(line);
+}
+
+/* The comment right above a line, as one text; then a blank. */
+static void comment_above(slice text, u32 line, struct buf *out) {
+    u32 from = line;
+    while (from > 1 && slice_starts(line_of(text, from - 1), SL("#"))) from--;
+    for (; from < line; from++) {
+        slice s = line_of(text, from);
+        buf_slice_add(out, slice_trim(slice_of(s.p + 1, s.n - 1)));
+        buf_char(out, ' ');
+    }
+    buf_char(out, '\0');
+}
+
+static const struct node *find(const struct node *map, const char *path) {
+    slice rest = slice_str(path), name;
+    const struct node *n = map;
+    while (n && slice_cut(rest, '.', &name, &rest)) n = node_get(n, name);
+    return n ? node_get(n, name) : NULL;
+}
+
+/* Where the example shows the key: at the top, in the first relay, or in any queue. */
+static const struct node *shown_at(const struct node *root, enum key_scope scope, const char *path) {
+    if (scope == SCOPE_TOP) return find(root, path);
+    if (scope == SCOPE_RELAY) return find(node_get(root, SL("relay"))->first, path);
+    const struct node *n = NULL;
+    for (const struct node *q = node_get(root, SL("queues"))->first; q && !n; q = q->next) n = find(q, path);
+    return n;
+}
+
+static void every_key_is_shown_with_its_doc_its_default_and_its_unit(void **state) {
+    (void)state;
+    struct buf text = {0};
+    struct tree tree;
+    struct errbuf err;
+    struct key_info k;
+    read_example(&text);
+    if (tree_from_yaml(buf_slice(&text), EXAMPLE, &tree, &err) != ST_OK) fail_msg("%s", err.text);
+    for (int scope = 0; scope < SCOPE_COUNT; scope++) {
+        for (u32 i = 0; config_key((enum key_scope)scope, i, &k); i++) {
+            const struct node *n = shown_at(tree.root, (enum key_scope)scope, k.path);
+            struct buf comment = {0}, expected = {0};
+            if (!n) fail_msg("%s is not in " EXAMPLE, k.path);
+            comment_above(buf_slice(&text), n->name->line, &comment);
+            buf_printf(&expected, "%s Default: %s (", k.doc, k.fallback);
+            for (size_t w = 0; k.names && k.names[w]; w++)
+                buf_printf(&expected, "%s%s", w ? ", " : "one of ", k.names[w]);
+            buf_printf(&expected, "%s) ", k.names ? "" : k.type);
+            buf_char(&expected, '\0');
+            if (!strstr(comment.p, expected.p))
+                fail_msg(EXAMPLE ":%u: %s\n  expected: %s\n  got:      %s", n->name->line, k.path, expected.p,
+                         comment.p);
+            buf_free(&comment);
+            buf_free(&expected);
+        }
+    }
+    tree_free(&tree);
+    buf_free(&text);
+}
+
+static void it_loads_and_lint_finds_nothing(void **state) {
+    (void)state;
+    struct config *c;
+    struct errbuf err;
+    struct lint_report r = {0};
+    if (config_load(EXAMPLE, SECRETS_AS_WRITTEN, &c, &err) != ST_OK) fail_msg("%s", err.text);
+    lint_run(c, &r);
+    for (u32 i = 0; i < r.count; i++)
+        fail_msg(EXAMPLE ":%u: %s: %s", r.at[i].at.line, r.at[i].rule->code, r.at[i].text);
+    lint_free(&r);
+    config_free(c);
+}
+
+/* "a.b: V" as YAML of one line: {a: {b: V}}. */
+static void put_said(struct buf *b, const char *path, const char *value) {
+    int depth = 0;
+    for (const char *p = path; *p; p++) {
+        if (*p == '.') {
+            buf_lit(b, ": {");
+            depth++;
+        } else {
+            buf_char(b, *p);
+        }
+    }
+    buf_printf(b, ": %s", value);
+    while (depth--) buf_char(b, '}');
+}
+
+/* The effective values of a scope when the file says just this. */
+static void effective(enum key_scope scope, const char *path, const char *value, struct buf *out) {
+    struct buf yaml = {0};
+    struct config *c;
+    struct errbuf err;
+    if (scope == SCOPE_QUEUE) buf_lit(&yaml, "queues: {q: {");
+    if (scope == SCOPE_RELAY) buf_lit(&yaml, "relay: [{dsn: d, queue: q, ");
+    if (scope == SCOPE_TOP) buf_char(&yaml, '{');
+    if (path) put_said(&yaml, path, value);
+    buf_slice_add(&yaml, scope == SCOPE_QUEUE ? SL("}}") : scope == SCOPE_RELAY ? SL("}]") : SL("}"));
+    if (config_parse(buf_slice(&yaml), "f", SECRETS_AS_WRITTEN, &c, &err) != ST_OK)
+        fail_msg("%.*s: %s", (int)yaml.len, yaml.p, err.text);
+    const void *base = scope == SCOPE_TOP ? c : scope == SCOPE_RELAY ? (void *)c->relays.at : (void *)c->queues.at[0];
+    buf_reset(out);
+    bind_put_json(&config_keys[scope], base, out);
+    config_free(c);
+    buf_free(&yaml);
+}
+
+/* Saying the default changes nothing; what has none is not shown. */
+static void the_documented_defaults_are_the_real_ones(void **state) {
+    (void)state;
+    for (int scope = 0; scope < SCOPE_COUNT; scope++) {
+        struct buf unsaid = {0}, said = {0};
+        struct key_info k;
+        struct tree tree;
+        struct errbuf err;
+        effective((enum key_scope)scope, NULL, NULL, &unsaid);
+        assert_int_equal(tree_from_json(buf_slice(&unsaid), "f", &tree, &err), ST_OK);
+        for (u32 i = 0; config_key((enum key_scope)scope, i, &k); i++) {
+            bool required = scope == SCOPE_RELAY && i < 2;
+            if (required) continue;
+            effective((enum key_scope)scope, k.path, k.fallback, &said);
+            if (!slice_eq(buf_slice(&said), buf_slice(&unsaid)))
+                fail_msg("%s: %s is not the default\n%.*s\n%.*s", k.path, k.fallback, (int)unsaid.len, unsaid.p,
+                         (int)said.len, said.p);
+            if (strcmp(k.fallback, "none") == 0) assert_null(find(tree.root, k.path));
+        }
+        tree_free(&tree);
+        buf_free(&unsaid);
+        buf_free(&said);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_key_is_shown_with_its_doc_its_default_and_its_unit),
+        cmocka_unit_test(it_loads_and_lint_finds_nothing),
+        cmocka_unit_test(the_documented_defaults_are_the_real_ones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
