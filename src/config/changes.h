@@ -1,0 +1,15 @@
+/* Which fields two JSON payloads do not agree on, by what they mean: for the person who has to tell a duplicate from a
+ * new intent. */
+#ifndef HAPAX_CONFIG_CHANGES_H
+#define HAPAX_CONFIG_CHANGES_H
+
+#include "config/view.h"
+
+/* Called for each field, until it returns false. path: "a.b"; "" for the payload as a whole. before or after is NULL
+ * where the field is absent. Lists are compared as a whole. */
+typedef bool change_visitor(void *ctx, slice path, const struct json_item *before, const struct json_item *after);
+
+/* False if one of the payloads is no JSON: there is nothing to compare. */
+bool payload_changes(struct payload_view *before, struct payload_view *after, change_visitor *each, void *ctx);
+
+#endif

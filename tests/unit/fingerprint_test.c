@@ -1,0 +1,179 @@
+/* Fingerprints: what is the same message, and what is another one under the same key. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "config/fingerprint.h"
+
+static const struct siphash_key key = {0x0706050403020100, 0x0f0e0d0c0b0a0908};
+
+static struct fingerprint *said(const char *yaml) {
+    struct tree tree;
+    struct fingerprint *f;
+    struct errbuf err = {0};
+    if (tree_from_yaml(slice_str(yaml), "f", &tree, &err) != ST_OK) fail_msg("%s: %s", yaml, err.text);
+    if (fingerprint_from_tree(tree.root, &f, &err) != ST_OK) fail_msg("%s: %s", yaml, err.text);
+    tree_free(&tree);
+    return f;
+}
+
+static u64 of(const char *yaml, const char *payload) {
+    struct fingerprint *f = said(yaml);
+    struct payload_view v = {0};
+    payload_view_init(&v, slice_str(payload), SL(""), NULL, NULL);
+    u64 first = fingerprint_eval(f, &v, &key), again = fingerprint_eval(f, &v, &key);
+    assert_int_equal(first, again);
+    payload_view_free(&v);
+    fingerprint_free(f);
+    return first;
+}
+
+static void assert_same(const char *yaml, const char *a, const char *b) {
+    if (of(yaml, a) != of(yaml, b)) fail_msg("%s: %s and %s differ", yaml, a, b);
+}
+
+static void assert_other(const char *yaml, const char *a, const char *b) {
+    if (of(yaml, a) == of(yaml, b)) fail_msg("%s: %s and %s are the same", yaml, a, b);
+}
+
+static void bytes_are_the_payload_as_it_is(void **state) {
+    (void)state;
+    assert_null(said("bytes"));
+    assert_int_equal(of("bytes", "{\"a\":1}"), siphash(&key, "{\"a\":1}", 7));
+    assert_other("bytes", "{\"a\":1}", "{\"a\": 1}");
+    assert_other("bytes", "", "x");
+}
+
+static void json_is_what_the_payload_means(void **state) {
+    (void)state;
+    assert_same("json", "{\"a\":1,\"b\":[true,null]}", " { \"b\" : [ true , null ] , \"a\" : 1.0 } ");
+    assert_same("json", "{\"a\":{\"x\":1,\"y\":2},\"b\":3}", "{\"b\":3,\"a\":{\"y\":2,\"x\":1}}");
+    assert_same("json", "{\"\\u0061\":\"\\u0062\"}", "{\"a\":\"b\"}");
+    assert_same("json", "[1e2,-0]", "[100,0]");
+    assert_same("json", "{\"q\":\"\\\"\\u000a\\/\"}", "{\"q\":\"\\\"\\n/\"}");
+    assert_same("json", "{\"n\":1e99999999999}", "{ \"n\":1e99999999999}");
+    assert_other("json", "{\"a\":1}", "{\"a\":\"1\"}");
+    assert_other("json", "{\"a\":1}", "{\"b\":1}");
+    assert_other("json", "{\"a\":1}", "{\"a\":1,\"b\":null}");
+    assert_other("json", "[1,2]", "[2,1]");
+    assert_other("json", "[[1],2]", "[[1,2]]");
+    assert_other("json", "{}", "[]");
+    assert_other("json", "{\"a\":\"x\\\",\\\"b\\\":\\\"y\"}", "{\"a\":\"x\",\"b\":\"y\"}");
+    assert_other("json", "[\"true\"]", "[true]");
+}
+
+static void ignored_fields_do_not_count(void **state) {
+    (void)state;
+    const char *ignore = "{ignore: [sent_at, meta.retry, 'items[*].at', 'list[0]']}";
+    assert_same(ignore, "{\"id\":1,\"sent_at\":\"x\"}", "{\"sent_at\":{\"deep\":[1]},\"id\":1}");
+    assert_same(ignore, "{\"id\":1,\"sent_at\":\"x\"}", "{\"id\":1}");
+    assert_same(ignore, "{\"meta\":{\"retry\":1,\"k\":2}}", "{\"meta\":{\"k\":2,\"retry\":7}}");
+    assert_same(ignore, "{\"items\":[{\"at\":1,\"n\":1},{\"n\":2}]}", "{\"items\":[{\"n\":1},{\"n\":2,\"at\":9}]}");
+    assert_same(ignore, "{\"list\":[1,2]}", "{\"list\":[3,2]}");
+    assert_other(ignore, "{\"id\":1,\"sent_at\":\"x\"}", "{\"id\":2,\"sent_at\":\"x\"}");
+    assert_other(ignore, "{\"x\":{\"sent_at\":1}}", "{\"x\":{\"sent_at\":2}}");
+    assert_other(ignore, "{\"list\":[1,2]}", "{\"list\":[1,3]}");
+}
+
+static void only_the_named_fields_count(void **state) {
+    (void)state;
+    const char *only = "{only: [id, a.b, 'items[*].n']}";
+    assert_same(only, "{\"id\":1,\"x\":1}", "{\"id\":1.0,\"x\":2}");
+    assert_same(only, "{\"id\":1,\"items\":[{\"n\":1,\"m\":1},{\"n\":2}]}",
+                "{\"items\":[{\"n\":1},{\"n\":2,\"m\":5}],\"id\":1}");
+    assert_other(only, "{\"id\":1}", "{\"id\":2}");
+    assert_other(only, "{\"id\":1}", "{}");
+    assert_other(only, "{\"id\":null}", "{}");
+    assert_other(only, "{\"id\":1,\"a\":{\"b\":1}}", "{\"id\":1,\"a\":{\"b\":{}}}");
+    assert_other(only, "{\"items\":[{\"n\":1},{\"n\":2}]}", "{\"items\":[{\"n\":2},{\"n\":1}]}");
+    assert_int_equal(of("{only: [a, b]}", "{\"a\":1,\"b\":2}"), of("{only: [b, a]}", "{\"a\":1,\"b\":2}"));
+}
+
+static void none_makes_every_payload_the_same(void **state) {
+    (void)state;
+    assert_same("none", "{\"a\":1}", "something else");
+}
+
+static void a_payload_that_is_no_json_counts_by_its_bytes(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"json", "{only: [a]}", "{ignore: [a]}"};
+    for (size_t i = 0; i < 3; i++) {
+        assert_same(kinds[i], "no json", "no json");
+        assert_other(kinds[i], "no json", "no  json");
+        assert_other(kinds[i], "{\"a\":1", "{\"a\":1}");
+        assert_other(kinds[i], "", "\"\"");
+    }
+}
+
+/* Members in random order, spelled in random ways, in objects small and large: sorting and spelling change nothing. */
+static void order_and_spelling_never_matter(void **state) {
+    (void)state;
+    struct rng r;
+    struct buf b = {0};
+    rng_seed(&r, 5);
+    for (u32 size = 1; size < 120; size += 1 + size / 4) {
+        u64 expected = 0;
+        for (int round = 0; round < 8; round++) {
+            u32 order[128];
+            for (u32 i = 0; i < size; i++) {
+                u32 j = (u32)rng_below(&r, i + 1);
+                order[i] = order[j];
+                order[j] = i;
+            }
+            buf_reset(&b);
+            for (u32 i = 0; i < size; i++) {
+                buf_printf(&b, "%s%s\"same-head-%u-same-tail\"%s:", i ? "," : "{", rng_below(&r, 2) ? " " : "",
+                           order[i], rng_below(&r, 2) ? "\n" : "");
+                buf_printf(&b, rng_below(&r, 2) ? "{\"x\":%u}" : "{ \"\\u0078\" :%u.0}", order[i]);
+            }
+            buf_lit(&b, "}");
+            buf_char(&b, '\0');
+            u64 found = of("json", b.p);
+            if (round == 0) expected = found;
+            assert_int_equal(found, expected);
+        }
+    }
+    buf_free(&b);
+}
+
+static void a_wrong_fingerprint_is_told_where(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"sha256", "f:1:1: expected bytes, json, none, {only: [...]} or {ignore: [...]}"},
+        {"[a]", "f:1:1: expected bytes, json, none, {only: [...]} or {ignore: [...]}"},
+        {"{except: [a]}", "f:1:2: expected only or ignore, found except"},
+        {"{only: [a], ignore: [b]}", "f:1:1: expected either only: [...] or ignore: [...]"},
+        {"{ignore: a}", "f:1:10: ignore: expected a list of fields, as in [sent_at, meta.retry]"},
+        {"{ignore: []}", "f:1:10: ignore: expected a list of fields, as in [sent_at, meta.retry]"},
+        {"{ignore: [a, {b: c}]}", "f:1:14: ignore[1]: expected a field, found a map"},
+        {"{ignore: [a..b]}", "f:1:11: ignore[0]: \"a..b\": a field name is missing (at its byte 3)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct tree tree;
+        struct fingerprint *f;
+        struct errbuf err = {0};
+        assert_int_equal(tree_from_yaml(slice_str(cases[i][0]), "f", &tree, &err), ST_OK);
+        assert_int_equal(fingerprint_from_tree(tree.root, &f, &err), ST_INVALID);
+        assert_null(f);
+        assert_string_equal(err.text, cases[i][1]);
+        tree_free(&tree);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_are_the_payload_as_it_is),
+        cmocka_unit_test(json_is_what_the_payload_means),
+        cmocka_unit_test(ignored_fields_do_not_count),
+        cmocka_unit_test(only_the_named_fields_count),
+        cmocka_unit_test(none_makes_every_payload_the_same),
+        cmocka_unit_test(a_payload_that_is_no_json_counts_by_its_bytes),
+        cmocka_unit_test(order_and_spelling_never_matter),
+        cmocka_unit_test(a_wrong_fingerprint_is_told_where),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
