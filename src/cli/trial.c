@@ -158,6 +158,7 @@ static bool note_change(void *ctx, slice path, const struct json_item *before, c
     struct trial *t = c->t;
     (void)before;
     (void)after;
+    if (path.n && !fingerprint_looks_at(t->fingerprint, path)) return true;
     slice name = path.n ? path : SL("the whole payload");
     if (c->conflict && c->conflict->changed_count < TRIAL_CHANGED)
         c->conflict->changed[c->conflict->changed_count++] = arena_copy(&t->arena, name);

@@ -82,6 +82,21 @@ void fingerprint_free(struct fingerprint *f) {
     mem_free(f);
 }
 
+/* Is `path` the same as `outer`, or something within it? */
+static bool within(slice path, slice outer) {
+    return slice_starts(path, outer) && (path.n == outer.n || path.p[outer.n] == '.' || path.p[outer.n] == '[');
+}
+
+bool fingerprint_looks_at(const struct fingerprint *f, slice path) {
+    if (!f || f->kind == KIND_JSON) return true;
+    for (u32 i = 0; i < f->count; i++) {
+        slice named = f->paths[i].text;
+        if (f->kind == KIND_IGNORE && within(path, named)) return false;
+        if (f->kind == KIND_ONLY && (within(path, named) || within(named, path))) return true;
+    }
+    return f->kind == KIND_IGNORE;
+}
+
 /* ---- canonical text */
 
 /* A scalar spelled as the canonical form spells it. */

@@ -26,4 +26,7 @@ void fingerprint_free(struct fingerprint *f); /* NULL is fine */
  * agree. */
 u64 fingerprint_eval(const struct fingerprint *f, struct payload_view *v, const struct siphash_key *key);
 
+/* Does a field count, that of this path ("a.b") or something in it? For showing what makes two payloads differ. */
+bool fingerprint_looks_at(const struct fingerprint *f, slice path);
+
 #endif

@@ -109,6 +109,24 @@ static void a_payload_that_is_no_json_counts_by_its_bytes(void **state) {
     }
 }
 
+static bool looks_at(const char *yaml, const char *path) {
+    struct fingerprint *f = said(yaml);
+    bool yes = fingerprint_looks_at(f, slice_str(path));
+    fingerprint_free(f);
+    return yes;
+}
+
+static void it_is_known_which_fields_count(void **state) {
+    (void)state;
+    assert_true(looks_at("bytes", "a") && looks_at("json", "a"));
+    assert_false(looks_at("none", "a"));
+    assert_false(looks_at("{ignore: [a.b]}", "a.b") || looks_at("{ignore: [a.b]}", "a.b.c"));
+    assert_true(looks_at("{ignore: [a.b]}", "a") && looks_at("{ignore: [a.b]}", "a.bc"));
+    assert_true(looks_at("{only: [a.b]}", "a.b.c") && looks_at("{only: [a.b]}", "a"));
+    assert_true(looks_at("{only: ['a[*].x']}", "a"));
+    assert_false(looks_at("{only: [a.b]}", "b"));
+}
+
 /* Members in random order, spelled in random ways, in objects small and large: sorting and spelling change nothing. */
 static void order_and_spelling_never_matter(void **state) {
     (void)state;
@@ -172,6 +190,7 @@ int main(void) {
         cmocka_unit_test(only_the_named_fields_count),
         cmocka_unit_test(none_makes_every_payload_the_same),
         cmocka_unit_test(a_payload_that_is_no_json_counts_by_its_bytes),
+        cmocka_unit_test(it_is_known_which_fields_count),
         cmocka_unit_test(order_and_spelling_never_matter),
         cmocka_unit_test(a_wrong_fingerprint_is_told_where),
     };
