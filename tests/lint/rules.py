@@ -11,7 +11,7 @@ TEXT_SUFFIXES = tuple(".c .h .def .py .sh .md .yml .yaml .js .mjs .html .css .in
 # Of the C library and the system. `core` gets the part that cannot do I/O.
 PURE = "assert ctype errno float inttypes limits math stdalign stdarg stdbool stddef stdint stdnoreturn string strings"
 SYSTEM = PURE + (
-    " dirent dlfcn fcntl getopt grp ifaddrs locale malloc netdb poll pthread pwd sched semaphore setjmp signal spawn stdatomic"
+    " dirent dlfcn fcntl getopt grp ifaddrs locale malloc netdb poll pthread pwd regex sched semaphore setjmp signal spawn stdatomic"
     " stdio stdlib syslog termios threads time ucontext unistd"
 )
 SYSTEM_DIRS = ("sys/", "netinet/", "arpa/", "net/", "linux/")
