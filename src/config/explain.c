@@ -74,7 +74,7 @@ static void key_words(const struct queue_config *q, struct buf *b) {
     }
     slice text = template_text(q->key);
     line(b, "The key is made from the message: %.*s", (int)text.n, text.p);
-    line(b, "A message that lacks one of these fields is refused (422): it would have no identity.");
+    line(b, "A message that lacks one of these fields is refused: it would have no identity.");
 }
 
 static void conflict_words(const struct queue_config *q, struct buf *b) {

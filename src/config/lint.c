@@ -158,12 +158,6 @@ static void key_from_hash(struct lint *l, const struct queue_config *q) {
     key_from(l, q, hash_names, "which is made from the content");
 }
 
-static void key_constant(struct lint *l, const struct queue_config *q) {
-    if (!q->key || !dedups(q) || template_field_count(q->key)) return;
-    slice text = template_text(q->key);
-    found(l, q, QUEUE_KEY_key, "every message gets the key \"%.*s\"", (int)text.n, text.p);
-}
-
 static bool requires_field(const struct queue_config *q, slice field) {
     struct buf quoted = {0};
     buf_printf(&quoted, "\"%.*s\"", (int)field.n, field.p);

@@ -57,7 +57,6 @@ static const struct example examples[] = {
      Q("class: audit, key: '${a}:${receivedAt}'")},
     {"key-from-hash", Q("key: 'a:${payload_hash}'"), "2:7 q: the key uses payload_hash, which is made from the content",
      Q("key: 'a:${tx_hash}'")},
-    {"key-constant", Q("key: 'capture'"), "2:7 q: every message gets the key \"capture\"", Q("key: 'capture:${id}'")},
     {"unknown-retried", Q("downstream: {idempotency: none}"),
      "2:20 q: on_unknown is retry, and the downstream has no idempotency",
      Q("downstream: {idempotency: none}, on_unknown: hold")},
