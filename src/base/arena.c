@@ -8,7 +8,7 @@ struct arena_block {
     _Alignas(max_align_t) char bytes[];
 };
 
-enum { BLOCK_MIN = 1024, BLOCK_MAX = 1 << 20, SPARE_MAX = 1 << 16, ALIGN = sizeof(max_align_t) };
+enum { BLOCK_MIN = 1024, BLOCK_MAX = 1 << 20, SPARE_MAX = 1 << 16, ALIGN = _Alignof(max_align_t) };
 
 struct arena *arena_new(void) {
     return mem_zalloc(sizeof(struct arena));

@@ -129,7 +129,8 @@ void buf_dec_signed(struct buf *b, i64 v);
 
 /* Text forms. */
 bool utf8_valid(slice s);
-bool has_control(slice s); /* a control character: C0, DEL, or C1 in UTF-8 */
+void utf8_trim(char *text); /* drop the character a limit has cut in two at the end, if one is */
+bool has_control(slice s);  /* a control character: C0, DEL, or C1 in UTF-8 */
 void buf_base64(struct buf *b, slice s);
 bool buf_base64_decode(struct buf *b, slice text); /* strict, padded, standard alphabet; false leaves b unchanged */
 void buf_base64url(struct buf *b, slice s);        /* unpadded */

@@ -20,6 +20,7 @@ hx_st err_set(struct errbuf *err, hx_st st, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    utf8_trim(text);
     memcpy(err->text, text, strlen(text) + 1);
     return st;
 }
@@ -41,5 +42,6 @@ hx_st err_wrap(struct errbuf *err, hx_st st, const char *fmt, ...) {
     memcpy(err->text, prefix, head);
     memcpy(err->text + head, ": ", 2);
     err->text[head + 2 + tail] = '\0';
+    utf8_trim(err->text);
     return st;
 }

@@ -22,6 +22,13 @@ size_t utf8_sequence(const char *p, size_t left) {
     return n;
 }
 
+void utf8_trim(char *text) {
+    size_t n = strlen(text), from = n;
+    while (from > 0 && n - from < 3 && is_tail(text[from - 1])) from--;
+    if (from > 0 && (u8)text[from - 1] >= 0xC0 && utf8_sequence(text + from - 1, n - from + 1) == 0)
+        text[from - 1] = '\0';
+}
+
 bool utf8_valid(slice s) {
     const char *p = s.p;
     size_t left = s.n;

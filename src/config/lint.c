@@ -30,6 +30,7 @@ static void report(struct lint *l, slice queue, struct place at, const char *fmt
     struct lint_finding *f = &r->at[r->count++];
     *f = (struct lint_finding){.rule = l->rule, .queue = queue, .at = at};
     vsnprintf(f->text, sizeof(f->text), fmt, args);
+    utf8_trim(f->text);
 }
 
 /* At the key if it was said, else at the queue. */

@@ -110,8 +110,8 @@ def closed_port():
 # ---- help and usage
 
 VERBS = ["send", "receive", "ack", "nack", "extend", "step", "start", "release", "key show", "key result", "key try",
-         "queues list", "queues show", "queues pause", "queues resume", "messages list", "messages show", "messages cancel", "stats",
-         "bench", "verify", "version", "help"]
+         "queues list", "queues show", "queues explain", "queues pause", "queues resume", "messages list", "messages show",
+         "messages cancel", "stats", "lint", "bench", "verify", "version", "help"]
 
 
 @test

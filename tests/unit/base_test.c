@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "base/arena.h"
 #include "base/base_priv.h"
 
 static void assert_text(struct buf *b, const char *expected) {
@@ -683,6 +684,104 @@ static void clocks_agree_with_the_system_and_do_not_go_back(void **state) {
     assert_true(clock_mono_ms() >= us / 1000);
 }
 
+static void sizes_have_units(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        u64 bytes;
+        const char *shortest;
+    } good[] = {
+        {"0", 0, "0B"},
+        {"512", 512, "512B"},
+        {"512B", 512, "512B"},
+        {"1KiB", 1024, "1KiB"},
+        {"2048", 2048, "2KiB"},
+        {"256KiB", 256 << 10, "256KiB"},
+        {"1kB", 1000, "1kB"},
+        {"10MB", 10000000, "10MB"},
+        {"1GiB", (u64)1 << 30, "1GiB"},
+        {"3TiB", (u64)3 << 40, "3TiB"},
+        {"18446744073709551615", UINT64_MAX, "18446744073709551615B"},
+    };
+    static const char *const bad[] = {"",    "KiB",  "1 KiB",          "1.5GiB",
+                                      "-1",  "+1",   "1kib",           "1Kb",
+                                      "1e3", "0x10", "99999999999TiB", "18446744073709551616"};
+    u64 bytes;
+    struct buf b = {0};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_true(size_parse(slice_str(good[i].text), &bytes));
+        assert_true(bytes == good[i].bytes);
+        buf_size(&b, bytes);
+        assert_text(&b, good[i].shortest);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(size_parse(slice_str(bad[i]), &bytes));
+    buf_free(&b);
+}
+
+static const char *fruit_at(const void *ctx, size_t i) {
+    static const char *const fruits[] = {"apple", "pear", "fig"};
+    (void)ctx;
+    return i < 3 ? fruits[i] : NULL;
+}
+
+static void the_nearest_name_is_at_most_two_slips_away(void **state) {
+    (void)state;
+    assert_string_equal(nearest_name(SL("aple"), fruit_at, NULL), "apple");
+    assert_string_equal(nearest_name(SL("appel"), fruit_at, NULL), "apple");
+    assert_string_equal(nearest_name(SL("bear"), fruit_at, NULL), "pear");
+    assert_string_equal(nearest_name(SL("fog"), fruit_at, NULL), "fig");
+    assert_null(nearest_name(SL("zzz"), fruit_at, NULL));
+    assert_null(nearest_name(SL(""), fruit_at, NULL));
+    assert_null(nearest_name(SL("a word that is longer than any name there could ever be in a list"), fruit_at, NULL));
+}
+
+static void a_text_cut_in_a_character_loses_that_character(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {{"", ""},
+                                           {"abc", "abc"},
+                                           {"a\xC3\xBC", "a\xC3\xBC"},
+                                           {"a\xC3", "a"},
+                                           {"a\xE2\x82", "a"},
+                                           {"a\xE2\x82\xAC", "a\xE2\x82\xAC"},
+                                           {"\xF0\x9F\x98", ""},
+                                           {"\xF0\x9F\x98\x80", "\xF0\x9F\x98\x80"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%s", cases[i][0]);
+        utf8_trim(text);
+        assert_string_equal(text, cases[i][1]);
+    }
+    struct errbuf err;
+    char many[600];
+    for (size_t i = 0; i + 1 < sizeof many; i++) many[i] = i % 2 ? '\xBC' : '\xC3';
+    many[sizeof many - 1] = '\0';
+    err_set(&err, ST_IO, "x%s", many);
+    assert_true(utf8_valid(slice_str(err.text)));
+    err_wrap(&err, ST_IO, "y");
+    assert_true(utf8_valid(slice_str(err.text)));
+}
+
+static void an_arena_keeps_what_it_gave_until_it_goes(void **state) {
+    (void)state;
+    struct arena a = {0};
+    struct buf b = {0};
+    for (int round = 0; round < 3; round++) {
+        slice first = arena_copy(&a, SL("first"));
+        buf_lit(&b, "adopted");
+        slice adopted = arena_adopt(&a, &b);
+        for (size_t n = 1; n < 200000; n = n * 3 + 1) {
+            u8 *p = arena_alloc(&a, n);
+            assert_int_equal((uintptr_t)p % _Alignof(max_align_t), 0);
+            for (size_t i = 0; i < n; i++) assert_int_equal(p[i], 0);
+            memset(p, 0xEE, n);
+        }
+        assert_string_equal(first.p, "first");
+        assert_string_equal(adopted.p, "adopted");
+        arena_reset(&a);
+    }
+    arena_clear(&a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_status_has_a_text),
@@ -696,6 +795,10 @@ int main(void) {
         cmocka_unit_test(numbers_are_digits_only_and_never_overflow),
         cmocka_unit_test(a_buffer_keeps_what_is_added_while_it_grows),
         cmocka_unit_test(numbers_print_as_printf_would),
+        cmocka_unit_test(sizes_have_units),
+        cmocka_unit_test(the_nearest_name_is_at_most_two_slips_away),
+        cmocka_unit_test(a_text_cut_in_a_character_loses_that_character),
+        cmocka_unit_test(an_arena_keeps_what_it_gave_until_it_goes),
         cmocka_unit_test(utf8_is_valid_only_in_its_one_shortest_form),
         cmocka_unit_test(a_bad_byte_is_found_wherever_it_stands),
         cmocka_unit_test(control_characters_are_noticed),
