@@ -1,21 +1,10 @@
 /* What requests say: names, keys, parameters, attributes. */
 #include "broker/broker_priv.h"
-
-#define QUEUE_NAME_MAX 128u
-
-static bool queue_char(char ch) {
-    return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') || (ch >= '0' && ch <= '9') || ch == '_' || ch == '-' ||
-           ch == '.' || ch == ':';
-}
+#include "config/config.h"
 
 bool parse_queue_name(struct call *c, slice name) {
-    if (name.n == 0 || name.n > QUEUE_NAME_MAX)
-        return fail(c, PROBLEM_queue_invalid, "a queue name has 1 to %u characters, this one has %zu", QUEUE_NAME_MAX,
-                    name.n);
-    for (size_t i = 0; i < name.n; i++)
-        if (!queue_char(name.p[i]))
-            return fail(c, PROBLEM_queue_invalid, "a queue name is made of letters, digits and _ - . : only");
-    return true;
+    struct errbuf why;
+    return config_queue_name_ok(name, &why) || fail(c, PROBLEM_queue_invalid, "%s", why.text);
 }
 
 bool queue_of_call(struct call *c, bool create, u16 *queue) {

@@ -10,15 +10,15 @@
 #include "base/base.h"
 #include "core/rules.h"
 
-#define CLASS_LIST(X)                                                                                                  \
+#define PRESET_LIST(X)                                                                                                 \
     X(NONE, "none")                                                                                                    \
     X(MONEY, "money")                                                                                                  \
     X(NOTIFICATION, "notification")                                                                                    \
     X(ANALYTICS, "analytics")                                                                                          \
     X(AUDIT, "audit")
-#define CLASS_ENUM(name, text) CLASS_##name,
-enum queue_class { CLASS_LIST(CLASS_ENUM) CLASS_COUNT };
-#undef CLASS_ENUM
+#define PRESET_ENUM(name, text) PRESET_##name,
+enum preset { PRESET_LIST(PRESET_ENUM) PRESET_COUNT };
+#undef PRESET_ENUM
 
 /* Whether what the workers call deduplicates by the effect key. */
 #define IDEMPOTENCY_LIST(X)                                                                                            \
@@ -59,7 +59,7 @@ struct upstreams {
  * was said and the default is none. */
 struct queue_config {
     slice name; /* NUL-terminated, as all slices here */
-    u8 preset;  /* enum queue_class */
+    u8 preset;  /* enum preset */
     struct rules rules;
     struct template *key, *order_by;
     struct fingerprint *fingerprint; /* NULL: the payload's bytes */
@@ -128,7 +128,7 @@ bool config_queue_equal(const struct queue_config *a, const struct queue_config 
 i64 config_longest_replay_ms(const struct queue_config *q);
 /* Is it a queue's name? Else err says what one is made of. */
 bool config_queue_name_ok(slice name, struct errbuf *err);
-const char *config_class_text(enum queue_class c);
+const char *config_class_text(enum preset c);
 
 /* What a reload changes, one line each ("queue payments: window: 24h -> 7d"); nothing if all is the same. */
 void config_diff(const struct config *before, const struct config *after, struct buf *out);

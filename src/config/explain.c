@@ -55,7 +55,7 @@ static void promise(const struct queue_config *q, struct buf *b) {
         [SEMANTICS_AT_MOST_ONCE] = "At most once: handing a message out settles it. What a worker drops is lost.",
     };
     buf_printf(b, "Queue %s", q->name.p);
-    if (q->preset) buf_printf(b, ", class %s", config_class_text((enum queue_class)q->preset));
+    if (q->preset) buf_printf(b, ", class %s", config_class_text((enum preset)q->preset));
     if (q->file.n)
         buf_printf(b, " (%s:%u)\n", q->file.p, q->at.line);
     else

@@ -2,7 +2,7 @@
 #include "config/config_priv.h"
 
 #define NAME(name, text) text,
-const char *const config_class_names[] = {CLASS_LIST(NAME) NULL};
+const char *const config_class_names[] = {PRESET_LIST(NAME) NULL};
 const char *const config_semantics_names[] = {SEMANTICS_LIST(NAME) NULL};
 const char *const config_on_unknown_names[] = {ON_UNKNOWN_LIST(NAME) NULL};
 const char *const config_on_conflict_names[] = {ON_CONFLICT_LIST(NAME) NULL};

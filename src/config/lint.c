@@ -194,12 +194,12 @@ static void lease_below_timeout(struct lint *l, const struct queue_config *q) {
 }
 
 static void class_below_money(struct lint *l, const struct queue_config *q) {
-    if (q->preset != CLASS_MONEY || q->rules.semantics == SEMANTICS_EXACTLY_ONCE) return;
+    if (q->preset != PRESET_MONEY || q->rules.semantics == SEMANTICS_EXACTLY_ONCE) return;
     found(l, q, QUEUE_KEY_semantics, "a money queue is %s", semantics_text((enum semantics)q->rules.semantics));
 }
 
 static void conflict_new(struct lint *l, const struct queue_config *q) {
-    if (q->preset != CLASS_MONEY || q->rules.on_conflict != ON_CONFLICT_NEW) return;
+    if (q->preset != PRESET_MONEY || q->rules.on_conflict != ON_CONFLICT_NEW) return;
     found(l, q, QUEUE_KEY_on_conflict, "on_conflict is new in a money queue");
 }
 

@@ -10,20 +10,20 @@
 
 static void apply_preset(struct queue_config *q) {
     struct rules *r = &q->rules;
-    switch ((enum queue_class)q->preset) {
-    case CLASS_MONEY:
+    switch ((enum preset)q->preset) {
+    case PRESET_MONEY:
         r->window_ms = WINDOW_FOREVER;
         r->on_unknown = ON_UNKNOWN_RECONCILE;
         break;
-    case CLASS_ANALYTICS:
+    case PRESET_ANALYTICS:
         r->semantics = SEMANTICS_AT_MOST_ONCE;
         break;
-    case CLASS_AUDIT:
+    case PRESET_AUDIT:
         r->semantics = SEMANTICS_AT_LEAST_ONCE;
         break;
-    case CLASS_NOTIFICATION: /* the defaults are a notification's */
-    case CLASS_NONE:
-    case CLASS_COUNT:
+    case PRESET_NOTIFICATION: /* the defaults are a notification's */
+    case PRESET_NONE:
+    case PRESET_COUNT:
         break;
     }
 }
@@ -221,7 +221,7 @@ i64 config_longest_replay_ms(const struct queue_config *q) {
     return longest;
 }
 
-const char *config_class_text(enum queue_class c) {
-    CHECK(c < CLASS_COUNT);
+const char *config_class_text(enum preset c) {
+    CHECK(c < PRESET_COUNT);
     return config_class_names[c];
 }

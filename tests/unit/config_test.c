@@ -73,7 +73,7 @@ static void the_contracts_example_is_read(void **state) {
     assert_false(c->auto_create);
     assert_int_equal(c->audit_keep_ms, 90 * DAY_MS);
     const struct queue_config *q = config_find(c, SL("payments"));
-    assert_int_equal(q->preset, CLASS_MONEY);
+    assert_int_equal(q->preset, PRESET_MONEY);
     assert_slice(template_text(q->key), "capture:${payment_intent_id}");
     assert_slice(template_text(q->order_by), "${user_id}");
     assert_non_null(q->schema);
@@ -384,6 +384,7 @@ static void what_is_shown_makes_the_same_queue_again(void **state) {
     static const char *const queues[] = {
         "",
         "class: money, key: 'a:${b}', order_by: '${c}', dead: {owner: me, alert: {count: 3, within: 5m}}",
+        "window: {min: 2d, max: 2d}, on_conflict: hold",
         "window: {min: 1h, max: 2d}, upstreams: {dlq: 7d, cron: 1d}, upstream_replay: 3d, keep_payload: 1h",
         "class: analytics, loss: 0.5%, limits: {pending: 5, bytes: 2MiB, lag: 90s, payload: 100}",
         "class: audit, semantics: exactly_once, fingerprint: {ignore: [a, b]}, schema: {required: [x], types: {x: "

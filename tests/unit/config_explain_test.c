@@ -1,0 +1,104 @@
+/* A queue's rules in words: the words follow the rules. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "config/explain.h"
+
+enum { WIDTH_MAX = 150 };
+
+static void explain(const char *flow, struct buf *out) {
+    char yaml[2048];
+    struct config *c;
+    struct errbuf err;
+    snprintf(yaml, sizeof yaml, "queues: {q: {%s}}\n", flow);
+    if (config_parse(slice_str(yaml), "f", SECRETS_AS_WRITTEN, &c, &err) != ST_OK) fail_msg("%s", err.text);
+    explain_queue(c->queues.at[0], out);
+    buf_char(out, '\0');
+    config_free(c);
+}
+
+static void the_words_follow_the_rules(void **state) {
+    (void)state;
+    static const struct {
+        const char *queue, *says, *does_not_say;
+    } cases[] = {
+        {"", "Exactly once", "class"},
+        {"class: money", "class money", "for 1d"},
+        {"class: money", "remembered forever", "done again; dead"},
+        {"class: money", "the next delivery says reconcile", "held at once"},
+        {"", "for 1d; a repeat after that is new work", "Upstreams"},
+        {"window: {min: 3d, max: 14d}", "from 3d to 14d", "forever"},
+        {"upstreams: {a: 1h, b: 2h}", "up to 2h late", NULL},
+        {"", "Idempotency-Key; without one it is refused", "made from the message"},
+        {"key: 'a:${b}'", "made from the message: a:${b}", "Idempotency-Key"},
+        {"class: audit", "A repeated key is a second message", "answered with the state"},
+        {"class: audit", "At least once", "Two payloads"},
+        {"class: analytics, loss: 0.05%", "Accepted loss: 0.05 %", "Transient"},
+        {"class: analytics", "settled when it was handed out", "hapax dead list"},
+        {"", "if their bytes are", NULL},
+        {"fingerprint: json", "agree by \"json\"", "bytes are"},
+        {"fingerprint: none", "Payloads are not compared", "key_reused"},
+        {"", "422 key_reused", "is held (202)"},
+        {"on_conflict: hold", "is held (202)", "key_reused"},
+        {"on_conflict: hold", "a conflict as new or duplicate", NULL},
+        {"on_conflict: new", "under key~<fingerprint>", "key_reused"},
+        {"on_unknown: hold", "held at once, a person decides", "done again; dead"},
+        {"on_unknown: hold", "hapax held list q", NULL},
+        {"", "done again; dead after 3 unknown outcomes or 3", "hapax held"},
+        {"downstream: {idempotency: none}", "THE EFFECT MAY HAPPEN TWICE", NULL},
+        {"downstream: {idempotency: key}", "so this is safe", "TWICE"},
+        {"lease: 45s", "lease of 45s", NULL},
+        {"retry: {transient: {attempts: 9, backoff: 2s, max: 1m}}", "tried 9 times in all, waiting 2s", NULL},
+        {"retry: {transient: {attempts: 9, backoff: 2s, max: 1m}}", "up to 1m", NULL},
+        {"schema: {required: [a]}, refused: {keep: 7, bytes: 1MiB}", "up to 7 of them or 1MiB", NULL},
+        {"", "same Hapax-Group header", "Wrong shape"},
+        {"order_by: '${u}', on_dead: skip", "same ${u} are delivered one after the other", "Hapax-Group"},
+        {"on_dead: skip", "the group goes on without it", NULL},
+        {"on_dead: dead_letter_group", "dies with it", NULL},
+        {"", "only the disk does", "429"},
+        {"limits: {pending: 5}", "With 5 messages unsettled, sends get 429", "only the disk"},
+        {"limits: {bytes: 1GiB, lag: 5m, payload: 1KiB}", "the oldest ready message is 5m old", NULL},
+        {"limits: {payload: 1KiB}", "above 1KiB is refused (413)", NULL},
+        {"", "nobody (no dead.owner is set)", NULL},
+        {"dead: {owner: me, alert: {count: 3, within: 5m}}", "3 dead within 5m", "nobody"},
+        {"lag: {p95: 1s, alert: 5m, for: 2m}", "Lag above 5m for 2m", NULL},
+        {"keep_payload: 6h", "hapax replay q --since 6h", "are not kept"},
+        {"", "are not kept", "hapax replay"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf b = {0};
+        explain(cases[i].queue, &b);
+        if (!strstr(b.p, cases[i].says)) fail_msg("{%s} does not say \"%s\":\n%s", cases[i].queue, cases[i].says, b.p);
+        if (cases[i].does_not_say && strstr(b.p, cases[i].does_not_say))
+            fail_msg("{%s} says \"%s\":\n%s", cases[i].queue, cases[i].does_not_say, b.p);
+        buf_free(&b);
+    }
+}
+
+static void lines_fit_a_wide_terminal(void **state) {
+    (void)state;
+    struct buf b = {0};
+    explain(
+        "class: money, on_conflict: hold, dead: {owner: somebody, alert: {count: 3, within: 5m}}, limits: {lag: 1h},"
+        "lag: {p95: 1s, alert: 5m, for: 2m}, schema: {required: [a]}, keep_payload: 1d",
+        &b);
+    slice rest = slice_of(b.p, b.len - 1), line;
+    while (rest.n) {
+        slice_cut(rest, '\n', &line, &rest);
+        if (line.n > WIDTH_MAX) fail_msg("%zu characters: %.*s", line.n, (int)line.n, line.p);
+    }
+    buf_free(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_words_follow_the_rules),
+        cmocka_unit_test(lines_fit_a_wide_terminal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
