@@ -230,7 +230,7 @@ static hx_st read_window_bounds(const struct binding *b, const struct key *k, co
 static hx_st read_window(const struct binding *b, const struct key *k, const struct node *n) {
     struct rules *r = &((struct queue_config *)b->base)->rules;
     if (n->kind == NODE_MAP) return read_window_bounds(b, k, n);
-    u64 ms;
+    u64 ms = 0;
     hx_st st = read_keep(b, k, n, &ms);
     if (st != ST_OK) return st;
     r->window_ms = (i64)ms;
@@ -246,7 +246,7 @@ static hx_st read_upstreams(const struct binding *b, const struct key *k, const 
     u->at = arena_alloc(b->arena, n->count * sizeof(*u->at));
     u->count = 0;
     for (const struct node *c = n->first; c; c = c->next) {
-        u64 ms;
+        u64 ms = 0;
         if (c->kind == NODE_NULL) return bind_no_value(c, b->err);
         hx_st st = read_number(b, &each, c, &ms);
         if (st != ST_OK) return st;
