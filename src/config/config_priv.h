@@ -99,6 +99,13 @@ bool value_is_set(const struct key *k, const void *base);
 void value_put_json(const struct key *k, const void *base, struct buf *out);
 void value_put_number(const struct key *k, u64 v, struct buf *out); /* with the type's units */
 
+/* For sentences: `value_duration_text(ms).p` is good to the end of the full expression. */
+struct value_text {
+    char p[32];
+};
+struct value_text value_duration_text(i64 ms);
+struct value_text value_size_text(u64 bytes);
+
 /* ---- queue.c, config.c: the types that are structs of their own */
 
 hx_st queues_read(const struct binding *b, const struct node *n);

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "config/config_priv.h"
 #include "config/template.h"
 
 static void line(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -18,28 +19,6 @@ static void line(struct buf *b, const char *fmt, ...) {
 
 static void heading(struct buf *b, const char *text) {
     buf_printf(b, "\n%s\n", text);
-}
-
-struct amount {
-    char p[32];
-};
-
-static struct amount duration(i64 ms) {
-    struct amount a;
-    struct buf b = {0};
-    buf_duration(&b, ms);
-    snprintf(a.p, sizeof(a.p), "%.*s", (int)b.len, b.p);
-    buf_free(&b);
-    return a;
-}
-
-static struct amount size(u64 bytes) {
-    struct amount a;
-    struct buf b = {0};
-    buf_size(&b, bytes);
-    snprintf(a.p, sizeof(a.p), "%.*s", (int)b.len, b.p);
-    buf_free(&b);
-    return a;
 }
 
 static const char *owner_of(const struct queue_config *q) {
@@ -99,12 +78,14 @@ static void window_words(const struct queue_config *q, struct buf *b) {
     i64 replay = config_longest_replay_ms(q);
     if (r->window_max_ms)
         line(b, "A settled key is remembered for twice the oldest replay seen, from %s to %s.",
-             duration(r->window_min_ms).p, duration(r->window_max_ms).p);
+             value_duration_text(r->window_min_ms).p, value_duration_text(r->window_max_ms).p);
     else if (r->window_ms == WINDOW_FOREVER)
         line(b, "A settled key is remembered forever.");
     else
-        line(b, "A settled key is remembered for %s; a repeat after that is new work.", duration(r->window_ms).p);
-    if (replay) line(b, "Upstreams repeat themselves up to %s late: that much is normal.", duration(replay).p);
+        line(b, "A settled key is remembered for %s; a repeat after that is new work.",
+             value_duration_text(r->window_ms).p);
+    if (replay)
+        line(b, "Upstreams repeat themselves up to %s late: that much is normal.", value_duration_text(replay).p);
 }
 
 static void repeats(const struct queue_config *q, struct buf *b) {
@@ -128,7 +109,7 @@ static void unknown_words(const struct queue_config *q, struct buf *b) {
         line(b,
              "Unknown (the worker cannot tell, or its lease of %s ran out): done again; dead after %u unknown outcomes "
              "or %u",
-             duration(r->lease_ms).p, r->unknown_attempts, r->crash_attempts);
+             value_duration_text(r->lease_ms).p, r->unknown_attempts, r->crash_attempts);
         line(b, "  crashes. %s",
              q->idempotency == IDEMPOTENCY_KEY ? "The downstream deduplicates by the effect key, so this is safe."
              : q->idempotency == IDEMPOTENCY_NONE
@@ -139,21 +120,21 @@ static void unknown_words(const struct queue_config *q, struct buf *b) {
         line(b,
              "Unknown (the worker cannot tell, or its lease of %s ran out): the next delivery says reconcile and asks "
              "what",
-             duration(r->lease_ms).p);
+             value_duration_text(r->lease_ms).p);
         line(b, "  became of it; nothing is done before the answer. Held after %u unknown outcomes or %u crashes.",
              r->unknown_attempts, r->crash_attempts);
         break;
     case ON_UNKNOWN_HOLD:
     case ON_UNKNOWN_COUNT:
         line(b, "Unknown (the worker cannot tell, or its lease of %s ran out): held at once, a person decides.",
-             duration(r->lease_ms).p);
+             value_duration_text(r->lease_ms).p);
     }
 }
 
 static void schema_words(const struct queue_config *q, struct buf *b) {
     if (!q->schema) return;
     line(b, "Wrong shape (schema): not admitted (422). A copy goes to the dead lane, up to %u of them or %s.",
-         q->rules.refused_kept, size(q->rules.refused_bytes).p);
+         q->rules.refused_kept, value_size_text(q->rules.refused_bytes).p);
 }
 
 static void failures(const struct queue_config *q, struct buf *b) {
@@ -165,7 +146,7 @@ static void failures(const struct queue_config *q, struct buf *b) {
         return;
     }
     line(b, "Transient: tried %u times in all, waiting %s and then twice as long each time, up to %s. Then dead.",
-         r->transient_attempts, duration(r->backoff_ms).p, duration(r->backoff_max_ms).p);
+         r->transient_attempts, value_duration_text(r->backoff_ms).p, value_duration_text(r->backoff_max_ms).p);
     unknown_words(q, b);
     line(b, "Poison: dead at once, with the reason.");
     line(b, "Rejected: settled; the refusal is the outcome, and repeats get it too.");
@@ -190,11 +171,11 @@ static void order_words(const struct queue_config *q, struct buf *b) {
 static void limit_words(const struct queue_config *q, struct buf *b) {
     const struct rules *r = &q->rules;
     heading(b, "When it gets too much");
-    line(b, "A payload above %s is refused (413).", size(q->payload_max).p);
+    line(b, "A payload above %s is refused (413).", value_size_text(q->payload_max).p);
     if (r->limit_pending) line(b, "With %llu messages unsettled, sends get 429.", (unsigned long long)r->limit_pending);
-    if (r->limit_bytes) line(b, "With %s of payloads unsettled, sends get 429.", size(r->limit_bytes).p);
+    if (r->limit_bytes) line(b, "With %s of payloads unsettled, sends get 429.", value_size_text(r->limit_bytes).p);
     if (r->limit_lag_ms)
-        line(b, "When the oldest ready message is %s old, sends get 429.", duration(r->limit_lag_ms).p);
+        line(b, "When the oldest ready message is %s old, sends get 429.", value_duration_text(r->limit_lag_ms).p);
     if (r->limit_pending || r->limit_bytes || r->limit_lag_ms)
         line(b, "They flow again below 80 %% of that. A 429 promises that nothing was applied.");
     else
@@ -206,12 +187,13 @@ static void limit_words(const struct queue_config *q, struct buf *b) {
 static void alert_words(const struct queue_config *q, struct buf *b) {
     if (q->dead_alert_count)
         line(b, "- %llu dead within %s: look for a common reason before any redrive.",
-             (unsigned long long)q->dead_alert_count, duration(q->dead_alert_within_ms).p);
+             (unsigned long long)q->dead_alert_count, value_duration_text(q->dead_alert_within_ms).p);
     if (q->lag_alert_ms)
         line(b,
              "- Lag above %s%s%s: are workers running, is a head failing? A second time within the hour: roll back the "
              "last deploy.",
-             duration(q->lag_alert_ms).p, q->lag_for_ms ? " for " : "", q->lag_for_ms ? duration(q->lag_for_ms).p : "");
+             value_duration_text(q->lag_alert_ms).p, q->lag_for_ms ? " for " : "",
+             q->lag_for_ms ? value_duration_text(q->lag_for_ms).p : "");
 }
 
 static void operator_words(const struct queue_config *q, struct buf *b) {
@@ -236,7 +218,7 @@ static void operator_words(const struct queue_config *q, struct buf *b) {
     line(b, "- \"Why was this ignored?\": `hapax key show %s KEY` lists every arrival of the key.", name);
     if (r->keep_payload_ms)
         line(b, "- A drill: `hapax replay %s --since %s --dry-run` should find nothing new.", name,
-             duration(r->keep_payload_ms).p);
+             value_duration_text(r->keep_payload_ms).p);
     else
         line(b, "- Settled payloads are not kept (keep_payload): a replay needs the sender's own copy.");
 }

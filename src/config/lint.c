@@ -1,9 +1,11 @@
 /* The rules. Each looks at one thing and says what it found in figures; why it matters is in lint.def. */
+#include "config/lint.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "config/lint.h"
+#include "config/config_priv.h"
 #include "config/template.h"
 
 struct lint {
@@ -49,19 +51,6 @@ PRINTF_LIKE(3, 4) static void found_in_file(struct lint *l, struct place at, con
     va_end(args);
 }
 
-struct duration_text {
-    char p[32];
-};
-
-static struct duration_text text_of(i64 ms) {
-    struct duration_text t;
-    struct buf b = {0};
-    buf_duration(&b, ms);
-    snprintf(t.p, sizeof(t.p), "%.*s", (int)b.len, b.p);
-    buf_free(&b);
-    return t;
-}
-
 /* ---- windows */
 
 static bool dedups(const struct queue_config *q) {
@@ -72,21 +61,21 @@ static void window_below_replay(struct lint *l, const struct queue_config *q) {
     i64 replay = config_longest_replay_ms(q);
     if (!dedups(q) || rules_adaptive(&q->rules) || q->rules.window_ms / 2 >= replay) return;
     found(l, q, QUEUE_KEY_window, "window %s is below %s, twice the longest upstream replay",
-          text_of(q->rules.window_ms).p, text_of(2 * replay).p);
+          value_duration_text(q->rules.window_ms).p, value_duration_text(2 * replay).p);
 }
 
 static void window_max_below_replay(struct lint *l, const struct queue_config *q) {
     i64 replay = config_longest_replay_ms(q);
     if (!dedups(q) || !rules_adaptive(&q->rules) || q->rules.window_max_ms / 2 >= replay) return;
     found(l, q, QUEUE_KEY_window, "window max %s is below %s, twice the longest upstream replay",
-          text_of(q->rules.window_max_ms).p, text_of(2 * replay).p);
+          value_duration_text(q->rules.window_max_ms).p, value_duration_text(2 * replay).p);
 }
 
 static void window_min_below_replay(struct lint *l, const struct queue_config *q) {
     i64 replay = config_longest_replay_ms(q);
     if (!dedups(q) || !rules_adaptive(&q->rules) || q->rules.window_min_ms >= replay) return;
     found(l, q, QUEUE_KEY_window, "window min %s is below %s, the longest upstream replay",
-          text_of(q->rules.window_min_ms).p, text_of(replay).p);
+          value_duration_text(q->rules.window_min_ms).p, value_duration_text(replay).p);
 }
 
 /* From the first delivery to the last: every wait with its jitter, every try with its whole lease. */
@@ -103,8 +92,8 @@ static void window_below_retries(struct lint *l, const struct queue_config *q) {
     const struct rules *r = &q->rules;
     i64 window = rules_adaptive(r) ? r->window_min_ms : r->window_ms, budget = retry_budget_ms(r);
     if (r->semantics != SEMANTICS_EXACTLY_ONCE || window >= budget) return;
-    found(l, q, QUEUE_KEY_window, "window %s is below %s, what the queue's own retries may take", text_of(window).p,
-          text_of(budget / 1000 * 1000).p);
+    found(l, q, QUEUE_KEY_window, "window %s is below %s, what the queue's own retries may take",
+          value_duration_text(window).p, value_duration_text(budget / 1000 * 1000).p);
 }
 
 /* ---- keys */
@@ -189,8 +178,8 @@ static void unknown_retried(struct lint *l, const struct queue_config *q) {
 static void lease_below_timeout(struct lint *l, const struct queue_config *q) {
     if (q->rules.semantics == SEMANTICS_AT_MOST_ONCE || q->rules.lease_ms >= q->downstream_timeout_ms) return;
     enum queue_key at = q->said[QUEUE_KEY_lease].line ? QUEUE_KEY_lease : QUEUE_KEY_downstream_timeout;
-    found(l, q, at, "lease %s is below the downstream's timeout of %s", text_of(q->rules.lease_ms).p,
-          text_of(q->downstream_timeout_ms).p);
+    found(l, q, at, "lease %s is below the downstream's timeout of %s", value_duration_text(q->rules.lease_ms).p,
+          value_duration_text(q->downstream_timeout_ms).p);
 }
 
 static void class_below_money(struct lint *l, const struct queue_config *q) {
@@ -212,8 +201,8 @@ static void fingerprint_none(struct lint *l, const struct queue_config *q) {
 
 static void lag_alert_below_p95(struct lint *l, const struct queue_config *q) {
     if (!q->lag_p95_ms || !q->lag_alert_ms || q->lag_alert_ms / 10 >= q->lag_p95_ms) return;
-    found(l, q, QUEUE_KEY_lag_alert, "lag alert %s is below %s, ten times p95", text_of(q->lag_alert_ms).p,
-          text_of(10 * q->lag_p95_ms).p);
+    found(l, q, QUEUE_KEY_lag_alert, "lag alert %s is below %s, ten times p95", value_duration_text(q->lag_alert_ms).p,
+          value_duration_text(10 * q->lag_p95_ms).p);
 }
 
 static void dead_without_owner(struct lint *l, const struct queue_config *q) {

@@ -1,4 +1,6 @@
-/* Single values: from a field to JSON. */
+/* Single values: from a field to JSON, and to text. */
+#include <stdio.h>
+
 #include "base/json.h"
 #include "config/config_priv.h"
 #include "config/template.h"
@@ -120,4 +122,23 @@ void value_put_json(const struct key *k, const void *base, struct buf *out) {
     default:
         put_quoted_number(k, value_load(k, base), out);
     }
+}
+
+static struct value_text text_of(struct buf *b) {
+    struct value_text t;
+    snprintf(t.p, sizeof(t.p), "%.*s", (int)b->len, b->p);
+    buf_free(b);
+    return t;
+}
+
+struct value_text value_duration_text(i64 ms) {
+    struct buf b = {0};
+    buf_duration(&b, ms);
+    return text_of(&b);
+}
+
+struct value_text value_size_text(u64 bytes) {
+    struct buf b = {0};
+    buf_size(&b, bytes);
+    return text_of(&b);
 }

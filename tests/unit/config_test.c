@@ -387,8 +387,8 @@ static void what_is_shown_makes_the_same_queue_again(void **state) {
         "window: {min: 2d, max: 2d}, on_conflict: hold",
         "window: {min: 1h, max: 2d}, upstreams: {dlq: 7d, cron: 1d}, upstream_replay: 3d, keep_payload: 1h",
         "class: analytics, loss: 0.5%, limits: {pending: 5, bytes: 2MiB, lag: 90s, payload: 100}",
-        "class: audit, semantics: exactly_once, fingerprint: {ignore: [a, b]}, schema: {required: [x], types: {x: "
-        "integer}}",
+        "class: audit, semantics: exactly_once, fingerprint: {ignore: [a, b]}, schema: {required: [x]}",
+        "schema: {types: {x: integer, y: [string, null]}, enum: {z: [1, '1', true]}, max_length: {y: 5}}",
         "downstream: {idempotency: none, timeout: 2500ms}, lag: {p95: 1s, alert: 10s, for: 1m}, on_dead: skip",
     };
     for (size_t i = 0; i < sizeof queues / sizeof *queues; i++) {
