@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/json.h"
 #include "config/tree_priv.h"
@@ -170,10 +171,7 @@ static hx_st check_name(struct tree_builder *b, const struct node *name) {
     if (name->text.n == 0) return node_error(name, b->err, "a key is missing before ':'");
     if (!name->quoted && is_text(name->text, "<<"))
         return node_error(name, b->err, "merge keys (<<) are not supported");
-    const struct node *before = node_get(b->open, name->text);
-    if (!before) return ST_OK;
-    return node_error(name, b->err, "%.*s is given twice; first on line %u", (int)name->text.n, name->text.p,
-                      before->name->line);
+    return ST_OK;
 }
 
 /* Put the node where it belongs: as the root, as the name of the next value, or as a child. */
@@ -214,9 +212,35 @@ struct node *builder_add(struct tree_builder *b, enum node_kind kind, slice text
     return n;
 }
 
-void builder_close(struct tree_builder *b) {
+static int by_name(const void *a, const void *b) {
+    const struct node *x = (*(const struct node *const *)a)->name, *y = (*(const struct node *const *)b)->name;
+    int order = memcmp(x->text.p, y->text.p, (x->text.n < y->text.n ? x->text.n : y->text.n));
+    if (order == 0) order = (x->text.n > y->text.n) - (x->text.n < y->text.n);
+    if (order == 0) order = (x->line > y->line) - (x->line < y->line);
+    return order ? order : (x->column > y->column) - (x->column < y->column);
+}
+
+/* By sorting, so that a map of thousands of keys is no work for minutes. */
+static hx_st check_no_name_twice(const struct tree_builder *b, const struct node *map) {
+    hx_st st = ST_OK;
+    const struct node **sorted = mem_alloc(map->count * sizeof(*sorted)), **end = sorted;
+    for (const struct node *n = map->first; n; n = n->next) *end++ = n;
+    if (map->count) qsort(sorted, map->count, sizeof(*sorted), by_name);
+    for (u32 i = 1; i < map->count && st == ST_OK; i++) {
+        const struct node *name = sorted[i]->name, *before = sorted[i - 1]->name;
+        if (slice_eq(name->text, before->text))
+            st = node_error(name, b->err, "%.*s is given twice; first on line %u", (int)name->text.n, name->text.p,
+                            before->line);
+    }
+    mem_free(sorted);
+    return st;
+}
+
+hx_st builder_close(struct tree_builder *b) {
+    struct node *closed = b->open;
     b->last = b->last_of[--b->depth];
-    b->open = (struct node *)b->open->parent;
+    b->open = (struct node *)closed->parent;
+    return closed->kind == NODE_MAP ? check_no_name_twice(b, closed) : ST_OK;
 }
 
 hx_st builder_end(struct tree_builder *b, hx_st st, struct tree *out) {

@@ -42,8 +42,7 @@ static hx_st read_object(struct reader *r) {
         hx_st st = read_value(r);
         if (st != ST_OK) return st;
     }
-    builder_close(&r->builder);
-    return r->json.error ? syntax_error(r) : ST_OK;
+    return r->json.error ? syntax_error(r) : builder_close(&r->builder);
 }
 
 static hx_st read_array(struct reader *r) {
@@ -53,8 +52,7 @@ static hx_st read_array(struct reader *r) {
         hx_st st = read_value(r);
         if (st != ST_OK) return st;
     }
-    builder_close(&r->builder);
-    return r->json.error ? syntax_error(r) : ST_OK;
+    return r->json.error ? syntax_error(r) : builder_close(&r->builder);
 }
 
 /* At most TREE_DEPTH_MAX deep: the builder refuses to open more. */

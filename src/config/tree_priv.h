@@ -16,9 +16,10 @@ struct tree_builder {
 };
 
 void builder_init(struct tree_builder *b, const char *file, struct errbuf *err);
-/* Add a node to what is open. NULL: err is set. A map or list is open until builder_close. */
+/* Add a node to what is open. NULL: err is set. A map or list is open until builder_close, which finds
+ * names given twice. */
 struct node *builder_add(struct tree_builder *b, enum node_kind kind, slice text, bool quoted, u32 line, u32 column);
-void builder_close(struct tree_builder *b);
+hx_st builder_close(struct tree_builder *b);
 /* Hand the tree over, or free it if st is not ST_OK. */
 hx_st builder_end(struct tree_builder *b, hx_st st, struct tree *out);
 /* "FILE:LINE:COL: MESSAGE" about a place that has no node. Returns ST_INVALID. */

@@ -93,7 +93,7 @@ static hx_st take(struct reader *r, const yaml_event_t *e) {
     if (e->type == YAML_SCALAR_EVENT) ok = add_scalar(r, e);
     if (e->type == YAML_MAPPING_START_EVENT) ok = open_container(r, e, NODE_MAP);
     if (e->type == YAML_SEQUENCE_START_EVENT) ok = open_container(r, e, NODE_SEQ);
-    if (e->type == YAML_MAPPING_END_EVENT || e->type == YAML_SEQUENCE_END_EVENT) builder_close(&r->builder);
+    if (e->type == YAML_MAPPING_END_EVENT || e->type == YAML_SEQUENCE_END_EVENT) return builder_close(&r->builder);
     return ok ? ST_OK : ST_INVALID;
 }
 
