@@ -1,5 +1,9 @@
 /* The tape.
  *
+ * The text is copied first, with a NUL and room behind it: the copy costs a fiftieth of the reading, and then no byte
+ * needs to be asked whether it is the last. A NUL is wrong wherever it is met; only the message depends on whether it is
+ * the end.
+ *
  * Two passes, both without looking back. The first marks, sixty-four bytes at a time and without a branch, where a
  * string may end or needs a closer look; so that the second finds the end of a string with one shift, however long it
  * is. The second is one loop without recursion: a value is put on the tape; if it opens a container, that becomes the
@@ -14,25 +18,37 @@
 #include "base/json_priv.h"
 
 enum {
-    BLOCK = 64,
+    BLOCK = 64,         /* also the room behind the copy */
+    TEXT_MAX = 1 << 30, /* so that lengths and counts fit their fields */
     MEMBERS_COMPARED = 48,
     ITEMS_FIRST = 256,
-    ITEMS_KEPT = 1 << 14, /* what a tape holds on to between texts: 640 KiB, and as many blocks */
+    ITEMS_KEPT = 1 << 14, /* what a tape holds on to between texts: 640 KiB, and a copy of as much */
+    COPY_KEPT = ITEMS_KEPT * 40,
 };
 
 struct level {
     u64 seen[4]; /* the filter */
     u32 item;    /* the container */
     u32 members;
-    bool object;
+    char close; /* '}' or ']' */
 };
 
 struct reader {
     struct json_tape *tape;
-    const char *start, *end;
-    int depth;
-    struct level levels[JSON_DEPTH_MAX + 1]; /* 1..depth are open */
+    const char *start, *end;                 /* of the copy; *end is a NUL */
+    const char *stops;                       /* a bit for each byte of it, in its order */
+    struct level *top;                       /* the innermost open one; levels[0] if none is */
+    struct level levels[JSON_DEPTH_MAX + 1]; /* each is initialised when it opens */
 };
+
+static inline int depth_of(const struct reader *r) {
+    return (int)(r->top - r->levels);
+}
+
+static inline const char *skip_space(const char *p) {
+    while ((u8)*p <= ' ' && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')) p++;
+    return p;
+}
 
 /* Everything that reads returns the place behind what it read, or NULL after this. */
 static __attribute__((cold, noinline)) const char *fail(struct reader *r, const char *at, const char *message) {
@@ -68,29 +84,28 @@ static u64 stops_in(const char *p) {
 }
 #endif
 
-/* The end of the text counts as a stop. There is a word more than needed: next_stop reads across. */
-static void mark_stops(struct json_tape *t, slice text) {
-    size_t whole = text.n / BLOCK, rest = text.n % BLOCK;
-    if (t->block_cap < whole + 2) {
-        t->block_cap = (u32)whole + 64;
+/* What is behind the end is all NUL, hence a stop. There is a word more than needed: next_stop reads across. */
+static void copy_and_mark(struct json_tape *t, slice text) {
+    size_t blocks = text.n / BLOCK + 1, room = (blocks + 1) * BLOCK;
+    if (t->copy_cap < room) {
+        mem_free(t->copy);
         mem_free(t->stops);
-        t->stops = mem_alloc(t->block_cap * sizeof *t->stops);
+        t->copy_cap = room + room / 2;
+        t->copy = mem_alloc(t->copy_cap);
+        t->stops = mem_alloc((t->copy_cap / BLOCK + 2) * sizeof *t->stops);
     }
-    for (size_t i = 0; i < whole; i++) t->stops[i] = stops_in(text.p + i * BLOCK);
-    char last[BLOCK];
-    memset(last, '"', sizeof last);
-    if (rest) memcpy(last, text.p + whole * BLOCK, rest);
-    t->stops[whole] = stops_in(last);
-    t->stops[whole + 1] = 0;
+    if (text.n) memcpy(t->copy, text.p, text.n);
+    memset(t->copy + text.n, 0, blocks * BLOCK + BLOCK - text.n);
+    for (size_t i = 0; i < blocks; i++) t->stops[i] = stops_in(t->copy + i * BLOCK);
+    t->stops[blocks] = 0;
 }
 
 /* The first stop at or behind p, which is not behind the end. Most strings are shorter than the 57 bits or more that
  * one load sees, wherever they begin: a branch that is seldom wrong. */
 static inline const char *next_stop(const struct reader *r, const char *p) {
     size_t at = (size_t)(p - r->start);
-    const char *bits = (const char *)r->tape->stops;
     for (;;) {
-        u64 left = get_u64(bits + at / 8) >> at % 8;
+        u64 left = get_u64(r->stops + at / 8) >> at % 8;
         if (__builtin_expect(left != 0, 1)) return r->start + at + __builtin_ctzll(left);
         at = at / 8 * 8 + 64;
     }
@@ -99,7 +114,7 @@ static inline const char *next_stop(const struct reader *r, const char *p) {
 /* From a stop that is no quote on. */
 static __attribute__((noinline)) const char *string_end_slow(struct reader *r, const char *p, bool *escaped) {
     const char *message;
-    while (p == r->end || *p != '"') {
+    while (*p != '"') {
         size_t n = json_lex_special(p, r->end, &message);
         if (n == 0) return fail(r, p, message);
         *escaped |= *p == '\\';
@@ -112,7 +127,7 @@ static __attribute__((noinline)) const char *string_end_slow(struct reader *r, c
 static inline const char *string_end(struct reader *r, const char *p, bool *escaped) {
     *escaped = false;
     p = next_stop(r, p + 1);
-    return p < r->end && *p == '"' ? p : string_end_slow(r, p, escaped);
+    return *p == '"' ? p : string_end_slow(r, p, escaped);
 }
 
 /* ---- member names */
@@ -123,7 +138,7 @@ static inline u32 mix(u64 head, u64 tail, size_t n) {
     return (u32)(h >> 32) | 1;
 }
 
-/* Where eight bytes can be read from the name's beginning on, however short it is. No branch depends on the length. */
+/* Eight bytes can be read from the name's beginning on, however short it is. No branch depends on the length. */
 static inline u32 hash_in_text(slice name) {
     size_t n = name.n;
     u64 head = get_u64(name.p), tail = get_u64(name.p + (n > 8 ? n - 8 : 0));
@@ -160,9 +175,9 @@ static __attribute__((noinline)) bool add_to_set(struct reader *r, const struct 
     if (level->members == MEMBERS_COMPARED) {
         u32 i = level->item + 1;
         for (u32 left = level->members; left; left--, i = t->at[i].next)
-            CHECK(json_names_add(t->scratch, r->depth, json_item_name(&t->at[i])));
+            CHECK(json_names_add(t->scratch, depth_of(r), json_item_name(&t->at[i])));
     }
-    return json_names_add(t->scratch, r->depth, name);
+    return json_names_add(t->scratch, depth_of(r), name);
 }
 
 /* False if the open object has the name already. The newest item on the tape is to get it. */
@@ -180,19 +195,18 @@ static inline bool remember_name(struct reader *r, struct level *level, slice na
 
 static inline const char *read_name(struct reader *r, struct level *level, const char *p, struct json_item *item) {
     bool escaped;
-    if (p == r->end || *p != '"') return fail(r, p, "expected a member name");
+    if (*p != '"') return fail(r, p, "expected a member name");
     const char *quote = string_end(r, p, &escaped);
     if (!quote) return NULL;
     slice name = slice_of(p + 1, (size_t)(quote - p - 1));
     if (escaped) name = unescaped(r->tape, name);
-    u32 hash = r->end - quote >= 8 && !escaped ? hash_in_text(name) : json_name_hash(name);
+    u32 hash = escaped ? json_name_hash(name) : hash_in_text(name);
     if (!remember_name(r, level, name, hash)) return fail(r, p, "repeated member name");
     item->name = name.p;
     item->name_len = (u32)name.n;
     item->name_hash = hash;
-    p = json_skip_space(quote + 1, r->end);
-    if (p == r->end || *p != ':') return fail(r, p, "expected ':'");
-    return json_skip_space(p + 1, r->end);
+    p = skip_space(quote + 1);
+    return *p == ':' ? skip_space(p + 1) : fail(r, p, "expected ':'");
 }
 
 /* ---- values */
@@ -222,9 +236,9 @@ static const char *read_word(struct reader *r, const char *p, struct json_item *
 }
 
 static const char *open_level(struct reader *r, const char *p, struct json_item *item, enum json_type type) {
-    if (r->depth == JSON_DEPTH_MAX) return fail(r, p, "nested too deeply");
+    if (depth_of(r) == JSON_DEPTH_MAX) return fail(r, p, "nested too deeply");
     item->type = (u8)type;
-    r->levels[++r->depth] = (struct level){.item = r->tape->count - 1, .object = type == JSON_OBJECT};
+    *++r->top = (struct level){.item = r->tape->count - 1, .close = type == JSON_OBJECT ? '}' : ']'};
     return p + 1;
 }
 
@@ -232,7 +246,6 @@ static inline const char *read_value(struct reader *r, const char *p, struct jso
     item->text = p;
     item->escaped = item->integer = item->marked = false;
     item->next = r->tape->count;
-    if (p == r->end) return fail(r, p, "the text ends where a value should be");
     switch (*p) {
     case '"':
         return read_string(r, p, item);
@@ -248,39 +261,41 @@ static inline const char *read_value(struct reader *r, const char *p, struct jso
         return read_word(r, p, item, JSON_NULL, SL("null"));
     default:
         if (*p == '-' || (*p >= '0' && *p <= '9')) return read_number(r, p, item);
-        return fail(r, p, "expected a value");
+        return fail(r, p, p == r->end ? "the text ends where a value should be" : "expected a value");
     }
 }
 
 static const char *close_level(struct reader *r, const char *behind) {
-    const struct level *level = &r->levels[r->depth];
+    const struct level *level = r->top;
     struct json_item *item = &r->tape->at[level->item];
     item->next = r->tape->count;
     item->text_len = (u32)(behind - item->text);
-    if (level->members > MEMBERS_COMPARED) json_names_clear(r->tape->scratch, r->depth);
-    r->depth--;
+    if (level->members > MEMBERS_COMPARED) json_names_clear(r->tape->scratch, depth_of(r));
+    r->top--;
     return behind;
+}
+
+static const char *fail_in_container(struct reader *r, const char *p) {
+    if (p == r->end) return fail(r, p, "the text ends inside a value");
+    return fail(r, p, r->top->close == '}' ? "expected ',' or '}'" : "expected ',' or ']'");
 }
 
 /* Behind a value: close what closes here, move over the comma if one level goes on. */
 static inline const char *read_tail(struct reader *r, const char *p) {
-    while (r->depth) {
-        p = json_skip_space(p, r->end);
-        if (p == r->end) return fail(r, p, "the text ends inside a value");
-        if (*p == ',') return json_skip_space(p + 1, r->end);
-        bool object = r->levels[r->depth].object;
-        if (*p != (object ? '}' : ']')) return fail(r, p, object ? "expected ',' or '}'" : "expected ',' or ']'");
+    while (r->top > r->levels) {
+        p = skip_space(p);
+        if (*p == ',') return skip_space(p + 1);
+        if (*p != r->top->close) return fail_in_container(r, p);
         p = close_level(r, p + 1);
     }
     return p;
 }
 
-/* Behind an opening bracket. */
-static inline const char *read_head(struct reader *r, const char *p, bool *empty) {
-    p = json_skip_space(p, r->end);
-    if (p == r->end) return fail(r, p, "the text ends inside a value");
-    *empty = *p == (r->levels[r->depth].object ? '}' : ']');
-    return *empty ? close_level(r, p + 1) : p;
+/* Behind an opening bracket: an empty container is complete. */
+static inline const char *read_head(struct reader *r, const char *p) {
+    p = skip_space(p);
+    if (*p == r->top->close) return read_tail(r, close_level(r, p + 1));
+    return p == r->end ? fail_in_container(r, p) : p;
 }
 
 static inline struct json_item *new_item(struct json_tape *t) {
@@ -294,40 +309,41 @@ static inline struct json_item *new_item(struct json_tape *t) {
 /* One item with its name, and whatever ends behind it. */
 static inline const char *read_item(struct reader *r, const char *p) {
     struct json_item *item = new_item(r->tape);
-    int depth = r->depth;
-    if (depth && r->levels[depth].object) {
-        p = read_name(r, &r->levels[depth], p, item);
-        if (!p) return NULL;
-    } else {
-        item->name = NULL;
-        item->name_len = item->name_hash = 0;
-    }
+    struct level *level = r->top;
+    item->name = NULL;
+    item->name_len = item->name_hash = 0;
+    if (level->close == '}' && !(p = read_name(r, level, p, item))) return NULL;
     p = read_value(r, p, item);
-    bool complete = r->depth == depth;
-    if (p && !complete) p = read_head(r, p, &complete);
-    return p && complete ? read_tail(r, p) : p;
+    if (!p) return NULL;
+    return r->top == level ? read_tail(r, p) : read_head(r, p);
 }
 
 static void prepare(struct json_tape *t) {
-    if (t->cap > ITEMS_KEPT || t->block_cap > ITEMS_KEPT) json_tape_free(t);
+    if (t->cap > ITEMS_KEPT || t->copy_cap > COPY_KEPT) json_tape_free(t);
     t->count = 0;
     t->error = NULL;
     if (t->scratch) json_scratch_rewind(t->scratch);
 }
 
 bool json_tape_read(struct json_tape *t, slice text) {
-    struct reader r; /* a level is initialised when it opens */
+    struct reader r;
     prepare(t);
+    if (text.n > TEXT_MAX) {
+        t->error = "too long";
+        t->error_at = TEXT_MAX;
+        return false;
+    }
+    copy_and_mark(t, text);
     r.tape = t;
-    r.start = text.n ? text.p : "";
+    r.start = t->copy;
     r.end = r.start + text.n;
-    r.depth = 0;
-    if (text.n > UINT32_MAX / 2) return fail(&r, r.start, "too long"), false;
-    mark_stops(t, text);
-    const char *p = json_skip_space(r.start, r.end);
+    r.stops = (const char *)t->stops;
+    r.top = r.levels;
+    r.top->close = '\0';
+    const char *p = skip_space(r.start);
     do p = read_item(&r, p);
-    while (p && r.depth);
-    if (p && (p = json_skip_space(p, r.end)) < r.end) p = fail(&r, p, "unexpected bytes after the value");
+    while (p && r.top > r.levels);
+    if (p && (p = skip_space(p)) < r.end) p = fail(&r, p, "unexpected bytes after the value");
     if (p) return true;
     /* The sets of the objects still open are not clear. */
     json_scratch_free(t->scratch);
@@ -338,6 +354,7 @@ bool json_tape_read(struct json_tape *t, slice text) {
 void json_tape_free(struct json_tape *t) {
     mem_free(t->at);
     mem_free(t->stops);
+    mem_free(t->copy);
     json_scratch_free(t->scratch);
     *t = (struct json_tape){0};
 }

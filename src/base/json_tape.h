@@ -7,8 +7,8 @@
  * twice in an object (two readers may disagree on which one counts, so a text with two has no single meaning).
  *
  * Values stand in the order of the text, a container before its contents: the first child of item i is i + 1, its next
- * sibling is at[i].next. Item 0 is the outermost value. A tape is reused from text to text and then allocates nothing,
- * except for objects with many members and for escaped member names. Views of the text: it must outlive the reading. */
+ * sibling is at[i].next. Item 0 is the outermost value. What items point to lives in the tape until it reads the next
+ * text. A tape is reused from text to text and then allocates nothing, except for objects with many members. */
 #ifndef HAPAX_BASE_JSON_TAPE_H
 #define HAPAX_BASE_JSON_TAPE_H
 
@@ -30,8 +30,10 @@ struct json_item {
 struct json_tape {
     struct json_item *at;
     u32 count, cap;
-    u64 *stops; /* private: one bit for each byte of the text */
-    u32 block_cap;
+    /* private: a copy of the text, and a bit for each of its bytes */
+    char *copy;
+    size_t copy_cap;
+    u64 *stops;
     const char *error; /* NULL if the text was read */
     size_t error_at;
     struct json_scratch *scratch;
