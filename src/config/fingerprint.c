@@ -105,7 +105,7 @@ static bool is_canonical(const struct json_item *item) {
     case JSON_STRING:
         return !item->escaped;
     case JSON_NUMBER:
-        return item->integer && number_is_plain(json_item_text(item));
+        return number_is_plain(json_item_text(item));
     default:
         return true;
     }
@@ -128,12 +128,9 @@ static void put_scalar(struct payload_view *v, const struct json_item *item, str
     }
 }
 
-/* Does `"name":value` stand in the payload just so? Then it is that, with what is around it. */
-static bool stands_compact(const struct json_item *item, slice *out) {
-    slice value = spelled(item);
-    if (!is_canonical(item) || item->name + item->name_len + 2 != value.p) return false;
-    *out = slice_of(item->name - 1, (size_t)(value.p + value.n - item->name) + 1);
-    return true;
+/* Does `"name":` stand right before the value, spelled so? An unescaped name is not in the text at all. */
+static bool stands_compact(const struct json_item *item) {
+    return item->name + item->name_len + 2 == spelled(item).p;
 }
 
 /* A member in the order of its object. Of two with the same hash the names decide, which are different. */
@@ -170,14 +167,17 @@ static void put_item(struct payload_view *v, u32 at, struct buf *out);
 static void put_member(struct payload_view *v, u32 at, struct buf *out) {
     const struct json_item *item = &v->tape.at[at];
     bool container = item->type == JSON_OBJECT || item->type == JSON_ARRAY;
-    slice compact;
-    if (!container && stands_compact(item, &compact)) {
-        buf_slice_add(out, compact);
+    if (!stands_compact(item)) {
+        json_put_string(out, json_item_name(item));
+        buf_char(out, ':');
+        put_item(v, at, out);
         return;
     }
-    json_put_string(out, json_item_name(item));
-    buf_char(out, ':');
-    put_item(v, at, out);
+    /* From the name's quote to the value, and with it where it is canonical. */
+    slice value = spelled(item);
+    bool whole = !container && is_canonical(item);
+    buf_add(out, item->name - 1, item->name_len + 3 + (whole ? value.n : 0));
+    if (!whole) put_item(v, at, out);
 }
 
 /* The ranking of an object inside is put behind this one's, and gone again when it is done. */

@@ -94,8 +94,11 @@ bool number_canonical(slice text, struct buf *out) {
     return true;
 }
 
-bool number_is_plain(slice integer) {
-    return integer.n <= ZEROS_MAX && !slice_eq(integer, SL("-0"));
+/* Up to this length everything without an exponent is written out; so only a useless zero or sign can be wrong. */
+bool number_is_plain(slice text) {
+    if (text.n > ZEROS_MAX || memchr(text.p, 'e', text.n) || memchr(text.p, 'E', text.n)) return false;
+    if (memchr(text.p, '.', text.n)) return text.p[text.n - 1] != '0';
+    return !slice_eq(text, SL("-0"));
 }
 
 bool number_is_integer(slice text) {

@@ -42,7 +42,7 @@ bool payload_view_scalar(struct payload_view *v, const struct json_item *item, s
         json_item_string(item, &v->text);
         break;
     case JSON_NUMBER:
-        if (item->integer && number_is_plain(text)) return true;
+        if (number_is_plain(text)) return true;
         if (!number_canonical(text, &v->text)) return false;
         break;
     default:

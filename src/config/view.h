@@ -37,8 +37,8 @@ bool payload_view_scalar(struct payload_view *v, const struct json_item *item, s
 
 /* The canonical form of a JSON number's text, appended; false as above. */
 bool number_canonical(slice text, struct buf *out);
-/* Is an integer canonical as it stands? Short ones are, but for -0; long ones may have more zeros than are written out. */
-bool number_is_plain(slice integer);
+/* Is it canonical as it stands? May say no where it is. */
+bool number_is_plain(slice text);
 /* Is it a whole number, however it is spelled? */
 bool number_is_integer(slice text);
 
