@@ -246,8 +246,10 @@ static enum template_verdict refuse(const struct evaluation *e, enum template_ve
     return verdict;
 }
 
-static bool must_encode(const char *p, size_t left, char guard) {
+static inline bool must_encode(const char *p, size_t left, char guard) {
     u8 c = (u8)*p;
+    bool common = (c >= '&' && c <= '9') || (c >= ';' && c <= '~');
+    if (common) return c == (u8)guard;
     if (c < 0x20 || c == 0x7f || c == '%' || c == ':' || c == (u8)guard) return true;
     /* The control characters from U+0080 to U+009F, both of their bytes. */
     if (c == 0xc2) return left > 1 && (u8)p[1] < 0xa0;
