@@ -44,7 +44,7 @@ static bool admit(struct broker *b, struct send_in *in, struct admission *a, str
     case SEND_BACKPRESSURE:
     case SEND_ELSEWHERE:
     case SEND_HELD:
-        CHECK(!"queues made on first use have rules that lead nowhere else");
+        CHECK(false && "queues made on first use have rules that lead nowhere else");
     case SEND_DUPLICATE:
         break;
     }

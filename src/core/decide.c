@@ -572,7 +572,7 @@ static enum settle_verdict settle_live(struct core *c, const struct settle_in *i
     case VERB_RELEASE:
         return release(c, m, out);
     }
-    CHECK(!"a verb");
+    CHECK(false && "a verb");
 }
 
 /* at_most_once: the consumer says that it came to nothing. It will not come again; the loss is counted, and why is kept. */

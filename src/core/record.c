@@ -573,7 +573,7 @@ static INLINED void io_record(struct io *io, struct record *r) {
         break;
     case REC_NONE:
     case REC_COUNT:
-        CHECK(!"a record has a type");
+        CHECK(false && "a record has a type");
     }
 }
 
