@@ -280,9 +280,13 @@ static void work_that_ended_unknown_comes_back_from_the_dead_as_reconcile_whatev
         pass(1000);
     }
     assert_int_equal(state_of("crashed"), STATE_DEAD);
+    send("crashed, then failed", "p");
+    receive_as(1000, false);
+    pass(1000);
+    fail_until("crashed, then failed", CLASS_TRANSIENT, STATE_DEAD);
     come_back();
-    const char *keys[] = {"unknown", "failed", "crashed"};
-    for (int i = 0; i < 3; i++) {
+    const char *keys[] = {"unknown", "failed", "crashed", "crashed, then failed"};
+    for (int i = 0; i < 4; i++) {
         assert_int_equal(redrive(keys[i]), REDRIVE_OK);
         come_back();
         struct leased l = receive();
