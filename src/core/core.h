@@ -312,7 +312,7 @@ struct settle_out {
 /* seen: the message or settled key of the token's id.
  *
  * Tokens of at_most_once deliveries: an ack is a DUPLICATE (it was done when it was handed out; no result is stored), a
- * nack is SETTLED and counts as lost, everything else is SETTLED. */
+ * nack is OK once, keeps its reason and counts as lost (state done: it does not come again), everything else is SETTLED. */
 enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in,
                                 const struct seen *seen, struct settle_out *out);
 
@@ -322,6 +322,8 @@ enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struc
 /* Purging: the next pending, held or dead message admitted before `before_seq` (core_next_seq when the purge began), to be
  * read and cancelled; MESSAGE_NONE: none is left. Leased ones are left alone. */
 u32 core_purge_next(const struct core *c, u16 queue, u64 before_seq);
+
+/* Everywhere below: by at most ACTOR_BYTES_MAX, note at most REASON_BYTES_MAX. */
 
 /* Held or dead work, decided by somebody. Kills the token; who and why go into the history. `done`, `rejected`: settled with
  * the result. `retry`: to be done again, without a look-up first, all attempts anew. `dead`. `new`, `duplicate`: for held
