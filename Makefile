@@ -29,12 +29,12 @@ endif
 CFLAGS  := -std=c17 -g $(OPT) $(WARN) $(HARDEN) -MMD -MP
 LDFLAGS := $(OPT) $(LDHARD)
 
-ROOMS      := base core config journal net broker client cli
+ROOMS      := base core config journal net broker client pg cli
 src         = $(wildcard src/$(1)/*.c)
 objs        = $(patsubst src/%.c,$(BUILD)/obj/%.o,$(1))
 MAINS      := src/broker/hapaxd.c src/cli/hapax.c
 SERVER_OBJ := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal net broker,$(call src,$(r)))))
-CLI_OBJ    := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal cli,$(call src,$(r)))))
+CLI_OBJ    := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal pg cli,$(call src,$(r))))) $(BUILD)/obj/pg/gate_sql.o
 CLIENT_SRC := $(call src,client) $(call src,base)
 CLIENT_PIC := $(patsubst src/%.c,$(BUILD)/pic/%.o,$(CLIENT_SRC))
 UNIT_SRC   := $(wildcard tests/unit/*_test.c)
@@ -70,6 +70,15 @@ $(BUILD)/obj/%.o: src/%.c Makefile VERSION
 $(BUILD)/pic/%.o: src/%.c Makefile VERSION
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -c $< -o $@
+
+# The gate's SQL goes into the binary: `hapax gate install` needs no file beside it.
+GATE_SQL := $(sort $(wildcard sql/postgres/migrations/*.sql)) sql/postgres/hapax_gate.sql sql/postgres/uninstall.sql
+$(BUILD)/gen/gate_sql.c: tools/embed $(GATE_SQL)
+	@mkdir -p $(@D)
+	$(Q)tools/embed $(GATE_SQL) > $@
+$(BUILD)/obj/pg/gate_sql.o: $(BUILD)/gen/gate_sql.c Makefile VERSION
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 $(BUILD)/hapaxd: $(BUILD)/obj/broker/hapaxd.o $(SERVER_OBJ)
 	$(Q)$(CC) $(CFLAGS) $(LTO) $(LDFLAGS) $^ -o $@ -luv -lyaml -lpthread

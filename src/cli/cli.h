@@ -8,6 +8,7 @@
 
 #include "base/base.h"
 #include "hapax/hapax.h"
+#include "pg/pg.h"
 
 enum exit_code {
     EXIT_DONE = 0,
@@ -52,6 +53,7 @@ struct cli {
     const char *url;
     bool json;
     hx_client *client; /* made by cli_client */
+    char *dsn;         /* made by cli_dsn */
 };
 
 /* ---- args.c */
@@ -72,6 +74,8 @@ int args_wrong(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* ---- talk.c */
 
 hx_client *cli_client(struct cli *cli, int64_t timeout_ms); /* NULL: a usage error was printed */
+/* A descriptor that becomes readable on SIGINT or SIGTERM, which then no longer end the process. */
+int cli_stop_fd(void);
 /* Prints the error (with --json the problem, to stdout) and returns the exit code it stands for. */
 int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json);
 int cli_exit_code(const hx_error *err);
@@ -80,6 +84,15 @@ int cli_request(struct cli *cli, const char *method, const char *target, slice b
 /* Payloads: from a word, --file FILE ("-": stdin), or stdin when neither is given. false: said why. */
 bool cli_read_file(const char *path, struct buf *out);
 bool cli_payload(struct cli *cli, int word, bool or_stdin, struct buf *out, bool *given);
+
+/* ---- database.c: the user's PostgreSQL, for gate and relay */
+
+/* --dsn (blanked on the command line), else HAPAX_DSN, else NULL: PGHOST and its kin decide. */
+const char *cli_dsn(struct cli *cli);
+/* Connects. NULL: said why, *rc is the exit code. */
+struct pg *cli_database(struct cli *cli, int stop_fd, int *rc);
+/* Says it (with --json as a problem, to stdout) and returns the exit code. `connected`: it may have been applied. */
+int cli_database_failed(struct cli *cli, hx_st st, const struct errbuf *err, bool connected);
 
 /* ---- print.c */
 
@@ -100,6 +113,22 @@ struct table *table_new(void);
 void table_cell(struct table *t, slice clean);                          /* copied */
 void table_row(struct table *t);                                        /* ends the row */
 void table_print(struct table *t, struct buf *out, const char *indent); /* and frees it */
+
+/* ---- child.c */
+
+enum { CHILD_OUTPUT_MAX = 1 << 20 };
+/* Exit codes with a meaning to more than one verb. */
+enum { CHILD_ABSENT = 101, CHILD_NOT_EXECUTABLE = 126, CHILD_NO_COMMAND = 127, CHILD_SIGNALLED = 128 };
+
+struct child_var {
+    const char *name, *value; /* NULL: not set, even if hapax itself has it */
+};
+
+/* Runs it to its end with these variables on top of our own. Returns its exit code as a shell tells it: 126 when it could
+ * not be started, 128 + N after signal N. Output beyond CHILD_OUTPUT_MAX is dropped and sets *cut. After timeout_ms
+ * (0: no limit) it is killed with all it started. */
+int child_shell(const char *command, const struct child_var *vars, size_t var_count, hx_bytes input, i64 timeout_ms,
+                struct buf *output, bool *cut);
 
 /* ---- exec.c: receive --exec */
 

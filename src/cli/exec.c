@@ -1,28 +1,16 @@
 /* receive --exec: one shell command a message.
  *
- * The library's consumer does the leases; a handler here runs the command: payload into its standard input, its
- * standard output gathered, both at once so that neither side waits for the other. The command gets its own process
- * group: a Ctrl-C stops hapax from taking more, while a command that has begun may finish, or its outcome would be
- * unknown. */
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
+ * The library's consumer does the leases; a handler here runs the command and turns its exit code into a verdict. A
+ * Ctrl-C stops hapax from taking more, while a command that has begun may finish, or its outcome would be unknown. */
 #include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/json.h"
 #include "cli/cli.h"
 
-extern char **environ;
-
-enum { OUTPUT_MAX = 1 << 20, EXIT_POISON = 65, EXIT_TRANSIENT = 75, EXIT_REJECTED = 100, EXIT_ABSENT = 101 };
-enum { EXIT_NOT_EXECUTABLE = 126, EXIT_NO_COMMAND = 127, EXIT_SIGNALLED = 128 };
+enum { EXIT_POISON = 65, EXIT_TRANSIENT = 75, EXIT_REJECTED = 100 };
 
 struct runner {
     struct cli *cli;
@@ -36,167 +24,38 @@ struct runner {
 
 /* ---- the command's environment */
 
-static void env_add(struct buf *list, const char *name, const char *value) {
-    size_t n = strlen(name) + strlen(value) + 2;
-    char *entry = mem_alloc(n);
-    snprintf(entry, n, "%s=%s", name, value);
-    buf_add(list, &entry, sizeof(entry));
-}
-
 static const char *delivery_name(hx_delivery d) {
     return d == HX_DELIVERY_FIRST ? "first" : d == HX_DELIVERY_RETRY ? "retry" : "reconcile";
 }
 
-static const char *const env_names[] = {"HAPAX_KEY",          "HAPAX_EFFECT_KEY", "HAPAX_TOKEN", "HAPAX_FENCE",
-                                        "HAPAX_ATTEMPT",      "HAPAX_DELIVERY",   "HAPAX_QUEUE", "HAPAX_ID",
-                                        "HAPAX_CONTENT_TYPE", "HAPAX_GROUP",      "HAPAX_URL"};
-
-static bool is_ours(const char *entry) {
-    for (size_t i = 0; i < sizeof(env_names) / sizeof(env_names[0]); i++) {
-        size_t n = strlen(env_names[i]);
-        if (strncmp(entry, env_names[i], n) == 0 && entry[n] == '=') return true;
-    }
-    return false;
-}
-
-/* A NULL-ended vector in `list`; the first *own entries are to be freed. */
-static void env_make(struct buf *list, const struct runner *r, const hx_message *m, size_t *own) {
+static int command_run(const struct runner *r, const hx_message *m, struct buf *output, bool *cut) {
     char fence[24], attempt[24];
     snprintf(fence, sizeof(fence), "%lld", (long long)m->fence);
     snprintf(attempt, sizeof(attempt), "%lld", (long long)m->attempt);
-    env_add(list, "HAPAX_KEY", m->key);
-    env_add(list, "HAPAX_EFFECT_KEY", m->effect_key);
-    env_add(list, "HAPAX_TOKEN", m->token);
-    env_add(list, "HAPAX_FENCE", fence);
-    env_add(list, "HAPAX_ATTEMPT", attempt);
-    env_add(list, "HAPAX_DELIVERY", delivery_name(m->delivery));
-    env_add(list, "HAPAX_QUEUE", m->queue);
-    env_add(list, "HAPAX_ID", m->id);
-    env_add(list, "HAPAX_CONTENT_TYPE", m->content_type);
-    if (m->group) env_add(list, "HAPAX_GROUP", m->group);
-    env_add(list, "HAPAX_URL", r->cli->url);
-    *own = list->len / sizeof(char *);
-    for (char **e = environ; *e; e++)
-        if (!is_ours(*e)) buf_add(list, e, sizeof(*e));
-    char *end = NULL;
-    buf_add(list, &end, sizeof(end));
-}
-
-static void env_free(struct buf *list, size_t own) {
-    char **entries = (char **)(void *)list->p;
-    for (size_t i = 0; i < own; i++) mem_free(entries[i]);
-    buf_free(list);
-}
-
-/* ---- running it */
-
-struct child {
-    pid_t pid;
-    int in, out; /* our ends */
-};
-
-static bool pipes_make(int in[2], int out[2]) {
-    if (pipe2(in, O_CLOEXEC) != 0) return false;
-    if (pipe2(out, O_CLOEXEC) == 0) return true;
-    close(in[0]);
-    close(in[1]);
-    return false;
-}
-
-/* posix_spawn, because other threads are running: nothing may happen between fork and exec. */
-static int spawn_shell(const char *command, char **env, int in, int out, pid_t *pid) {
-    posix_spawn_file_actions_t files;
-    posix_spawnattr_t attr;
-    sigset_t none, defaults;
-    sigemptyset(&none);
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGPIPE);
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
-    posix_spawnattr_init(&attr);
-    posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setsigdefault(&attr, &defaults);
-    posix_spawnattr_setpgroup(&attr, 0);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-    char sh[] = "sh", c[] = "-c";
-    char *argv[] = {sh, c, (char *)(uintptr_t)command, NULL};
-    int rc = posix_spawn(pid, "/bin/sh", &files, &attr, argv, env);
-    posix_spawn_file_actions_destroy(&files);
-    posix_spawnattr_destroy(&attr);
-    return rc;
-}
-
-static bool child_start(const struct runner *r, const hx_message *m, struct child *out) {
-    int in[2], from[2];
-    if (!pipes_make(in, from)) return false;
-    struct buf env = {0};
-    size_t own;
-    env_make(&env, r, m, &own);
-    int rc = spawn_shell(r->command, (char **)(void *)env.p, in[0], from[1], &out->pid);
-    env_free(&env, own);
-    close(in[0]);
-    close(from[1]);
-    out->in = in[1];
-    out->out = from[0];
-    if (rc == 0) return true;
-    close(in[1]);
-    close(from[0]);
-    return false;
-}
-
-/* A piece of the payload into the command. A command that does not read it is no error. */
-static void feed(struct child *c, hx_bytes payload, size_t *at) {
-    ssize_t n = write(c->in, (const char *)payload.data + *at, payload.size - *at);
-    if (n > 0) *at += (size_t)n;
-    bool over = *at == payload.size || (n < 0 && errno != EAGAIN && errno != EINTR);
-    if (!over) return;
-    close(c->in);
-    c->in = -1;
-}
-
-/* A piece of its output. What is beyond OUTPUT_MAX is read and dropped; *cut says so. */
-static void gather(struct child *c, struct buf *output, bool *cut) {
-    char piece[16384];
-    ssize_t n = read(c->out, piece, sizeof(piece));
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n <= 0) {
-        close(c->out);
-        c->out = -1;
-        return;
-    }
-    size_t room = OUTPUT_MAX - output->len;
-    if ((size_t)n > room) *cut = true;
-    buf_add(output, piece, (size_t)n < room ? (size_t)n : room);
-}
-
-/* Until it is gone. Returns its exit code as a shell would tell it. */
-static int child_run(struct child *c, hx_bytes payload, struct buf *output, bool *cut) {
-    size_t at = 0;
-    fcntl(c->in, F_SETFL, O_NONBLOCK);
-    if (payload.size == 0) feed(c, payload, &at);
-    while (c->out >= 0) {
-        struct pollfd p[2] = {{.fd = c->out, .events = POLLIN}, {.fd = c->in, .events = POLLOUT}};
-        if (poll(p, 2, -1) < 0) continue;
-        if (p[0].revents) gather(c, output, cut);
-        if (c->in >= 0 && p[1].revents) feed(c, payload, &at);
-    }
-    if (c->in >= 0) close(c->in);
-    int status = 0;
-    while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR) continue;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_SIGNALLED + WTERMSIG(status);
+    const struct child_var vars[] = {{"HAPAX_KEY", m->key},
+                                     {"HAPAX_EFFECT_KEY", m->effect_key},
+                                     {"HAPAX_TOKEN", m->token},
+                                     {"HAPAX_FENCE", fence},
+                                     {"HAPAX_ATTEMPT", attempt},
+                                     {"HAPAX_DELIVERY", delivery_name(m->delivery)},
+                                     {"HAPAX_QUEUE", m->queue},
+                                     {"HAPAX_ID", m->id},
+                                     {"HAPAX_CONTENT_TYPE", m->content_type},
+                                     {"HAPAX_GROUP", m->group},
+                                     {"HAPAX_URL", r->cli->url}};
+    return child_shell(r->command, vars, sizeof(vars) / sizeof(vars[0]), m->payload, 0, output, cut);
 }
 
 /* ---- the handler */
 
 static hx_verdict verdict_of(struct runner *r, hx_message *m, int code, struct buf *output, bool cut) {
     char reason[64];
-    snprintf(reason, sizeof(reason), code > EXIT_SIGNALLED ? "command ended by signal %d" : "command exited with %d",
-             code > EXIT_SIGNALLED ? code - EXIT_SIGNALLED : code);
+    snprintf(reason, sizeof(reason), code > CHILD_SIGNALLED ? "command ended by signal %d" : "command exited with %d",
+             code > CHILD_SIGNALLED ? code - CHILD_SIGNALLED : code);
     buf_grow(output, 1);
     if (cut && (code == 0 || code == EXIT_REJECTED)) {
         /* The work is done, so the message is settled; half a result would be a wrong one. */
-        say("%s: the command's output is larger than %d bytes: settled without a result", m->key, OUTPUT_MAX);
+        say("%s: the command's output is larger than %d bytes: settled without a result", m->key, CHILD_OUTPUT_MAX);
         buf_reset(output);
     }
     hx_message_set_reason(m, reason);
@@ -211,10 +70,10 @@ static hx_verdict verdict_of(struct runner *r, hx_message *m, int code, struct b
         return HX_FAIL_TRANSIENT;
     case EXIT_POISON:
         return HX_FAIL_POISON;
-    case EXIT_ABSENT:
+    case CHILD_ABSENT:
         return HX_FAIL_ABSENT;
-    case EXIT_NOT_EXECUTABLE:
-    case EXIT_NO_COMMAND:
+    case CHILD_NOT_EXECUTABLE:
+    case CHILD_NO_COMMAND:
         atomic_store(&r->cannot_run, true);
         say("%s: %s: the message is given back", r->command, reason);
         return HX_GIVE_BACK_AND_STOP;
@@ -225,11 +84,9 @@ static hx_verdict verdict_of(struct runner *r, hx_message *m, int code, struct b
 
 static hx_verdict handle(void *ctx, hx_message *m) {
     struct runner *r = ctx;
-    struct child child;
     struct buf output = {0};
     bool cut = false;
-    int code = EXIT_NOT_EXECUTABLE;
-    if (child_start(r, m, &child)) code = child_run(&child, m->payload, &output, &cut);
+    int code = command_run(r, m, &output, &cut);
     hx_verdict verdict = verdict_of(r, m, code, &output, cut);
     buf_free(&output);
     return verdict;

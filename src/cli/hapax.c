@@ -78,5 +78,6 @@ int main(int argc, char **argv) {
     hx_close(cli.client);
     mem_free(cli.words);
     mem_free(cli.values);
+    mem_free(cli.dsn);
     return rc;
 }

@@ -1,6 +1,8 @@
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "base/json.h"
@@ -12,6 +14,16 @@ hx_client *cli_client(struct cli *cli, int64_t timeout_ms) {
     hx_error err;
     if (hx_open(&options, &cli->client, &err) != HX_OK) args_wrong(cli, "%s", err.detail);
     return cli->client;
+}
+
+int cli_stop_fd(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    return signalfd(-1, &set, SFD_CLOEXEC);
 }
 
 int cli_exit_code(const hx_error *err) {

@@ -27,7 +27,8 @@ WALLS = {
     "src/net": ({"base"}, {"uv.h"}),
     "src/broker": ({"base", "core", "config", "journal", "net"}, set()),
     "src/client": ({"base", "hapax"}, set()),
-    "src/cli": ({"base", "hapax", "config", "journal"}, set()),
+    "src/pg": ({"base", "hapax"}, {"postgresql/libpq-fe.h"}),
+    "src/cli": ({"base", "hapax", "config", "journal", "pg"}, set()),
     "include/hapax": ({"hapax"}, set()),
 }
 

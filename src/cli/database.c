@@ -1,0 +1,46 @@
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/cli.h"
+
+/* From --dsn, HAPAX_DSN, or neither: then libpq's own environment. On the command line everybody on the machine can read
+ * a password: it is blanked as soon as it is copied. */
+const char *cli_dsn(struct cli *cli) {
+    const char *given = args_get(cli, "dsn");
+    if (cli->dsn) return cli->dsn;
+    if (!given) return getenv("HAPAX_DSN");
+    size_t n = strlen(given);
+    cli->dsn = mem_alloc(n + 1);
+    memcpy(cli->dsn, given, n + 1);
+    memset((char *)(uintptr_t)given, 'x', n);
+    return cli->dsn;
+}
+
+int cli_database_failed(struct cli *cli, hx_st st, const struct errbuf *err, bool connected) {
+    static const struct {
+        hx_st st;
+        const char *code;
+    } codes[] = {{ST_CLOSED, "database_unreachable"},
+                 {ST_TIMEOUT, "stopped"},
+                 {ST_DENIED, "rights_missing"},
+                 {ST_VERSION, "schema_version"},
+                 {ST_NOT_FOUND, "not_installed"}};
+    hx_error e = {.status = HX_REFUSED, .code = "database_refused"};
+    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+        if (codes[i].st == st) snprintf(e.code, sizeof(e.code), "%s", codes[i].code);
+    snprintf(e.detail, sizeof(e.detail), "%s", err->text);
+    bool lost = st == ST_CLOSED || st == ST_TIMEOUT;
+    e.retryable = lost;
+    if (lost && connected) e.applied = HX_APPLIED_UNKNOWN;
+    cli_failed(cli, &e, (hx_bytes){0});
+    return lost ? EXIT_UNREACHABLE : EXIT_REFUSED;
+}
+
+struct pg *cli_database(struct cli *cli, int stop_fd, int *rc) {
+    struct pg *pg;
+    struct errbuf err;
+    hx_st st = pg_open(cli_dsn(cli), stop_fd, &pg, &err);
+    if (st == ST_OK) return pg;
+    *rc = st == ST_INVALID ? args_wrong(cli, "%s", err.text) : cli_database_failed(cli, st, &err, false);
+    return NULL;
+}

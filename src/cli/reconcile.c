@@ -1,0 +1,256 @@
+/* gate reconcile: reservations nobody came back for are looked up by a command of the user's.
+ *
+ * Taking one over is a reservation like any other (hapax.reserve), committed before the command runs: from then on the
+ * row names this reconciler, has a live lease and a fence one above the vanished consumer's. So no transaction is open
+ * while the command runs, a second reconciler is told `in_flight`, the vanished consumer, should it wake, is fenced off,
+ * and a reconciler that dies leaves one more abandoned reservation for the next. The command is killed before the
+ * lease ends. Settling checks in its own transaction that the row still names this reconciler: without fences that is
+ * all that keeps one which was frozen past its lease from releasing what another has meanwhile taken.
+ *
+ * A reservation whose own lease still runs is left alone, however old: its consumer may be in the middle of its call. */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "cli/cli.h"
+
+const struct flag flags_gate_reconcile[] = {
+    {"dsn", "DSN", "the database, URL or keywords; default $HAPAX_DSN, then PGHOST and its kin"},
+    {"exec", "COMMAND", "the shell command that looks one up (required)"},
+    {"scope", "SCOPE", "only reservations of this scope"},
+    {"every", "DURATION", "how often to look, default 1m"},
+    {"older-than", "DURATION", "how long a reservation must have been left, default 2m"},
+    {"timeout", "DURATION", "kill a command that takes longer, default 1m"},
+    {"once", NULL, "look once, then exit"},
+    {0},
+};
+
+const char about_gate_reconcile[] =
+    "A consumer that dies between its reservation and its outcome leaves a key whose effect may have happened. The\n"
+    "command finds out: HAPAX_SCOPE, HAPAX_KEY, HAPAX_ATTEMPT and HAPAX_OWNER (who reserved it) are in its "
+    "environment.\n"
+    "Exit code 0: it happened, standard output is committed as the outcome; 101: it did not, the key is released and "
+    "new\n"
+    "again; anything else, or nothing within --timeout: left, and handed out again after --older-than. 126 and 127\n"
+    "(cannot run) stop the reconciler.\n"
+    "\n"
+    "Any number may run beside each other; one reservation is handed to one command at a time. Exit codes with --once: "
+    "1\n"
+    "when something was left, 3 when the database could not be reached.";
+
+/* ---- one run's settings and tallies */
+
+struct reconciler {
+    struct cli *cli;
+    const char *command, *scope;
+    i64 every_ms, older_ms, timeout_ms;
+    int stop_fd;
+    struct pg *pg;
+    struct errbuf err;
+    u64 seen, left;
+    bool cannot_run;
+};
+
+/* A reservation in our hands. Slices into `rows`. */
+struct stray {
+    slice scope, key, owner, attempt, fence;
+    char ours[64]; /* what the row's owner begins with now */
+    struct pg_rows *rows;
+};
+
+enum { LEASE_SLACK_MS = 30000 };
+
+/* ---- the database's side */
+
+/* The fence is read from a snapshot; reserve decides under the row's lock. Whoever changed the row in between has made
+ * it in_flight or stale for us. */
+static const char take_sql[] =
+    "SELECT e.scope, e.key, regexp_replace(coalesce(e.owner, ''), '^reconcile/[0-9a-f]+:', ''), r.attempt, e.fence + 1"
+    "  FROM hapax.entry e, LATERAL hapax.reserve(e.scope, e.key, fence => e.fence + 1,"
+    "       owner => $3 || regexp_replace(coalesce(e.owner, ''), '^reconcile/[0-9a-f]+:', ''),"
+    "       lease => $4::bigint * interval '1 ms') r"
+    " WHERE e.scope = $1 AND e.key = $2 AND e.lease_until <= clock_timestamp() AND r.status = 'unknown'";
+
+static const char list_sql[] = "SELECT s.scope, s.key FROM hapax.stranded($1::bigint * interval '1 ms') s"
+                               " WHERE s.scope = $2 OR $2 IS NULL";
+
+#define HELD                                                                                                           \
+    " FROM (SELECT 1 FROM hapax.entry e WHERE e.scope = $1 AND e.key = $2 AND starts_with(e.owner, $3) FOR UPDATE) "   \
+    "held"
+
+static const char commit_sql[] = "SELECT hapax.commit_outcome($1, $2, $4::bytea, $5, fence => $6::bigint)" HELD;
+static const char release_sql[] = "SELECT hapax.release($1, $2, $4::bigint)" HELD;
+
+static void number_text(char *out, size_t size, i64 n) {
+    snprintf(out, size, "%lld", (long long)n);
+}
+
+/* false: somebody else has it, or it is settled meanwhile, or trouble (*st). */
+static bool take(struct reconciler *r, slice scope, slice key, struct stray *s, hx_st *st) {
+    u64 nonce;
+    random_bytes(&nonce, sizeof(nonce));
+    *s = (struct stray){0};
+    snprintf(s->ours, sizeof(s->ours), "reconcile/%016llx:", (unsigned long long)nonce);
+    char lease[24];
+    number_text(lease, sizeof(lease), r->timeout_ms + LEASE_SLACK_MS);
+    slice args[] = {scope, key, slice_str(s->ours), slice_str(lease)};
+    *st = pg_query(r->pg, take_sql, args, 4, &s->rows, &r->err);
+    if (*st) return false;
+    if (pg_row_count(s->rows) == 1) {
+        slice *fields[] = {&s->scope, &s->key, &s->owner, &s->attempt, &s->fence};
+        for (int i = 0; i < 5; i++) *fields[i] = pg_cell(s->rows, 0, i);
+        return true;
+    }
+    pg_rows_free(s->rows);
+    return false;
+}
+
+/* What the row became: "committed", "released", "duplicate"; "lost" when it no longer names us. */
+static hx_st settle(struct reconciler *r, const struct stray *s, bool happened, slice output, const char **became) {
+    struct buf hex = {0};
+    buf_lit(&hex, "\\x");
+    buf_hex(&hex, output);
+    slice type = utf8_valid(output) ? SL("text/plain") : SL("application/octet-stream");
+    slice commit_args[] = {s->scope, s->key, slice_str(s->ours), buf_slice(&hex), type, s->fence};
+    slice release_args[] = {s->scope, s->key, slice_str(s->ours), s->fence};
+    struct pg_rows *rows = NULL;
+    hx_st st = happened ? pg_query(r->pg, commit_sql, commit_args, 6, &rows, &r->err)
+                        : pg_query(r->pg, release_sql, release_args, 4, &rows, &r->err);
+    buf_free(&hex);
+    *became = "lost";
+    if (st) return st;
+    if (pg_row_count(rows)) *became = happened ? "committed" : "released";
+    if (pg_row_count(rows) && slice_eq(pg_cell(rows, 0, 0), SL("duplicate"))) *became = "duplicate";
+    pg_rows_free(rows);
+    return ST_OK;
+}
+
+/* ---- one reservation */
+
+static void tell(struct reconciler *r, const struct stray *s, const char *became, int code) {
+    struct buf b = {0};
+    if (r->cli->json) {
+        buf_char(&b, '{');
+        json_put_member(&b, "scope", s->scope);
+        json_put_member(&b, "key", s->key);
+        json_put_member(&b, "owner", s->owner);
+        json_put_member_raw(&b, "attempt", s->attempt);
+        json_put_member(&b, "outcome", slice_str(became));
+        json_put_member_i64(&b, "exit_code", code);
+        buf_lit(&b, "}\n");
+    } else {
+        print_clean(&b, s->scope, false);
+        buf_lit(&b, "  ");
+        print_clean(&b, s->key, false);
+        buf_printf(&b, "  %s", became);
+        if (code && code != CHILD_ABSENT) buf_printf(&b, " (exit code %d)", code);
+        buf_char(&b, '\n');
+    }
+    print_buf(&b);
+    fflush(stdout);
+}
+
+static int look_up(struct reconciler *r, const struct stray *s, struct buf *output, bool *cut) {
+    const struct child_var vars[] = {{"HAPAX_SCOPE", s->scope.p},
+                                     {"HAPAX_KEY", s->key.p},
+                                     {"HAPAX_ATTEMPT", s->attempt.p},
+                                     {"HAPAX_OWNER", s->owner.p}};
+    return child_shell(r->command, vars, sizeof(vars) / sizeof(vars[0]), (hx_bytes){0}, r->timeout_ms, output, cut);
+}
+
+static hx_st reconcile_one(struct reconciler *r, const struct stray *s) {
+    struct buf output = {0};
+    bool cut = false;
+    int code = look_up(r, s, &output, &cut);
+    const char *became = "left";
+    hx_st st = ST_OK;
+    buf_grow(&output, 1);
+    if (cut && code == 0)
+        say("%s: the command's output is larger than %d bytes: left", s->key.p, CHILD_OUTPUT_MAX);
+    else if (code == 0 || code == CHILD_ABSENT)
+        st = settle(r, s, code == 0, buf_slice(&output), &became);
+    r->cannot_run = code == CHILD_NOT_EXECUTABLE || code == CHILD_NO_COMMAND;
+    if (strcmp(became, "left") == 0) r->left++;
+    if (!st) tell(r, s, became, code);
+    buf_free(&output);
+    return st;
+}
+
+/* ---- rounds */
+
+static bool stopped(const struct reconciler *r, i64 wait_ms) {
+    struct pollfd p = {.fd = r->stop_fd, .events = POLLIN};
+    return poll(&p, 1, (int)wait_ms) > 0;
+}
+
+static hx_st round_over(struct reconciler *r, const struct pg_rows *list) {
+    hx_st st = ST_OK;
+    for (size_t i = 0; i < pg_row_count(list) && !st && !r->cannot_run && !stopped(r, 0); i++) {
+        struct stray s;
+        if (!take(r, pg_cell(list, i, 0), pg_cell(list, i, 1), &s, &st)) continue;
+        r->seen++;
+        st = reconcile_one(r, &s);
+        pg_rows_free(s.rows);
+    }
+    return st;
+}
+
+static hx_st one_round(struct reconciler *r) {
+    char older[24];
+    number_text(older, sizeof(older), r->older_ms);
+    slice args[] = {slice_str(older), slice_str(r->scope)};
+    struct pg_rows *list = NULL;
+    hx_st st = ST_OK;
+    if (!r->pg) st = pg_open(cli_dsn(r->cli), r->stop_fd, &r->pg, &r->err);
+    if (!st) st = pg_query(r->pg, list_sql, args, 2, &list, &r->err);
+    if (!st) st = round_over(r, list);
+    pg_rows_free(list);
+    if (st && !pg_usable(r->pg)) {
+        pg_close(r->pg);
+        r->pg = NULL;
+    }
+    return st;
+}
+
+/* The database may be away for a while: that is said, and the next round tries again. What cannot mend itself ends it. */
+static int run_rounds(struct reconciler *r) {
+    bool once = args_has(r->cli, "once");
+    for (;;) {
+        hx_st st = one_round(r);
+        if (st && stopped(r, 0)) return EXIT_DONE;
+        bool passes = st == ST_CLOSED || st == ST_INVALID;
+        if (st && (once || !passes)) return cli_database_failed(r->cli, st, &r->err, r->pg != NULL);
+        if (st) say("%s", r->err.text);
+        if (r->cannot_run) {
+            say("%s: cannot be run", r->command);
+            return EXIT_REFUSED;
+        }
+        if (once) return r->left ? EXIT_REFUSED : EXIT_DONE;
+        if (stopped(r, r->every_ms)) return EXIT_DONE;
+    }
+}
+
+int cmd_gate_reconcile(struct cli *cli) {
+    struct reconciler r = {.cli = cli,
+                           .command = args_get(cli, "exec"),
+                           .scope = args_get(cli, "scope"),
+                           .every_ms = 60000,
+                           .older_ms = 120000,
+                           .timeout_ms = 60000};
+    if (!r.command) return args_wrong(cli, "--exec is missing: the command that looks an effect up");
+    if (!args_duration(cli, "every", &r.every_ms) || !args_duration(cli, "older-than", &r.older_ms) ||
+        !args_duration(cli, "timeout", &r.timeout_ms))
+        return EXIT_USAGE;
+    if (r.every_ms < 1 || r.every_ms > INT32_MAX || r.timeout_ms < 1)
+        return args_wrong(cli, "--every and --timeout must be longer than nothing, --every at most 24d");
+    int rc;
+    r.stop_fd = cli_stop_fd();
+    r.pg = cli_database(cli, r.stop_fd, &rc);
+    if (!r.pg) return rc;
+    rc = run_rounds(&r);
+    pg_close(r.pg);
+    close(r.stop_fd);
+    return rc;
+}

@@ -1,0 +1,278 @@
+#include "pg/pg.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+
+#include <postgresql/libpq-fe.h>
+
+/* What is used of libpq. */
+#define PQ_LIST(X)                                                                                                     \
+    X(PQconnectdbParams)                                                                                               \
+    X(PQconninfoParse)                                                                                                 \
+    X(PQconninfoFree)                                                                                                  \
+    X(PQfreemem)                                                                                                       \
+    X(PQstatus)                                                                                                        \
+    X(PQtransactionStatus)                                                                                             \
+    X(PQerrorMessage)                                                                                                  \
+    X(PQfinish)                                                                                                        \
+    X(PQsocket)                                                                                                        \
+    X(PQsendQuery)                                                                                                     \
+    X(PQsendQueryParams)                                                                                               \
+    X(PQconsumeInput)                                                                                                  \
+    X(PQisBusy)                                                                                                        \
+    X(PQgetResult)                                                                                                     \
+    X(PQsetNoticeProcessor)                                                                                            \
+    X(PQresultStatus)                                                                                                  \
+    X(PQresultErrorField)                                                                                              \
+    X(PQclear)                                                                                                         \
+    X(PQntuples)                                                                                                       \
+    X(PQgetvalue)                                                                                                      \
+    X(PQgetlength)                                                                                                     \
+    X(PQgetisnull)
+
+#define MEMBER(name) __typeof__(name) *name;
+static struct { PQ_LIST(MEMBER) } pq;
+#undef MEMBER
+static pthread_once_t pq_once = PTHREAD_ONCE_INIT;
+static char pq_trouble[256];
+
+struct pg {
+    PGconn *conn;
+    int stop_fd;
+    char sqlstate[6];
+};
+
+/* struct pg_rows is a PGresult by another name: no caller sees libpq's. */
+static PGresult *result_of(const struct pg_rows *rows) {
+    return (PGresult *)(uintptr_t)rows;
+}
+
+static void pq_load(void) {
+    void *lib = dlopen("libpq.so.5", RTLD_NOW | RTLD_LOCAL);
+    if (!lib) {
+        snprintf(pq_trouble, sizeof(pq_trouble), "libpq.so.5 is not installed (Debian: apt install libpq5)");
+        return;
+    }
+#define LOAD(name)                                                                                                     \
+    *(void **)(void *)&pq.name = dlsym(lib, #name);                                                                    \
+    if (!pq.name) snprintf(pq_trouble, sizeof(pq_trouble), "libpq.so.5 has no " #name);
+    PQ_LIST(LOAD)
+#undef LOAD
+}
+
+/* ---- errors */
+
+/* libpq's messages end in a line feed and may have several lines. */
+static void put_message(struct errbuf *err, const char *message) {
+    char flat[sizeof(err->text)];
+    snprintf(flat, sizeof(flat), "%s", message && *message ? message : "no reason given");
+    for (char *p = flat; *p; p++)
+        if (*p == '\n') *p = p[1] ? ' ' : '\0';
+    err_set(err, ST_IO, "%s", flat);
+}
+
+static hx_st lost(struct pg *pg, struct errbuf *err) {
+    put_message(err, pq.PQerrorMessage(pg->conn));
+    return err_wrap(err, ST_CLOSED, "database");
+}
+
+static hx_st status_of(const char *sqlstate) {
+    static const struct {
+        const char *prefix;
+        hx_st st;
+    } known[] = {{"42P01", ST_NOT_FOUND}, {"3F000", ST_NOT_FOUND}, {"42883", ST_NOT_FOUND}, {"42501", ST_DENIED},
+                 {"28", ST_DENIED},       {"HX006", ST_VERSION},   {"57P0", ST_CLOSED},     {"08", ST_CLOSED}};
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (strncmp(sqlstate, known[i].prefix, strlen(known[i].prefix)) == 0) return known[i].st;
+    return ST_INVALID;
+}
+
+static hx_st refused(struct pg *pg, const PGresult *result, struct errbuf *err) {
+    const char *code = pq.PQresultErrorField(result, PG_DIAG_SQLSTATE);
+    const char *text = pq.PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+    const char *hint = pq.PQresultErrorField(result, PG_DIAG_MESSAGE_HINT);
+    if (!code) return lost(pg, err);
+    snprintf(pg->sqlstate, sizeof(pg->sqlstate), "%s", code);
+    return err_set(err, status_of(code), "database: %s: %s%s%s", code, text ? text : "no message", hint ? " " : "",
+                   hint ? hint : "");
+}
+
+/* ---- connecting */
+
+/* A malformed string is caught before libpq's message can quote a part of it. */
+static hx_st check_dsn(const char *dsn, struct errbuf *err) {
+    char *why = NULL;
+    bool url = strstr(dsn, "://") || strchr(dsn, '=');
+    if (!url) return ST_OK;
+    PQconninfoOption *parsed = pq.PQconninfoParse(dsn, &why);
+    pq.PQfreemem(why);
+    if (!parsed)
+        return err_set(err, ST_INVALID,
+                       "database: the connection string cannot be read (not shown: it may hold a password); "
+                       "it looks like postgresql://USER@HOST/DATABASE or host=HOST dbname=DATABASE");
+    pq.PQconninfoFree(parsed);
+    return ST_OK;
+}
+
+static void no_notices(void *ctx, const char *message) {
+    (void)ctx;
+    (void)message;
+}
+
+hx_st pg_open(const char *dsn, int stop_fd, struct pg **out, struct errbuf *err) {
+    *out = NULL;
+    pthread_once(&pq_once, pq_load);
+    if (pq_trouble[0]) return err_set(err, ST_CLOSED, "%s", pq_trouble);
+    hx_st st = check_dsn(dsn ? dsn : "", err);
+    if (st) return st;
+    /* What stands before dbname the string may override. tcp_user_timeout: a peer that is gone without a word. */
+    const char *names[] = {"connect_timeout", "tcp_user_timeout", "fallback_application_name",
+                           "dbname",          "client_encoding",  NULL};
+    const char *values[] = {"5", "30000", "hapax", dsn ? dsn : "", "UTF8", NULL};
+    struct pg *pg = mem_zalloc(sizeof(*pg));
+    pg->stop_fd = stop_fd;
+    pg->conn = pq.PQconnectdbParams(names, values, 1);
+    if (pg->conn && pq.PQstatus(pg->conn) == CONNECTION_OK) {
+        pq.PQsetNoticeProcessor(pg->conn, no_notices, NULL);
+        *out = pg;
+        return ST_OK;
+    }
+    lost(pg, err);
+    pg_close(pg);
+    return ST_CLOSED;
+}
+
+void pg_close(struct pg *pg) {
+    if (!pg) return;
+    pq.PQfinish(pg->conn);
+    mem_free(pg);
+}
+
+bool pg_usable(const struct pg *pg) {
+    return pg && pq.PQstatus(pg->conn) == CONNECTION_OK && pq.PQtransactionStatus(pg->conn) != PQTRANS_ACTIVE;
+}
+
+const char *pg_sqlstate(const struct pg *pg) {
+    return pg->sqlstate;
+}
+
+/* ---- statements */
+
+/* Until a result can be taken without blocking. */
+static hx_st await(struct pg *pg, struct errbuf *err) {
+    while (pq.PQisBusy(pg->conn)) {
+        struct pollfd p[2] = {{.fd = pq.PQsocket(pg->conn), .events = POLLIN}, {.fd = pg->stop_fd, .events = POLLIN}};
+        if (poll(p, 2, -1) < 0 && errno != EINTR) return err_set(err, ST_CLOSED, "database: poll failed");
+        if (p[1].revents) return err_set(err, ST_TIMEOUT, "database: stopped while waiting for an answer");
+        if (p[0].revents && !pq.PQconsumeInput(pg->conn)) return lost(pg, err);
+    }
+    return ST_OK;
+}
+
+/* All results of what was sent; the last good one is kept if it is wanted. */
+static hx_st collect(struct pg *pg, struct pg_rows **out, struct errbuf *err) {
+    hx_st st = ST_OK;
+    for (;;) {
+        hx_st waited = await(pg, err);
+        if (waited) return waited;
+        PGresult *result = pq.PQgetResult(pg->conn);
+        if (!result) return st;
+        ExecStatusType kind = pq.PQresultStatus(result);
+        bool good = kind == PGRES_TUPLES_OK || kind == PGRES_COMMAND_OK || kind == PGRES_EMPTY_QUERY;
+        if (!good && !st) st = refused(pg, result, err);
+        if (good && out) {
+            pg_rows_free(*out);
+            *out = (struct pg_rows *)result;
+        } else {
+            pq.PQclear(result);
+        }
+        if (pq.PQstatus(pg->conn) != CONNECTION_OK) return st ? ST_CLOSED : lost(pg, err);
+    }
+}
+
+static hx_st finish(struct pg *pg, int sent, struct pg_rows **out, struct errbuf *err) {
+    pg->sqlstate[0] = '\0';
+    if (!sent) return lost(pg, err);
+    struct pg_rows *rows = NULL;
+    hx_st st = collect(pg, out ? &rows : NULL, err);
+    if (st) {
+        pg_rows_free(rows);
+        rows = NULL;
+    }
+    if (st && st != ST_TIMEOUT && pq.PQtransactionStatus(pg->conn) == PQTRANS_INERROR &&
+        pq.PQsendQuery(pg->conn, "ROLLBACK"))
+        collect(pg, NULL, NULL);
+    if (out) *out = rows;
+    return st;
+}
+
+hx_st pg_run(struct pg *pg, const char *sql, struct errbuf *err) {
+    return finish(pg, pq.PQsendQuery(pg->conn, sql), NULL, err);
+}
+
+enum { ARGS_MAX = 16 };
+
+hx_st pg_query(struct pg *pg, const char *sql, const slice *args, size_t arg_count, struct pg_rows **out,
+               struct errbuf *err) {
+    CHECK(arg_count <= ARGS_MAX);
+    /* Text arguments end in a NUL, slices do not. */
+    struct buf text = {0};
+    size_t at[ARGS_MAX];
+    for (size_t i = 0; i < arg_count; i++) {
+        at[i] = text.len;
+        buf_slice_add(&text, args[i]);
+        buf_char(&text, '\0');
+    }
+    const char *values[ARGS_MAX];
+    for (size_t i = 0; i < arg_count; i++) values[i] = args[i].p ? text.p + at[i] : NULL;
+    int sent = pq.PQsendQueryParams(pg->conn, sql, (int)arg_count, NULL, values, NULL, NULL, 0);
+    buf_free(&text);
+    return finish(pg, sent, out, err);
+}
+
+size_t pg_row_count(const struct pg_rows *rows) {
+    return (size_t)pq.PQntuples(result_of(rows));
+}
+
+slice pg_cell(const struct pg_rows *rows, size_t row, int column) {
+    const PGresult *r = result_of(rows);
+    if (pq.PQgetisnull(r, (int)row, column)) return (slice){0};
+    return slice_of(pq.PQgetvalue(r, (int)row, column), (size_t)pq.PQgetlength(r, (int)row, column));
+}
+
+void pg_rows_free(struct pg_rows *rows) {
+    if (rows) pq.PQclear(result_of(rows));
+}
+
+/* ---- writing SQL */
+
+static void put_quoted(struct buf *b, slice text, const char *escaped, char with) {
+    buf_char(b, '"');
+    for (size_t i = 0; i < text.n; i++) {
+        if (strchr(escaped, text.p[i])) buf_char(b, with);
+        buf_char(b, text.p[i]);
+    }
+    buf_char(b, '"');
+}
+
+void pg_put_name(struct buf *b, slice name) {
+    put_quoted(b, name, "\"", '"');
+}
+
+void pg_put_table(struct buf *b, slice table) {
+    slice schema, name;
+    if (slice_cut(table, '.', &schema, &name)) {
+        pg_put_name(b, schema);
+        buf_char(b, '.');
+        pg_put_name(b, name);
+    } else {
+        pg_put_name(b, table);
+    }
+}
+
+void pg_put_element(struct buf *b, slice text) {
+    put_quoted(b, text, "\"\\", '\\');
+}

@@ -1,0 +1,217 @@
+"""`hapax gate`: install, upgrade, status, uninstall and reconcile as a user runs them."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+
+import harness
+from functions import dump, expire, fresh_database
+from harness import equal, test
+
+HAPAX = os.environ.get("HAPAX", os.path.join(harness.ROOT, "build", "hapax"))
+VERSION = str(max(int(f[:4]) for f in os.listdir(harness.MIGRATIONS) if f[:4].isdigit()))
+
+
+def dsn(env, database):
+    return "host=%s user=postgres dbname=%s" % (env.server.home, database)
+
+
+def gate(env, database, *argv, code=0, says="", **more):
+    done = subprocess.run([HAPAX, "gate"] + list(argv), env=dict(os.environ, HAPAX_DSN=dsn(env, database)), text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, **more)
+    equal(done.returncode, code, "hapax gate %s: %s%s" % (" ".join(argv), done.stdout, done.stderr))
+    if says not in done.stdout + done.stderr:
+        raise AssertionError("%r is not in %r" % (says, done.stdout + done.stderr))
+    return done.stdout
+
+
+@test
+def hapax_gate_install_makes_the_schema_of_the_sql_file_and_is_safe_to_repeat(env):
+    for name in ("by_file", "by_command"):
+        fresh_database(env, name)
+    env.install(harness.GATE, database="by_file")
+    gate(env, "by_command", "status", code=1, says="installed  no")
+    gate(env, "by_command", "upgrade", code=1, says="hapax gate install")
+    gate(env, "by_command", "install", says="gate version %s installed" % VERSION)
+    equal(dump(env, "by_command"), dump(env, "by_file"))
+    s = env.session(database="by_command")
+    s.one("SELECT status FROM hapax.claim('t', 'k')")
+    gate(env, "by_command", "install", says="keys kept")
+    gate(env, "by_command", "upgrade", says="keys kept")
+    equal(s.one("SELECT status FROM hapax.claim('t', 'k')"), "duplicate")
+    status = json.loads(gate(env, "by_command", "status", "--json"))
+    equal((status["installed"], status["version"], status["scopes"][0]["duplicates"]), (True, int(VERSION), 1))
+
+
+@test
+def hapax_gate_changes_nothing_in_a_dry_run_and_prints_what_it_would_run(env):
+    fresh_database(env, "dry")
+    sql = gate(env, "dry", "install", "--dry-run")
+    assert open(harness.GATE, encoding="utf-8").read() in sql
+    gate(env, "dry", "status", code=1)
+    gate(env, "dry", "install")
+    sql = gate(env, "dry", "uninstall", "--dry-run")
+    assert open(harness.UNINSTALL, encoding="utf-8").read() in sql
+    gate(env, "dry", "status")
+
+
+@test
+def hapax_gate_refuses_another_version_and_leaves_it_alone(env):
+    fresh_database(env, "versions")
+    gate(env, "versions", "install")
+    s = env.session(database="versions")
+    s.rows("INSERT INTO hapax.schema_version VALUES (99)")
+    for verb in ("install", "upgrade"):
+        gate(env, "versions", verb, code=1, says="newer hapax")
+    gate(env, "versions", "status", code=1, says="99")
+    s.rows("DELETE FROM hapax.schema_version")
+    s.rows("INSERT INTO hapax.schema_version VALUES (0)")
+    gate(env, "versions", "status", code=1)
+
+
+@test
+def hapax_gate_uninstall_says_what_is_lost_and_wants_a_yes(env):
+    fresh_database(env, "removal")
+    gate(env, "removal", "install")
+    s = env.session(database="removal")
+    s.rows("SELECT * FROM hapax.reserve('t', 'flying'), hapax.claim('t', 'settled')")
+    loss = json.loads(gate(env, "removal", "uninstall", "--json", code=1, says="--yes"))
+    equal((loss["keys"], loss["in_flight"]), (2, 1))
+    gate(env, "removal", "uninstall", "--yes", code=1, says="HX007")
+    gate(env, "removal", "status")
+    gate(env, "removal", "uninstall", "--yes", "--force", says="gate removed")
+    gate(env, "removal", "uninstall", "--yes", code=1, says="no gate")
+
+
+@test
+def hapax_gate_says_which_rights_are_missing_and_who_cannot_be_reached(env):
+    fresh_database(env, "rights")
+    env.monitor.rows("CREATE ROLE nobody_special LOGIN")
+    weak = "host=%s user=nobody_special dbname=rights" % env.server.home
+    gate(env, "rights", "install", "--dsn", weak, code=1, says="42501")
+    gate(env, "rights", "status", "--dsn", "host=%s port=1 user=postgres" % env.server.home, code=3, says="database")
+    problem = json.loads(gate(env, "rights", "status", "--json", "--dsn", "host=%s port=1" % env.server.home, code=3))
+    equal((problem["code"], problem["applied"]), ("database_unreachable", "no"))
+
+
+@test
+def a_password_shows_neither_in_messages_nor_on_the_command_line(env):
+    secret = "sesame-open-up"
+    for bad in ("postgresql://u:%s@[broken/x" % secret, "host=nowhere.invalid password='%s" % secret,
+                "host=%s port=1 user=u password=%s" % (env.server.home, secret)):
+        done = subprocess.run([HAPAX, "gate", "status", "--dsn", bad], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode in (2, 3), done
+        assert secret not in done.stdout, done.stdout
+    reconcile = subprocess.Popen([HAPAX, "gate", "reconcile", "--dsn", dsn(env, "postgres") + " password=" + secret, "--exec", "echo ran",
+                                  "--older-than", "0s"], stdout=subprocess.PIPE)
+    strand(env.session(), "secret key")
+    with open("/proc/%d/cmdline" % reconcile.pid, "rb") as f:
+        reconcile.stdout.readline()
+        f.seek(0)
+        shown = f.read()
+    reconcile.terminate()
+    equal((reconcile.wait(), b"sesame" in shown), (0, False))
+
+
+def strand(s, key, scope="stray", owner="worker-1", **more):
+    named = "".join(", %s => %s" % item for item in more.items())
+    equal(s.one("SELECT status FROM hapax.reserve('%s', '%s', owner => '%s'%s)" % (scope, key, owner, named)), "new")
+    expire(s, key, scope)
+
+
+RECONCILE = ("reconcile", "--once", "--older-than", "0s", "--scope", "stray")
+
+
+@test
+def reconcile_commits_what_is_found_releases_what_is_not_and_leaves_the_rest(env):
+    s = env.session()
+    for key in ("found", "absent", "unclear"):
+        strand(s, key, fence=7)
+    strand(s, "other scope", scope="elsewhere")
+    equal(s.one("SELECT status FROM hapax.reserve('stray', 'live')"), "new")
+    command = ('test "$HAPAX_SCOPE/$HAPAX_OWNER/$HAPAX_ATTEMPT" = stray/worker-1/2 || exit 9;'
+               ' case $HAPAX_KEY in found) printf "receipt 5";; absent) exit 101;; *) exit 3;; esac')
+    out = gate(env, "postgres", *RECONCILE, "--exec", command, code=1)
+    equal(sorted(out.split("\n")), ["", "stray  absent  released", "stray  found  committed", "stray  unclear  left (exit code 3)"])
+    equal(s.rows("SELECT status, convert_from(result, 'UTF8'), content_type FROM hapax.claim('stray', 'found')"),
+          [("duplicate", "receipt 5", "text/plain")])
+    equal(s.one("SELECT status FROM hapax.claim('stray', 'absent')"), "new")
+    equal(s.one("SELECT status FROM hapax.reserve('stray', 'live')"), "in_flight")
+    equal(s.one("SELECT state FROM hapax.keys WHERE scope = 'elsewhere'"), "in_flight")
+    # What was left is found again, with the name of its first owner and one attempt more; the zombie is fenced off.
+    equal(s.code("SELECT hapax.commit_outcome('stray', 'unclear', 'late', fence => 7)"), "HX001")
+    expire(s, "unclear", "stray")
+    out = json.loads(gate(env, "postgres", *RECONCILE, "--json", "--exec", "printf there"))
+    equal((out["key"], out["owner"], out["attempt"], out["outcome"]), ("unclear", "worker-1", 3, "committed"))
+
+
+@test
+def reconcile_kills_a_command_that_takes_too_long_and_stops_when_it_cannot_run_one(env):
+    s = env.session()
+    strand(s, "slow")
+    gate(env, "postgres", *RECONCILE, "--timeout", "200ms", "--exec", "exec sleep 300", code=1, says="left")
+    expire(s, "slow", "stray")
+    gate(env, "postgres", *RECONCILE, "--timeout", "200ms", "--exec", "exec >&-; sleep 300", code=1, says="left")
+    expire(s, "slow", "stray")
+    gate(env, "postgres", *RECONCILE, "--exec", "no-such-command-anywhere", code=1, says="cannot be run")
+    expire(s, "slow", "stray")
+    gate(env, "postgres", *RECONCILE, "--exec", "exit 101", says="released")
+
+
+@test
+def reconcilers_beside_each_other_hand_each_reservation_out_once(env):
+    s = env.session()
+    for n in range(40):
+        strand(s, "shared %d" % n, **({"fence": n} if n % 2 else {}))
+    outs = []
+    command = "echo ran >> '%s/ran'; exit 0" % env.server.home
+    threads = [threading.Thread(target=lambda: outs.append(gate(env, "postgres", *RECONCILE, "--exec", command))) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    lines = "".join(outs).strip().split("\n")
+    equal((len(lines), len(set(lines)), sum("committed" in l for l in lines)), (40, 40, 40))
+    with open(os.path.join(env.server.home, "ran"), encoding="utf-8") as f:
+        equal(len(f.readlines()), 40)
+
+
+@test
+def a_reconciler_killed_in_the_middle_holds_no_transaction_and_loses_nothing(env):
+    s = env.session()
+    strand(s, "crash")
+    fifo = os.path.join(env.server.home, "running")
+    os.mkfifo(fifo)
+    r = subprocess.Popen([HAPAX, "gate", *RECONCILE, "--exec", "echo > '%s'; sleep 300" % fifo],
+                         env=dict(os.environ, HAPAX_DSN=dsn(env, "postgres")), stdout=subprocess.DEVNULL)
+    with open(fifo, encoding="utf-8") as f:
+        f.read()
+    open_work = env.monitor.rows("SELECT state, backend_xid, backend_xmin FROM pg_stat_activity WHERE application_name = 'hapax'")
+    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(r.pid)], stdout=subprocess.PIPE, text=True).stdout.split()
+    r.kill()
+    r.wait()
+    for pid in children:
+        os.killpg(int(pid), signal.SIGKILL)
+    equal(open_work, [("idle", None, None)])
+    equal(s.one("SELECT status FROM hapax.reserve('stray', 'crash')"), "in_flight")
+    expire(s, "crash", "stray")
+    gate(env, "postgres", *RECONCILE, "--exec", "exit 101", says="released")
+
+
+@test
+def a_reconciler_waits_for_a_database_that_is_away_and_goes_on(env):
+    strand(env.session(), "later")
+    r = subprocess.Popen([HAPAX, "gate", "reconcile", "--older-than", "0s", "--every", "20ms", "--scope", "stray", "--exec",
+                          "test $HAPAX_KEY = after && exit 101"],
+                         env=dict(os.environ, HAPAX_DSN=dsn(env, "postgres")), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert "later  left" in r.stdout.readline()
+    env.close()
+    env.server.stop("immediate")
+    env.server.start()
+    env.monitor = env.server.connect()
+    strand(env.session(), "after")
+    equal(r.stdout.readline(), "stray  after  released\n")
+    r.terminate()
+    equal(r.wait(), 0)
