@@ -39,6 +39,8 @@ static struct { PQ_LIST(MEMBER) } pq;
 static pthread_once_t pq_once = PTHREAD_ONCE_INIT;
 static char pq_trouble[256];
 
+enum { STOP_GRACE_MS = 2000 };
+
 struct pg {
     PGconn *conn;
     int stop_fd;
@@ -166,7 +168,9 @@ static hx_st await(struct pg *pg, struct errbuf *err) {
     while (pq.PQisBusy(pg->conn)) {
         struct pollfd p[2] = {{.fd = pq.PQsocket(pg->conn), .events = POLLIN}, {.fd = pg->stop_fd, .events = POLLIN}};
         if (poll(p, 2, -1) < 0 && errno != EINTR) return err_set(err, ST_CLOSED, "database: poll failed");
-        if (p[1].revents) return err_set(err, ST_TIMEOUT, "database: stopped while waiting for an answer");
+        /* An answer that is on its way is worth a moment: what it says need not be found out again. */
+        if (p[1].revents && poll(p, 1, STOP_GRACE_MS) == 0)
+            return err_set(err, ST_TIMEOUT, "database: stopped while waiting for an answer");
         if (p[0].revents && !pq.PQconsumeInput(pg->conn)) return lost(pg, err);
     }
     return ST_OK;

@@ -112,7 +112,7 @@ def closed_port():
 VERBS = ["send", "receive", "ack", "nack", "extend", "step", "start", "release", "key show", "key result", "key try",
          "queues list", "queues show", "queues explain", "queues pause", "queues resume", "messages list", "messages show",
          "messages cancel", "stats", "lint", "bench", "verify", "gate install", "gate upgrade", "gate status",
-         "gate uninstall", "gate reconcile", "version", "help"]
+         "gate uninstall", "gate reconcile", "relay init", "relay status", "relay", "version", "help"]
 
 
 @test

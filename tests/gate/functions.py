@@ -2,10 +2,7 @@
 
 import os
 import re
-import shutil
-import signal
 import subprocess
-import tempfile
 
 import pg
 from harness import MIGRATIONS, ROOT, Skip, UNINSTALL, equal, test
@@ -617,27 +614,11 @@ def a_thousand_racing_claims_have_one_winner(env):
 
 @test
 def it_works_behind_pgbouncer_in_transaction_mode(env):
-    bouncer = shutil.which("pgbouncer", path=os.environ["PATH"] + ":/usr/sbin")
-    if not bouncer:
+    if not pg.Bouncer.program():
         raise Skip("pgbouncer is not installed")
-    user = pg.server_user()
-    home = tempfile.mkdtemp(prefix="hapax-bouncer-")
-    os.chown(home, user.pw_uid, user.pw_gid)
-    os.chmod(home, 0o755)
-    with open(home + "/users.txt", "w") as f:
-        f.write('"%s" ""\n' % pg.SUPERUSER)
-    with open(home + "/pgbouncer.ini", "w") as f:
-        f.write("[databases]\npostgres = host={0} port=5432\n[pgbouncer]\nlisten_addr =\nunix_socket_dir = {1}\nlisten_port = 6432\n"
-                "auth_type = trust\nauth_file = {1}/users.txt\npool_mode = transaction\ndefault_pool_size = 2\nlogfile = {1}/log\n"
-                "pidfile = {1}/pid\nignore_startup_parameters = options\n".format(env.server.home, home))
-    become = ["setpriv", "--reuid", user.pw_name, "--regid", user.pw_name, "--init-groups"] if os.geteuid() == 0 else []
-    process = subprocess.Popen(become + [bouncer, home + "/pgbouncer.ini"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        path = home + "/.s.PGSQL.6432"
-        while not os.path.exists(path) and process.poll() is None:
-            pass
+    with pg.Bouncer(env.server) as bouncer:
         # Three clients over two server connections, so that every transaction may run on another one.
-        clients = [pg.Session(path, "postgres", pg.SUPERUSER) for _ in range(3)]
+        clients = [bouncer.connect() for _ in range(3)]
         answers = []
         for n in range(30):
             c = clients[n % 3]
@@ -651,10 +632,6 @@ def it_works_behind_pgbouncer_in_transaction_mode(env):
         equal((answers.count("new"), answers.count("duplicate")), (10, 20))
         for c in clients:
             c.drop()
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait()
-        shutil.rmtree(home, ignore_errors=True)
 
 
 @test

@@ -216,8 +216,45 @@ class Server:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
 
 
-def server_user():
-    return pwd.getpwnam(SUPERUSER) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+class Bouncer:
+    """PgBouncer in transaction mode before a server: two connections to it, whoever comes."""
+
+    def __init__(self, server):
+        self.server, self.process = server, None
+        self.home = tempfile.mkdtemp(prefix="hapax-bouncer-")
+
+    @staticmethod
+    def program():
+        return shutil.which("pgbouncer", path=os.environ["PATH"] + ":/usr/sbin")
+
+    def __enter__(self):
+        user = pwd.getpwnam(SUPERUSER) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+        os.chown(self.home, user.pw_uid, user.pw_gid)
+        os.chmod(self.home, 0o755)
+        with open(self.home + "/users.txt", "w") as f:
+            f.write('"%s" ""\n' % SUPERUSER)
+        with open(self.home + "/pgbouncer.ini", "w") as f:
+            f.write("[databases]\n* = host={0} port=5432\n[pgbouncer]\nlisten_addr =\nunix_socket_dir = {1}\nlisten_port = 6432\n"
+                    "auth_type = trust\nauth_file = {1}/users.txt\npool_mode = transaction\ndefault_pool_size = 2\nlogfile = {1}/log\n"
+                    "pidfile = {1}/pid\nignore_startup_parameters = options\n".format(self.server.home, self.home))
+        become = ["setpriv", "--reuid", user.pw_name, "--regid", user.pw_name, "--init-groups"] if os.geteuid() == 0 else []
+        self.process = subprocess.Popen(become + [self.program(), self.home + "/pgbouncer.ini"],
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not os.path.exists(self.socket) and self.process.poll() is None:
+            pass
+        return self
+
+    @property
+    def socket(self):
+        return self.home + "/.s.PGSQL.6432"
+
+    def connect(self):
+        return Session(self.socket, "postgres", SUPERUSER)
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait()
+        shutil.rmtree(self.home, ignore_errors=True)
 
 
 if __name__ == "__main__":
