@@ -54,7 +54,7 @@ help:
 	@echo "make test       install what is missing, build, run every test (short forms)"
 	@echo "make lint       formatting, include walls, banned calls, clang-tidy"
 	@echo "make bench      side-by-side benchmark with Redis, NATS, beanstalkd, PostgreSQL"
-	@echo "make sim SEEDS=1-1000   the simulator    make crash KILLS=1000   kill -9 under load"
+	@echo "make sim SEEDS=1-1000   the simulator    make crash KILLS=1000 CRASHES=2000   kill -9 under load"
 	@echo "make fuzz SECONDS=600   every fuzz target  make mutants          check the checkers"
 	@echo "make install PREFIX=/usr/local"
 
@@ -144,7 +144,9 @@ test:
 	@tests/run
 
 sim: ; @tests/sim/run $(or $(SEEDS),1-10000)
-crash: ; @tests/crash/run $(or $(KILLS),1000)
+crash:
+	@tests/crash/run $(or $(KILLS),1000)
+	@CRASHES=$(or $(CRASHES),2000) tests/gate/run crash failover dies die_under
 fuzz: ; @tests/fuzz/run $(or $(SECONDS),600)
 mutants: ; @tests/mutants/run
 bench: ; @tools/deps --bench && tests/bench/run

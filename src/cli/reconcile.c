@@ -49,8 +49,9 @@ struct reconciler {
     int stop_fd;
     struct pg *pg;
     struct errbuf err;
-    u64 seen, left;
+    u64 left;
     bool cannot_run;
+    bool midway; /* the connection was lost after it had been used */
 };
 
 /* A reservation in our hands. Slices into `rows`. */
@@ -190,7 +191,6 @@ static hx_st round_over(struct reconciler *r, const struct pg_rows *list) {
     for (size_t i = 0; i < pg_row_count(list) && !st && !r->cannot_run && !stopped(r, 0); i++) {
         struct stray s;
         if (!take(r, pg_cell(list, i, 0), pg_cell(list, i, 1), &s, &st)) continue;
-        r->seen++;
         st = reconcile_one(r, &s);
         pg_rows_free(s.rows);
     }
@@ -207,6 +207,7 @@ static hx_st one_round(struct reconciler *r) {
     if (!st) st = pg_query(r->pg, list_sql, args, 2, &list, &r->err);
     if (!st) st = round_over(r, list);
     pg_rows_free(list);
+    r->midway = st && r->pg;
     if (st && !pg_usable(r->pg)) {
         pg_close(r->pg);
         r->pg = NULL;
@@ -221,7 +222,7 @@ static int run_rounds(struct reconciler *r) {
         hx_st st = one_round(r);
         if (st && stopped(r, 0)) return EXIT_DONE;
         bool passes = st == ST_CLOSED || st == ST_INVALID;
-        if (st && (once || !passes)) return cli_database_failed(r->cli, st, &r->err, r->pg != NULL);
+        if (st && (once || !passes)) return cli_database_failed(r->cli, st, &r->err, r->midway);
         if (st) say("%s", r->err.text);
         if (r->cannot_run) {
             say("%s: cannot be run", r->command);

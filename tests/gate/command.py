@@ -9,6 +9,7 @@ import threading
 import harness
 from functions import dump, expire, fresh_database
 from harness import equal, test
+from proxy import Proxy
 
 HAPAX = os.environ.get("HAPAX", os.path.join(harness.ROOT, "build", "hapax"))
 VERSION = str(max(int(f[:4]) for f in os.listdir(harness.MIGRATIONS) if f[:4].isdigit()))
@@ -198,6 +199,24 @@ def a_reconciler_killed_in_the_middle_holds_no_transaction_and_loses_nothing(env
     equal(s.one("SELECT status FROM hapax.reserve('stray', 'crash')"), "in_flight")
     expire(s, "crash", "stray")
     gate(env, "postgres", *RECONCILE, "--exec", "exit 101", says="released")
+
+
+@test
+def a_connection_cut_around_a_reconcilers_statements_is_told_as_unknown_and_settled_the_next_time(env):
+    s = env.session()
+    after = {("hapax.reserve", "request"): "in_flight", ("hapax.reserve", "reply"): "in_flight",
+             ("hapax.commit_outcome", "request"): "in_flight", ("hapax.commit_outcome", "reply"): "done"}
+    for (statement, cut), state in after.items():
+        key = "cut %s %s" % (statement[6:], cut)
+        strand(s, key, fence=5)
+        with Proxy(env.server, statement.encode(), cut) as proxy:
+            where = "host=%s user=postgres dbname=postgres gssencmode=disable" % proxy.home
+            gate(env, "postgres", *RECONCILE, "--dsn", where, "--exec", "printf found", code=3, says="not known whether")
+        env.settled_down()
+        equal(s.one("SELECT state FROM hapax.keys WHERE key = '%s'" % key), state, key)
+        expire(s, key, "stray")
+        gate(env, "postgres", *RECONCILE, "--exec", "printf found")
+        equal(s.rows("SELECT status, convert_from(result, 'UTF8') FROM hapax.claim('stray', '%s')" % key), [("duplicate", "found")])
 
 
 @test

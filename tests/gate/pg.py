@@ -216,6 +216,28 @@ class Server:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
 
 
+class Standby(Server):
+    """A copy of a running primary that follows it, and waits in its place until promote()."""
+
+    def __init__(self, primary):
+        super().__init__()
+        self.primary = primary
+
+    def __enter__(self):
+        try:
+            self._tool("pg_basebackup", "-D", self.data, "-h", self.primary.home, "-U", SUPERUSER, "-R", "-c", "fast")
+            with open(os.path.join(self.data, "postgresql.conf"), "a") as f:
+                f.write("unix_socket_directories='%s'\n" % self.home)
+            self.start()
+        except BaseException:
+            shutil.rmtree(self.home, ignore_errors=True)
+            raise
+        return self
+
+    def promote(self):
+        self._tool("pg_ctl", "-D", self.data, "-w", "-t", "60", "promote")
+
+
 class Bouncer:
     """PgBouncer in transaction mode before a server: two connections to it, whoever comes."""
 
