@@ -20,16 +20,13 @@ int cli_database_failed(struct cli *cli, hx_st st, const struct errbuf *err, boo
     static const struct {
         hx_st st;
         const char *code;
-    } codes[] = {{ST_CLOSED, "database_unreachable"},
-                 {ST_TIMEOUT, "stopped"},
-                 {ST_DENIED, "rights_missing"},
-                 {ST_VERSION, "schema_version"},
-                 {ST_NOT_FOUND, "not_installed"}};
+    } codes[] = {{ST_CLOSED, "database_unreachable"}, {ST_TIMEOUT, "stopped"},        {ST_IO, "not_all_sent"},
+                 {ST_DENIED, "rights_missing"},       {ST_VERSION, "schema_version"}, {ST_NOT_FOUND, "not_installed"}};
     hx_error e = {.status = HX_REFUSED, .code = "database_refused"};
     for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
         if (codes[i].st == st) snprintf(e.code, sizeof(e.code), "%s", codes[i].code);
     snprintf(e.detail, sizeof(e.detail), "%s", err->text);
-    bool lost = st == ST_CLOSED || st == ST_TIMEOUT;
+    bool lost = st == ST_CLOSED || st == ST_TIMEOUT || st == ST_IO;
     e.retryable = lost;
     if (lost && connected) e.applied = HX_APPLIED_UNKNOWN;
     cli_failed(cli, &e, (hx_bytes){0});

@@ -361,7 +361,7 @@ hx_st relay_run(const struct relay_options *options, struct errbuf *err) {
     if (r.done_fd < 0) return err_set(err, ST_IO, "cannot make an event descriptor");
     pthread_mutex_init(&r.lock, NULL);
     hx_st st = first_look(&r, err);
-    if (!st && !run_workers(&r)) st = err_set(err, ST_CLOSED, "not everything could be sent; last: %s", r.said);
+    if (!st && !run_workers(&r)) st = err_set(err, ST_IO, "%s", r.said);
     relay_layout_free(&r.layout);
     hx_close(r.sender.client);
     buf_free(&r.sender.target);

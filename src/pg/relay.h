@@ -55,7 +55,8 @@ struct relay_options {
 };
 
 /* Runs until stopped (or with `once` until done) on threads of its own; the caller's waits. A database or a broker that
- * goes away later is waited for; what cannot be found or reached at the start is an error. */
+ * goes away later is waited for; what cannot be found or reached at the start is an error, as pg.h has them. ST_IO: with
+ * `once`, something is left that could not be sent. */
 hx_st relay_run(const struct relay_options *options, struct errbuf *err);
 
 struct pg;

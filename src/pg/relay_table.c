@@ -79,6 +79,8 @@ static void match_columns(const struct relay_table *t, const struct pg_rows *row
 static hx_st look(struct pg *pg, const struct relay_table *t, struct found *f, bool *exists, int *missing,
                   struct errbuf *err) {
     *f = (struct found){0};
+    *exists = false;
+    *missing = RELAY_COLUMN_COUNT;
     for (int i = 0; i < RELAY_COLUMN_COUNT; i++)
         if (t->columns[i] && !*t->columns[i] && (i == RELAY_id || i == RELAY_payload || i == RELAY_refused))
             return err_set(err, ST_INVALID, "the outbox must have a column for %s", relay_column_names[i]);
@@ -113,8 +115,8 @@ static hx_st look_whole(struct pg *pg, const struct relay_table *t, struct found
 
 /* ---- the statements
  *
- * Templates with one-letter holes: $T the table, $I id, $K id's type, $O order, $P payload, $R refused, $W the condition
- * that makes a row pending. */
+ * Templates with one-letter holes: $T the table, $I id, $K id's type, $O order (or id), $P payload, $R refused, $C
+ * created, $S sent, $W the condition that makes a row pending. */
 
 static slice hole(const struct found *f, char letter) {
     const struct column *c = f->columns;
@@ -152,10 +154,6 @@ static void fill(struct buf *out, const struct found *f, const char *template) {
     }
 }
 
-static void finish(struct buf *out) {
-    buf_char(out, '\0');
-}
-
 static void put_text_column(struct buf *out, const struct column *c) {
     if (c->name.n)
         buf_slice_add(out, buf_slice(&c->quoted));
@@ -179,7 +177,7 @@ static void make_claim(struct relay_layout *l, const struct found *f) {
     for (int i = RELAY_id; i <= RELAY_type; i++) put_text_column(out, &f->columns[i]);
     fill(out, f, l->base64 ? "translate(encode($P, 'base64'), E'\\n', '')" : "$P::text");
     fill(out, f, ", $O AS hapax_order) SELECT * FROM taken ORDER BY hapax_order");
-    finish(out);
+    buf_char(out, '\0');
 }
 
 static void make_others(struct relay_layout *l, const struct found *f) {
@@ -188,7 +186,7 @@ static void make_others(struct relay_layout *l, const struct found *f) {
     fill(&l->settle, f, " WHERE $I = ANY ($1::$K[])");
     fill(&l->park, f,
          "UPDATE $T SET $R = r.reason FROM unnest($1::$K[], $2::text[]) AS r(id, reason) WHERE $T.$I = r.id");
-    buf_printf(&l->lag, "SELECT (SELECT count(*) FROM (");
+    buf_lit(&l->lag, "SELECT (SELECT count(*) FROM (");
     fill(&l->lag, f, "SELECT 1 FROM $T WHERE $W");
     buf_printf(&l->lag, " LIMIT %d) p), (", RELAY_PENDING_MAX);
     fill(&l->lag, f, "SELECT count(*) FROM $T WHERE $R IS NOT NULL), (");
@@ -200,7 +198,7 @@ static void make_others(struct relay_layout *l, const struct found *f) {
     buf_printf(&l->lock, "SELECT pg_try_advisory_xact_lock(hashtextextended('hapax relay', %.*s))", (int)f->oid.len,
                f->oid.p);
     struct buf *all[] = {&l->settle, &l->park, &l->lag, &l->lock};
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) finish(all[i]);
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) buf_char(all[i], '\0');
 }
 
 hx_st relay_layout_read(struct pg *pg, const struct relay_table *t, struct relay_layout *out, struct errbuf *err) {
@@ -289,28 +287,31 @@ static void assume_columns(const struct relay_table *t, struct found *f) {
     }
 }
 
+/* Columns of the relay's own that a table of the user's lacks. */
+static void extend_sql(const struct relay_table *t, const struct found *f, struct buf *sql) {
+    static const struct {
+        int column;
+        const char *type;
+    } ours[] = {{RELAY_refused, "text"}, {RELAY_sent, "timestamptz"}};
+    for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
+        slice name = column_name(t, ours[i].column);
+        if (!name.n || f->columns[ours[i].column].name.n) continue;
+        fill(sql, f, "ALTER TABLE $T ADD COLUMN ");
+        pg_put_name(sql, name);
+        buf_printf(sql, " %s;\n", ours[i].type);
+    }
+}
+
 hx_st relay_init_sql(struct pg *pg, const struct relay_table *t, struct buf *sql, struct errbuf *err) {
     struct found f;
     bool exists;
     int missing;
     hx_st st = look(pg, t, &f, &exists, &missing, err);
-    slice head, bare;
-    if (!slice_cut(table_name(t), '.', &head, &bare)) bare = head;
+    if (!st && exists) extend_sql(t, &f, sql);
     if (!st && !exists) {
+        slice head, bare;
         assume_columns(t, &f);
-        create_sql(&f, bare, sql);
-    } else if (!st) {
-        static const struct {
-            int column;
-            const char *type;
-        } ours[] = {{RELAY_refused, "text"}, {RELAY_sent, "timestamptz"}};
-        for (size_t i = 0; i < 2; i++) {
-            slice name = column_name(t, ours[i].column);
-            if (!name.n || f.columns[ours[i].column].name.n) continue;
-            fill(sql, &f, "ALTER TABLE $T ADD COLUMN ");
-            pg_put_name(sql, name);
-            buf_printf(sql, " %s;\n", ours[i].type);
-        }
+        create_sql(&f, slice_cut(table_name(t), '.', &head, &bare) ? bare : head, sql);
     }
     found_free(&f);
     return st;

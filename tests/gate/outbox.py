@@ -2,6 +2,7 @@
 
 Each test has a database and a queue of its own; the broker is one for all, real, and may be killed."""
 
+import http.server
 import json
 import os
 import random
@@ -274,6 +275,104 @@ def a_connection_cut_around_commit_costs_the_relay_a_duplicate_at_most(env):
             equal(o.left(), duplicates, cut)
             report = json.loads(o.drain("--json", "--report", "1h", dsn=dsn))
             equal((report["duplicates"], o.left(), [m["key"] for m in o.received()]), (duplicates, 0, [key]), cut)
+
+
+class ScriptedBroker(http.server.ThreadingHTTPServer):
+    """Answers each batch with the next function of its script: keys -> (status, fields, body)."""
+
+    def __init__(self, script):
+        super().__init__(("127.0.0.1", 0), self.Handler)
+        self.script, self.batches = list(script), []  # batches: (time, keys)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_):
+            pass
+
+        def answer(self, status, fields, body):
+            self.send_response(status)
+            for name, value in {**fields, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self):
+            self.answer(200, {}, b"{}")
+
+        def do_POST(self):
+            lines = self.rfile.read(int(self.headers["Content-Length"])).splitlines()
+            keys = [json.loads(line)["key"] for line in lines]
+            self.server.batches.append((time.monotonic(), keys))
+            script = self.server.script
+            self.answer(*(script.pop(0) if script else all_taken)(keys))
+
+
+def lines(*answers):
+    return 200, {}, b"".join(json.dumps(a).encode() + b"\n" for a in answers)
+
+
+def all_taken(keys):
+    return lines(*[{"status": 202, "duplicate": False} for _ in keys])
+
+
+def problem(status, code, **more):
+    return {"status": status, "code": code, "detail": "because", "retryable": status in (429, 503, 507), **more}
+
+
+def relayed_by(o, script, *flags):
+    """Runs a relay against the script until nothing is pending; returns its batches."""
+    with ScriptedBroker(script) as broker:
+        r = subprocess.Popen([b.HAPAX, "relay", "--queue", "q", "--workers", "1", "--poll", "1ms", *flags], env=dict(
+            o.environment(), HAPAX_URL="http://127.0.0.1:%d" % broker.server_port), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        o.await_empty()
+        r.terminate()
+        r.wait()
+        broker.shutdown()
+        return broker.batches
+
+
+@test
+def what_passes_by_itself_parks_nothing_and_is_tried_again_when_the_broker_wants(env):
+    with Outbox(env, "relay_scripted") as o:
+        a, c, d = (o.insert(name) for name in "acd")
+        batches = relayed_by(o, [
+            lambda keys: (429, {"Retry-After": "1"}, json.dumps(problem(429, "backpressure")).encode()),
+            lambda keys: lines({"status": 202}, problem(429, "backpressure"), problem(422, "schema")),
+            lambda keys: lines(problem(507, "storage_full")),
+            lambda keys: (404, {}, json.dumps(problem(404, "no_such_queue")).encode()),
+        ])
+        equal([keys for _, keys in batches], [[a, c, d], [a, c, d], [c], [c], [c]])
+        assert batches[1][0] - batches[0][0] >= 1.0, "came back before Retry-After"
+        equal(o.db.rows("SELECT id, refused FROM outbox"), [(d, "schema: because")])
+
+
+@test
+def an_answer_that_makes_no_sense_neither_parks_nor_deletes_a_row(env):
+    with Outbox(env, "relay_odd") as o:
+        keys = [o.insert(name) for name in "ab"]
+        batches = relayed_by(o, [
+            lambda keys: (200, {}, b"garbage\n\xff\n"),
+            lambda keys: lines({"status": 202}),
+            lambda keys: lines({"outcome": "accepted"}),
+            lambda keys: (400, {}, b"<html>a proxy's own page</html>"),
+            lambda keys: (302, {"Location": "/elsewhere"}, b""),
+        ])
+        equal(batches[0][1], keys)
+        equal(o.db.one("SELECT count(*) FROM outbox"), "0")
+        # The one line that was understood is the one row that did not come again.
+        equal([k for _, k in batches[2:]], [keys[1:]] * (len(batches) - 2))
+
+
+@test
+def a_request_that_is_too_large_is_halved_until_it_fits(env):
+    with Outbox(env, "relay_halved") as o:
+        keys = [o.insert("n%d" % n) for n in range(8)]
+        too_large = (lambda keys: (413, {}, json.dumps(problem(413, "too_large")).encode()))
+        batches = relayed_by(o, [too_large, too_large, too_large, too_large])
+        equal([len(k) for _, k in batches], [8, 4, 2, 1, 1, 1, 1, 1, 1, 1, 1][:len(batches)])
+        equal(o.db.rows("SELECT id FROM outbox"), [(keys[0],)])
 
 
 @test
