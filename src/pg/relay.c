@@ -240,9 +240,12 @@ static bool turn(struct worker *w) {
     }
     if (!st && rows) st = pg_run(w->pg, "COMMIT", &err);
     pg_rows_free(rows);
-    if (!st) return false;
-    database_trouble(w, &err);
-    return true;
+    if (st) {
+        database_trouble(w, &err);
+        return true;
+    }
+    w->backoff_ms = 0;
+    return false;
 }
 
 static void *worker_run(void *arg) {

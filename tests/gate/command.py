@@ -1,9 +1,12 @@
 """`hapax gate`: install, upgrade, status, uninstall and reconcile as a user runs them."""
 
+import glob
 import json
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 
 import harness
@@ -19,8 +22,8 @@ def dsn(env, database):
     return "host=%s user=postgres dbname=%s" % (env.server.home, database)
 
 
-def gate(env, database, *argv, code=0, says="", **more):
-    done = subprocess.run([HAPAX, "gate"] + list(argv), env=dict(os.environ, HAPAX_DSN=dsn(env, database)), text=True,
+def gate(env, database, *argv, code=0, says="", program=HAPAX, **more):
+    done = subprocess.run([program, "gate"] + list(argv), env=dict(os.environ, HAPAX_DSN=dsn(env, database)), text=True,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, **more)
     equal(done.returncode, code, "hapax gate %s: %s%s" % (" ".join(argv), done.stdout, done.stderr))
     if says not in done.stdout + done.stderr:
@@ -70,6 +73,61 @@ def hapax_gate_refuses_another_version_and_leaves_it_alone(env):
     s.rows("DELETE FROM hapax.schema_version")
     s.rows("INSERT INTO hapax.schema_version VALUES (0)")
     gate(env, "versions", "status", code=1)
+
+
+MIGRATION = """BEGIN;
+SELECT pg_advisory_xact_lock(hashtext('hapax gate schema'));
+ALTER TABLE hapax.scope ADD COLUMN %s text;
+INSERT INTO hapax.schema_version (version) VALUES (%d);
+%s
+COMMIT;
+"""
+
+
+def hapax_of_the_future(home, version, last_words=""):
+    """The same command with migrations up to `version`; the last of them ends with these words."""
+    build = os.path.dirname(HAPAX)
+    files = sorted(os.path.join(harness.MIGRATIONS, f) for f in os.listdir(harness.MIGRATIONS) if f.endswith(".sql"))
+    for n in range(int(VERSION) + 1, version + 1):
+        files.append(os.path.join(home, "%04d_later.sql" % n))
+        with open(files[-1], "w", encoding="utf-8") as f:
+            f.write(MIGRATION % ("later_%d" % n, n, last_words if n == version else ""))
+    with open(harness.GATE, encoding="utf-8") as f:
+        whole = f.read().replace("needed  constant int := " + VERSION, "needed  constant int := %d" % version)
+    files.append(os.path.join(home, "hapax_gate.sql"))
+    with open(files[-1], "w", encoding="utf-8") as f:
+        f.write(whole)
+    source, program = os.path.join(home, "gate_sql.c"), os.path.join(home, "hapax-%d" % version)
+    with open(source, "w", encoding="utf-8") as f:
+        subprocess.run([os.path.join(harness.ROOT, "tools", "embed")] + files + [harness.UNINSTALL], stdout=f, check=True)
+    objects = [o for room in ("base", "journal", "pg", "cli") for o in glob.glob("%s/obj/%s/*.o" % (build, room)) if "gate_sql" not in o]
+    sanitize = ["-fsanitize=address,undefined"] if "address" in build else []
+    subprocess.run(["gcc", "-I" + os.path.join(harness.ROOT, "src"), source, *objects, build + "/libhapax.a", "-pthread", *sanitize,
+                    "-o", program], check=True)
+    return program
+
+
+@test
+def hapax_gate_upgrade_runs_the_migrations_above_the_installed_version_each_wholly_or_not(env):
+    fresh_database(env, "upgraded")
+    now, home = int(VERSION), tempfile.mkdtemp(prefix="hapax-upgrade-")
+    gate(env, "upgraded", "install")
+    s = env.session(database="upgraded")
+    s.one("SELECT status FROM hapax.claim('t', 'kept')")
+    later = hapax_of_the_future(home, now + 1)
+    broken = hapax_of_the_future(home, now + 2, last_words="SELECT 1 / 0;")
+    gate(env, "upgraded", "install", program=later, code=1, says="hapax gate upgrade")
+    gate(env, "upgraded", "status", program=later, code=1)
+    assert "later_%d" % (now + 1) in gate(env, "upgraded", "upgrade", "--dry-run", program=later)
+    for _ in range(2):
+        gate(env, "upgraded", "upgrade", program=broken, code=1, says="%04d_later.sql" % (now + 2))
+        equal(s.one("SELECT max(version) FROM hapax.schema_version"), str(now + 1))
+        equal(s.rows("SELECT attname FROM pg_attribute WHERE attname LIKE 'later%'"), [("later_%d" % (now + 1),)])
+    gate(env, "upgraded", "upgrade", program=later)
+    gate(env, "upgraded", "status", program=later)
+    gate(env, "upgraded", "upgrade", code=1, says="newer hapax")
+    equal(s.one("SELECT status FROM hapax.claim('t', 'kept')"), "duplicate")
+    shutil.rmtree(home)
 
 
 @test
