@@ -163,14 +163,15 @@ def a_password_shows_neither_in_messages_nor_on_the_command_line(env):
         done = subprocess.run([HAPAX, "gate", "status", "--dsn", bad], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode in (2, 3), done
         assert secret not in done.stdout, done.stdout
+    strand(env.session(), "key", scope="secret")
     reconcile = subprocess.Popen([HAPAX, "gate", "reconcile", "--dsn", dsn(env, "postgres") + " password=" + secret, "--exec", "echo ran",
-                                  "--older-than", "0s"], stdout=subprocess.PIPE)
-    strand(env.session(), "secret key")
+                                  "--scope", "secret"], stdout=subprocess.PIPE)
     with open("/proc/%d/cmdline" % reconcile.pid, "rb") as f:
         reconcile.stdout.readline()
         f.seek(0)
         shown = f.read()
     reconcile.terminate()
+    reconcile.stdout.close()
     equal((reconcile.wait(), b"sesame" in shown), (0, False))
 
 
