@@ -41,10 +41,10 @@ const char about_gate_uninstall[] = "Without --yes it only says what would be lo
 /* ---- the embedded files */
 
 static const struct gate_file *gate_file(const char *name) {
-    for (const struct gate_file *f = gate_files; f->name; f++)
-        if (strcmp(f->name, name) == 0) return f;
-    CHECK(!"an embedded file of that name");
-    return NULL;
+    const struct gate_file *f = gate_files;
+    while (f->name && strcmp(f->name, name) != 0) f++;
+    CHECK(f->name);
+    return f;
 }
 
 /* 0 for a file that is no migration. */
