@@ -66,13 +66,15 @@ enum { LEASE_SLACK_MS = 30000 };
 /* ---- the database's side */
 
 /* The fence is read from a snapshot; reserve decides under the row's lock. Whoever changed the row in between has made
- * it in_flight or stale for us. */
+ * it in_flight, stale or duplicate for us, or, by releasing it, new. */
 static const char take_sql[] =
-    "SELECT e.scope, e.key, regexp_replace(coalesce(e.owner, ''), '^reconcile/[0-9a-f]+:', ''), r.attempt, e.fence + 1"
-    "  FROM hapax.entry e, LATERAL hapax.reserve(e.scope, e.key, fence => e.fence + 1,"
+    "SELECT e.scope, e.key, regexp_replace(coalesce(e.owner, ''), '^reconcile/[0-9a-f]+:', ''), r.attempt, n.fence,"
+    " r.status"
+    "  FROM hapax.entry e, LATERAL (SELECT least(e.fence, 9223372036854775806) + 1 AS fence) n,"
+    "       LATERAL hapax.reserve(e.scope, e.key, fence => n.fence,"
     "       owner => $3 || regexp_replace(coalesce(e.owner, ''), '^reconcile/[0-9a-f]+:', ''),"
     "       lease => $4::bigint * interval '1 ms') r"
-    " WHERE e.scope = $1 AND e.key = $2 AND e.lease_until <= clock_timestamp() AND r.status = 'unknown'";
+    " WHERE e.scope = $1 AND e.key = $2 AND e.lease_until <= clock_timestamp()";
 
 static const char list_sql[] = "SELECT s.scope, s.key FROM hapax.stranded($1::bigint * interval '1 ms') s"
                                " WHERE s.scope = $2 OR $2 IS NULL";
@@ -86,26 +88,6 @@ static const char release_sql[] = "SELECT hapax.release($1, $2, $4::bigint)" HEL
 
 static void number_text(char *out, size_t size, i64 n) {
     snprintf(out, size, "%lld", (long long)n);
-}
-
-/* false: somebody else has it, or it is settled meanwhile, or trouble (*st). */
-static bool take(struct reconciler *r, slice scope, slice key, struct stray *s, hx_st *st) {
-    u64 nonce;
-    random_bytes(&nonce, sizeof(nonce));
-    *s = (struct stray){0};
-    snprintf(s->ours, sizeof(s->ours), "reconcile/%016llx:", (unsigned long long)nonce);
-    char lease[24];
-    number_text(lease, sizeof(lease), r->timeout_ms + LEASE_SLACK_MS);
-    slice args[] = {scope, key, slice_str(s->ours), slice_str(lease)};
-    *st = pg_query(r->pg, take_sql, args, 4, &s->rows, &r->err);
-    if (*st) return false;
-    if (pg_row_count(s->rows) == 1) {
-        slice *fields[] = {&s->scope, &s->key, &s->owner, &s->attempt, &s->fence};
-        for (int i = 0; i < 5; i++) *fields[i] = pg_cell(s->rows, 0, i);
-        return true;
-    }
-    pg_rows_free(s->rows);
-    return false;
 }
 
 /* What the row became: "committed", "released", "duplicate"; "lost" when it no longer names us. */
@@ -126,6 +108,26 @@ static hx_st settle(struct reconciler *r, const struct stray *s, bool happened, 
     if (pg_row_count(rows) && slice_eq(pg_cell(rows, 0, 0), SL("duplicate"))) *became = "duplicate";
     pg_rows_free(rows);
     return ST_OK;
+}
+
+/* false: somebody else has it, or it is settled or free meanwhile, or trouble (*st). */
+static bool take(struct reconciler *r, slice scope, slice key, struct stray *s, hx_st *st) {
+    u64 nonce;
+    random_bytes(&nonce, sizeof(nonce));
+    *s = (struct stray){0};
+    snprintf(s->ours, sizeof(s->ours), "reconcile/%016llx:", (unsigned long long)nonce);
+    char lease[24];
+    number_text(lease, sizeof(lease), r->timeout_ms + LEASE_SLACK_MS);
+    slice args[] = {scope, key, slice_str(s->ours), slice_str(lease)};
+    *st = pg_query(r->pg, take_sql, args, 4, &s->rows, &r->err);
+    if (*st) return false;
+    slice status = {0}, *fields[] = {&s->scope, &s->key, &s->owner, &s->attempt, &s->fence, &status};
+    for (int i = 0; i < 6 && pg_row_count(s->rows); i++) *fields[i] = pg_cell(s->rows, 0, i);
+    if (slice_eq(status, SL("unknown"))) return true;
+    const char *became;
+    if (slice_eq(status, SL("new"))) *st = settle(r, s, false, SL(""), &became); /* reserved for nobody: give it back */
+    pg_rows_free(s->rows);
+    return false;
 }
 
 /* ---- one reservation */
@@ -190,9 +192,15 @@ static hx_st round_over(struct reconciler *r, const struct pg_rows *list) {
     hx_st st = ST_OK;
     for (size_t i = 0; i < pg_row_count(list) && !st && !r->cannot_run && !stopped(r, 0); i++) {
         struct stray s;
-        if (!take(r, pg_cell(list, i, 0), pg_cell(list, i, 1), &s, &st)) continue;
-        st = reconcile_one(r, &s);
-        pg_rows_free(s.rows);
+        if (take(r, pg_cell(list, i, 0), pg_cell(list, i, 1), &s, &st)) {
+            st = reconcile_one(r, &s);
+            pg_rows_free(s.rows);
+        }
+        /* A row that cannot be worked with must not stand in the way of those behind it. */
+        if (st != ST_INVALID) continue;
+        say("%s: %s: left", pg_cell(list, i, 1).p, r->err.text);
+        r->left++;
+        st = ST_OK;
     }
     return st;
 }

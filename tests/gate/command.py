@@ -189,12 +189,13 @@ def reconcile_commits_what_is_found_releases_what_is_not_and_leaves_the_rest(env
     s = env.session()
     for key in ("found", "absent", "unclear"):
         strand(s, key, fence=7)
+    strand(s, "highest", fence=2**63 - 1)
     strand(s, "other scope", scope="elsewhere")
     equal(s.one("SELECT status FROM hapax.reserve('stray', 'live')"), "new")
     command = ('test "$HAPAX_SCOPE/$HAPAX_OWNER/$HAPAX_ATTEMPT" = stray/worker-1/2 || exit 9;'
-               ' case $HAPAX_KEY in found) printf "receipt 5";; absent) exit 101;; *) exit 3;; esac')
+               ' case $HAPAX_KEY in found|highest) printf "receipt 5";; absent) exit 101;; *) exit 3;; esac')
     out = gate(env, "postgres", *RECONCILE, "--exec", command, code=1)
-    equal(sorted(out.split("\n")), ["", "stray  absent  released", "stray  found  committed", "stray  unclear  left (exit code 3)"])
+    equal(sorted(out.split("\n")), ["", "stray  absent  released", "stray  found  committed", "stray  highest  committed", "stray  unclear  left (exit code 3)"])
     equal(s.rows("SELECT status, convert_from(result, 'UTF8'), content_type FROM hapax.claim('stray', 'found')"),
           [("duplicate", "receipt 5", "text/plain")])
     equal(s.one("SELECT status FROM hapax.claim('stray', 'absent')"), "new")
@@ -236,6 +237,20 @@ def reconcilers_beside_each_other_hand_each_reservation_out_once(env):
     equal((len(lines), len(set(lines)), sum("committed" in l for l in lines)), (40, 40, 40))
     with open(os.path.join(env.server.home, "ran"), encoding="utf-8") as f:
         equal(len(f.readlines()), 40)
+
+
+@test
+def a_reservation_released_while_a_reconciler_reaches_for_it_stays_free(env):
+    s, admin = env.session(), env.session()
+    strand(s, "freed", fence=3)
+    s.rows("BEGIN; SELECT hapax.release('stray', 'freed', 3)")
+    r = subprocess.Popen([HAPAX, "gate", *RECONCILE, "--exec", "echo must not run"], env=dict(os.environ, HAPAX_DSN=dsn(env, "postgres")),
+                         stdout=subprocess.PIPE, text=True)
+    while admin.one("SELECT count(*) FROM pg_locks WHERE NOT granted") == "0":
+        pass
+    s.rows("COMMIT")
+    equal((r.communicate()[0], r.returncode), ("", 0))
+    equal(s.one("SELECT status FROM hapax.claim('stray', 'freed', fence => 9)"), "new")
 
 
 @test
