@@ -9,6 +9,7 @@ CLANG   := clang
 SAN     ?=
 Q       ?= @
 BUILD   ?= build$(if $(SAN),-$(SAN))
+GEN     ?= $(BUILD)/gen
 PREFIX  ?= /usr/local
 VERSION := $(shell cat VERSION)
 
@@ -34,7 +35,8 @@ src         = $(wildcard src/$(1)/*.c)
 objs        = $(patsubst src/%.c,$(BUILD)/obj/%.o,$(1))
 MAINS      := src/broker/hapaxd.c src/cli/hapax.c
 SERVER_OBJ := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal net broker,$(call src,$(r)))))
-CLI_OBJ    := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal pg cli,$(call src,$(r))))) $(BUILD)/obj/pg/gate_sql.o
+CLI_OBJ    := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal pg cli,$(call src,$(r))))) $(GEN)/gate_sql.o
+GATE_SQL   := $(sort $(wildcard sql/postgres/migrations/*.sql)) sql/postgres/hapax_gate.sql sql/postgres/uninstall.sql
 CLIENT_SRC := $(call src,client) $(call src,base)
 CLIENT_PIC := $(patsubst src/%.c,$(BUILD)/pic/%.o,$(CLIENT_SRC))
 UNIT_SRC   := $(wildcard tests/unit/*_test.c)
@@ -72,18 +74,17 @@ $(BUILD)/pic/%.o: src/%.c Makefile VERSION
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -c $< -o $@
 
 # The gate's SQL goes into the binary: `hapax gate install` needs no file beside it.
-GATE_SQL := $(sort $(wildcard sql/postgres/migrations/*.sql)) sql/postgres/hapax_gate.sql sql/postgres/uninstall.sql
-$(BUILD)/gen/gate_sql.c: tools/embed $(GATE_SQL)
+$(GEN)/gate_sql.c: tools/embed $(GATE_SQL)
 	@mkdir -p $(@D)
 	$(Q)tools/embed $(GATE_SQL) > $@
-$(BUILD)/obj/pg/gate_sql.o: $(BUILD)/gen/gate_sql.c Makefile VERSION
-	@mkdir -p $(@D)
+$(GEN)/gate_sql.o: $(GEN)/gate_sql.c Makefile VERSION
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 $(BUILD)/hapaxd: $(BUILD)/obj/broker/hapaxd.o $(SERVER_OBJ)
 	$(Q)$(CC) $(CFLAGS) $(LTO) $(LDFLAGS) $^ -o $@ -luv -lyaml -lpthread
 
-$(BUILD)/hapax: $(BUILD)/obj/cli/hapax.o $(CLI_OBJ) $(BUILD)/libhapax.a
+# The second name is for a test: another GEN and GATE_SQL make the command of a version to come.
+$(BUILD)/hapax $(GEN)/hapax: $(BUILD)/obj/cli/hapax.o $(CLI_OBJ) $(BUILD)/libhapax.a
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -lyaml -lpthread
 
 # One relocatable object with everything but hx_* made local: a program that links the archive sees no other name.

@@ -70,7 +70,7 @@ enum { LEASE_SLACK_MS = 30000 };
 static const char take_sql[] =
     "SELECT e.scope, e.key, regexp_replace(coalesce(e.owner, ''), '^reconcile/[0-9a-f]+:', ''), r.attempt, n.fence,"
     " r.status"
-    "  FROM hapax.entry e, LATERAL (SELECT least(e.fence, 9223372036854775806) + 1 AS fence) n,"
+    "  FROM hapax.entry e, LATERAL (SELECT e.fence + (e.fence < 9223372036854775807)::int AS fence) n,"
     "       LATERAL hapax.reserve(e.scope, e.key, fence => n.fence,"
     "       owner => $3 || regexp_replace(coalesce(e.owner, ''), '^reconcile/[0-9a-f]+:', ''),"
     "       lease => $4::bigint * interval '1 ms') r"

@@ -1,6 +1,5 @@
 """`hapax gate`: install, upgrade, status, uninstall and reconcile as a user runs them."""
 
-import glob
 import json
 import os
 import shutil
@@ -86,7 +85,6 @@ COMMIT;
 
 def hapax_of_the_future(home, version, last_words=""):
     """The same command with migrations up to `version`; the last of them ends with these words."""
-    build = os.path.dirname(HAPAX)
     files = sorted(os.path.join(harness.MIGRATIONS, f) for f in os.listdir(harness.MIGRATIONS) if f.endswith(".sql"))
     for n in range(int(VERSION) + 1, version + 1):
         files.append(os.path.join(home, "%04d_later.sql" % n))
@@ -97,14 +95,10 @@ def hapax_of_the_future(home, version, last_words=""):
     files.append(os.path.join(home, "hapax_gate.sql"))
     with open(files[-1], "w", encoding="utf-8") as f:
         f.write(whole)
-    source, program = os.path.join(home, "gate_sql.c"), os.path.join(home, "hapax-%d" % version)
-    with open(source, "w", encoding="utf-8") as f:
-        subprocess.run([os.path.join(harness.ROOT, "tools", "embed")] + files + [harness.UNINSTALL], stdout=f, check=True)
-    objects = [o for room in ("base", "journal", "pg", "cli") for o in glob.glob("%s/obj/%s/*.o" % (build, room)) if "gate_sql" not in o]
-    sanitize = ["-fsanitize=address,undefined"] if "address" in build else []
-    subprocess.run(["gcc", "-I" + os.path.join(harness.ROOT, "src"), source, *objects, build + "/libhapax.a", "-pthread", *sanitize,
-                    "-o", program], check=True)
-    return program
+    build, made = os.path.basename(os.path.dirname(HAPAX)), os.path.join(home, str(version))
+    subprocess.run(["make", "-s", "-C", harness.ROOT, "BUILD=" + build, "SAN=" + build.partition("-")[2], "GEN=" + made,
+                    "GATE_SQL=" + " ".join(files + [harness.UNINSTALL]), made + "/hapax"], check=True, stdout=subprocess.DEVNULL)
+    return made + "/hapax"
 
 
 @test
@@ -114,16 +108,16 @@ def hapax_gate_upgrade_runs_the_migrations_above_the_installed_version_each_whol
     gate(env, "upgraded", "install")
     s = env.session(database="upgraded")
     s.one("SELECT status FROM hapax.claim('t', 'kept')")
-    later = hapax_of_the_future(home, now + 1)
-    broken = hapax_of_the_future(home, now + 2, last_words="SELECT 1 / 0;")
+    later = hapax_of_the_future(home, now + 2, last_words="SELECT 1 / count(*) FROM pg_class WHERE relname = 'may_go_on';")
     gate(env, "upgraded", "install", program=later, code=1, says="hapax gate upgrade")
     gate(env, "upgraded", "status", program=later, code=1)
-    assert "later_%d" % (now + 1) in gate(env, "upgraded", "upgrade", "--dry-run", program=later)
+    assert "later_%d" % (now + 2) in gate(env, "upgraded", "upgrade", "--dry-run", program=later)
     for _ in range(2):
-        gate(env, "upgraded", "upgrade", program=broken, code=1, says="%04d_later.sql" % (now + 2))
+        gate(env, "upgraded", "upgrade", program=later, code=1, says="%04d_later.sql" % (now + 2))
         equal(s.one("SELECT max(version) FROM hapax.schema_version"), str(now + 1))
         equal(s.rows("SELECT attname FROM pg_attribute WHERE attname LIKE 'later%'"), [("later_%d" % (now + 1),)])
-    gate(env, "upgraded", "upgrade", program=later)
+    s.rows("CREATE TABLE may_go_on ()")
+    gate(env, "upgraded", "upgrade", program=later, says="to %d" % (now + 2))
     gate(env, "upgraded", "status", program=later)
     gate(env, "upgraded", "upgrade", code=1, says="newer hapax")
     equal(s.one("SELECT status FROM hapax.claim('t', 'kept')"), "duplicate")
@@ -190,15 +184,19 @@ def reconcile_commits_what_is_found_releases_what_is_not_and_leaves_the_rest(env
     for key in ("found", "absent", "unclear"):
         strand(s, key, fence=7)
     strand(s, "highest", fence=2**63 - 1)
+    strand(s, "no fence")
     strand(s, "other scope", scope="elsewhere")
     equal(s.one("SELECT status FROM hapax.reserve('stray', 'live')"), "new")
     command = ('test "$HAPAX_SCOPE/$HAPAX_OWNER/$HAPAX_ATTEMPT" = stray/worker-1/2 || exit 9;'
-               ' case $HAPAX_KEY in found|highest) printf "receipt 5";; absent) exit 101;; *) exit 3;; esac')
+               ' case $HAPAX_KEY in found|highest|"no fence") printf "receipt 5";; absent) exit 101;; *) exit 3;; esac')
     out = gate(env, "postgres", *RECONCILE, "--exec", command, code=1)
-    equal(sorted(out.split("\n")), ["", "stray  absent  released", "stray  found  committed", "stray  highest  committed", "stray  unclear  left (exit code 3)"])
+    equal(sorted(out.split("\n")), ["", "stray  absent  released", "stray  found  committed", "stray  highest  committed", "stray  no fence  committed",
+                                      "stray  unclear  left (exit code 3)"])
     equal(s.rows("SELECT status, convert_from(result, 'UTF8'), content_type FROM hapax.claim('stray', 'found')"),
           [("duplicate", "receipt 5", "text/plain")])
     equal(s.one("SELECT status FROM hapax.claim('stray', 'absent')"), "new")
+    equal(s.rows("SELECT key, fence FROM hapax.keys WHERE scope = 'stray' AND key IN ('unclear', 'highest', 'no fence') ORDER BY key"),
+          [("highest", str(2**63 - 1)), ("no fence", None), ("unclear", "8")])
     equal(s.one("SELECT status FROM hapax.reserve('stray', 'live')"), "in_flight")
     equal(s.one("SELECT state FROM hapax.keys WHERE scope = 'elsewhere'"), "in_flight")
     # What was left is found again, with the name of its first owner and one attempt more; the zombie is fenced off.
