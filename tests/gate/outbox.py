@@ -28,17 +28,20 @@ class Outbox:
     """A database with an outbox, a queue, and relays between them."""
 
     def __init__(self, env, name, init=True):
-        self.env, self.name = env, name
-        self.home = tempfile.mkdtemp(prefix="hapax-outbox-")
-        self.broker = b.Broker(os.path.join(self.home, "data")).start()
+        self.env, self.name, self.init, self.relays = env, name, init, []
         self.dsn = "host=%s user=postgres dbname=%s" % (env.server.home, name)
-        self.relays = []
-        fresh_database(env, name)
-        if init:
-            self.hapax("relay", "init")
-        self.db = env.session(database=name)
 
     def __enter__(self):
+        fresh_database(self.env, self.name)
+        self.db = self.env.session(database=self.name)
+        self.home = tempfile.mkdtemp(prefix="hapax-outbox-")
+        self.broker = b.Broker(os.path.join(self.home, "data")).start()
+        try:
+            if self.init:
+                self.hapax("relay", "init")
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
