@@ -37,8 +37,12 @@ MAINS      := src/broker/hapaxd.c src/cli/hapax.c
 SERVER_OBJ := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal net broker,$(call src,$(r)))))
 CLI_OBJ    := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal pg cli,$(call src,$(r))))) $(GEN)/gate_sql.o
 GATE_SQL   := $(sort $(wildcard sql/postgres/migrations/*.sql)) sql/postgres/hapax_gate.sql sql/postgres/uninstall.sql
-CLIENT_SRC := $(call src,client) $(call src,base)
-CLIENT_PIC := $(patsubst src/%.c,$(BUILD)/pic/%.o,$(CLIENT_SRC))
+pics        = $(patsubst src/%.c,$(BUILD)/pic/%.o,$(1))
+DRIVERS    := src/client/gate_pq.c src/client/gate_sqlite.c
+CLIENT_PIC := $(call pics,$(filter-out $(DRIVERS),$(call src,client)) $(call src,base))
+GATE_PIC   := $(call pics,src/client/error.c src/client/memory.c $(call src,base))
+GATE_LIBS  := $(BUILD)/libhapax_pq.a $(BUILD)/libhapax_sqlite.a
+PQ_FLAGS   := $(shell pkg-config --cflags libpq 2>/dev/null || echo -I/usr/include/postgresql)
 UNIT_SRC   := $(wildcard tests/unit/*_test.c)
 UNIT_BIN   := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
 TOOL_SRC   := $(wildcard tests/tools/*.c)
@@ -48,7 +52,7 @@ TOOL_BIN   := $(patsubst tests/tools/%.c,$(BUILD)/tests/%,$(TOOL_SRC))
 .SECONDARY:
 .PHONY: all deps run test bench sim crash fuzz mutants lint install clean help test-tools sanitized
 
-all: $(BUILD)/hapaxd $(BUILD)/hapax $(BUILD)/libhapax.a $(BUILD)/libhapax.so
+all: $(BUILD)/hapaxd $(BUILD)/hapax $(foreach lib,hapax hapax_pq hapax_sqlite,$(BUILD)/lib$(lib).a $(BUILD)/lib$(lib).so)
 
 help:
 	@echo "make            build hapaxd, hapax, libhapax.a, libhapax.so into build/"
@@ -88,14 +92,29 @@ $(BUILD)/hapax $(GEN)/hapax: $(BUILD)/obj/cli/hapax.o $(CLI_OBJ) $(BUILD)/libhap
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -lyaml -lpthread
 
 # One relocatable object with everything but hx_* made local: a program that links the archive sees no other name.
-$(BUILD)/libhapax.a: $(CLIENT_PIC)
-	$(Q)ld -r $^ -o $(BUILD)/libhapax.o
-	$(Q)objcopy --localize-hidden $(BUILD)/libhapax.o
-	$(Q)rm -f $@ && ar rcs $@ $(BUILD)/libhapax.o
+define archive
+$(Q)ld -r $^ -o $(@:.a=.o)
+$(Q)objcopy --localize-hidden $(@:.a=.o)
+$(Q)rm -f $@ && ar rcs $@ $(@:.a=.o)
+endef
+define shared
+$(Q)$(CC) $(OPT) -shared -Wl,-soname,$(@F).0 -Wl,-z,relro,-z,now $^ -o $@ $(1)
+$(Q)ln -sf $(@F) $@.0
+endef
 
+$(BUILD)/libhapax.a: $(CLIENT_PIC)
+	$(archive)
 $(BUILD)/libhapax.so: $(CLIENT_PIC)
-	$(Q)$(CC) $(OPT) -shared -Wl,-soname,libhapax.so.0 -Wl,-z,relro,-z,now $^ -o $@ -lpthread
-	$(Q)ln -sf libhapax.so $(BUILD)/libhapax.so.0
+	$(call shared,-lpthread)
+
+# The gate's drivers, a library each: nobody links a database he does not use.
+$(BUILD)/pic/client/gate_pq.o: CPPFLAGS += $(PQ_FLAGS)
+$(GATE_LIBS): $(BUILD)/libhapax_%.a: $(BUILD)/pic/client/gate_%.o $(GATE_PIC)
+	$(archive)
+$(BUILD)/libhapax_pq.so: $(BUILD)/pic/client/gate_pq.o $(GATE_PIC)
+	$(call shared,-lpq)
+$(BUILD)/libhapax_sqlite.so: $(BUILD)/pic/client/gate_sqlite.o $(GATE_PIC)
+	$(call shared,-lsqlite3)
 
 # ---- running
 
@@ -107,13 +126,16 @@ run:
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/hapax $(DESTDIR)$(PREFIX)/share/man/man1
 	install $(BUILD)/hapaxd $(BUILD)/hapax $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 $(BUILD)/libhapax.a $(DESTDIR)$(PREFIX)/lib/
-	install $(BUILD)/libhapax.so $(DESTDIR)$(PREFIX)/lib/libhapax.so.$(VERSION)
-	ln -sf libhapax.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libhapax.so.0
-	ln -sf libhapax.so.0 $(DESTDIR)$(PREFIX)/lib/libhapax.so
+	for lib in libhapax libhapax_pq libhapax_sqlite; do \
+		install -m 644 $(BUILD)/$$lib.a $(DESTDIR)$(PREFIX)/lib/ && \
+		install $(BUILD)/$$lib.so $(DESTDIR)$(PREFIX)/lib/$$lib.so.$(VERSION) && \
+		ln -sf $$lib.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$$lib.so.0 && \
+		ln -sf $$lib.so.0 $(DESTDIR)$(PREFIX)/lib/$$lib.so || exit 1; done
 	install -m 644 include/hapax/*.h $(DESTDIR)$(PREFIX)/include/hapax/
 	install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/hapax.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/hapax.pc
+	for pc in hapax hapax-pq hapax-sqlite; do \
+		sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/$$pc.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/$$pc.pc; done
+	install -d $(DESTDIR)$(PREFIX)/share/hapax/sql && cp -R sql/. $(DESTDIR)$(PREFIX)/share/hapax/sql/
 
 # ---- testing
 
@@ -123,12 +145,18 @@ $(BUILD)/librooms.a: $(SERVER_OBJ)
 
 $(BUILD)/tests/%_test: tests/unit/%_test.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(BUILD)/libhapax.a $(BUILD)/librooms.a -lcmocka -luv -lyaml -lpthread
+	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -lcmocka -luv -lyaml -lpthread
 
 # Programs the tests drive: load generators, checkers, fault injectors.
 $(BUILD)/tests/%: tests/tools/%.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(BUILD)/libhapax.a $(BUILD)/librooms.a -luv -lyaml -lpthread -lm
+	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -luv -lyaml -lpthread -lm
+
+# Those that bring their databases along.
+GATE_TESTS := $(patsubst %,$(BUILD)/tests/%,gate_test gate_consumer gate_interleavings gate_bench)
+$(GATE_TESTS): DRIVER_LIBS = $(GATE_LIBS) -lpq -lsqlite3
+$(GATE_TESTS): CPPFLAGS += $(PQ_FLAGS)
+$(GATE_TESTS): $(GATE_LIBS)
 
 SIM_OBJ := $(patsubst tests/sim/%.c,$(BUILD)/obj/sim/%.o,$(wildcard tests/sim/*.c))
 $(BUILD)/obj/sim/%.o: tests/sim/%.c Makefile

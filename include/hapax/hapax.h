@@ -360,7 +360,7 @@ typedef struct hx_consumer hx_consumer;
 typedef struct hx_consume_options {
     const char *queue;     /* required */
     hx_handler_fn handler; /* required */
-    void *ctx;             /* for all four functions */
+    void *ctx;             /* for all of the functions */
     hx_lease_lost_fn on_lease_lost;
     hx_trouble_fn on_trouble;
     hx_settled_fn on_settled;
@@ -371,6 +371,7 @@ typedef struct hx_consume_options {
     int64_t messages_max; /* stop after handling this many; 0: no limit */
     int64_t idle_ms;      /* stop when nothing came for this long; 0: never; < 0: as soon as a poll comes back empty */
     const char *consumer; /* a name for the inspector */
+    const struct hx_consume_gate *gate; /* hapax/gate.h: the handler runs behind a gate. NULL: none */
 } hx_consume_options;
 
 /* Starts the threads: one polls, one renews leases at a third of their length, `workers` run the handler. Messages are

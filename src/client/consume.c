@@ -15,7 +15,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "client/client_priv.h"
+#include "client/gate_priv.h"
 
 enum { RESERVED_MAX = 1000, BACKOFF_MS = 100, BACKOFF_MS_MAX = 5000, EMPTY_PAUSE_MS = 50 };
 
@@ -48,7 +48,8 @@ typedef struct hx_message_private job;
 struct hx_consumer {
     hx_client *client;
     hx_consume_options options;
-    char *queue_name, *consumer_name;
+    hx_consume_gate gate; /* options.gate, if it is set, points here */
+    char *queue_name, *consumer_name, *gate_scope;
     int stop_fd;          /* readable once a stop was asked for: ends the long poll */
     pthread_mutex_t lock; /* everything below */
     pthread_cond_t work, room, renew, stopped;
@@ -62,7 +63,11 @@ struct hx_consumer {
     hx_consumer_stats stats;
     pthread_t poller, renewer;
     int threads_started; /* poller, renewer, workers, in this order */
-    pthread_t workers[];
+    struct worker {
+        hx_consumer *consumer;
+        int number;
+        pthread_t thread;
+    } workers[];
 };
 
 /* ---- the life of a message */
@@ -366,13 +371,22 @@ static bool start(hx_consumer *c, job *j) {
     return false;
 }
 
-static void work(hx_consumer *c, job *j) {
+/* The handler, behind the gate if there is one. */
+static hx_verdict handle(hx_consumer *c, job *j, int worker) {
+    if (!c->options.gate) return c->options.handler(c->options.ctx, j->message);
+    hx_error err = {0};
+    hx_verdict verdict = gate_handle(&c->options, worker, j->message, &err);
+    if (err.status != HX_OK) trouble(c, j->message, &err);
+    return verdict;
+}
+
+static void work(hx_consumer *c, job *j, int worker) {
     if (!start(c, j)) return;
     pthread_mutex_lock(&c->lock);
     c->stats.started++;
     j->begun = true;
     pthread_mutex_unlock(&c->lock);
-    hx_verdict verdict = c->options.handler(c->options.ctx, j->message);
+    hx_verdict verdict = handle(c, j, worker);
     if (verdict == HX_GIVE_BACK_AND_STOP) hx_consumer_stop(c);
     settle(c, j, verdict);
     pthread_mutex_lock(&c->lock);
@@ -381,14 +395,15 @@ static void work(hx_consumer *c, job *j) {
 }
 
 static void *worker_run(void *arg) {
-    hx_consumer *c = arg;
+    const struct worker *w = arg;
+    hx_consumer *c = w->consumer;
     pthread_mutex_lock(&c->lock);
     for (;;) {
         while (!c->queue && !c->stop && !c->polling_done) pthread_cond_wait(&c->work, &c->lock);
         if (c->stop || !c->queue) break;
         job *j = queue_pop(c);
         pthread_mutex_unlock(&c->lock);
-        work(c, j);
+        work(c, j, w->number);
         pthread_mutex_lock(&c->lock);
         job_remove(c, j);
     }
@@ -427,10 +442,19 @@ static bool start_threads(hx_consumer *c) {
         pthread_mutex_lock(&c->lock);
         c->workers_running++;
         pthread_mutex_unlock(&c->lock);
-        if (pthread_create(&c->workers[i], NULL, worker_run, c) != 0) return false;
+        c->workers[i] = (struct worker){.consumer = c, .number = i};
+        if (pthread_create(&c->workers[i].thread, NULL, worker_run, &c->workers[i]) != 0) return false;
         c->threads_started++;
     }
     return true;
+}
+
+static void copy_gate(hx_consumer *c) {
+    if (!c->options.gate) return;
+    c->gate = *c->options.gate;
+    c->gate_scope = copy(c->gate.scope ? c->gate.scope : c->options.queue);
+    c->gate.scope = c->gate_scope;
+    c->options.gate = &c->gate;
 }
 
 hx_status hx_consume(hx_client *client, const hx_consume_options *options, hx_consumer **out, hx_error *err) {
@@ -440,17 +464,21 @@ hx_status hx_consume(hx_client *client, const hx_consume_options *options, hx_co
     if (!queue_ok(options->queue, err)) return HX_INVALID;
     if (!options->handler || !text_ok(options->consumer))
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "options_invalid", "no handler, or a name that is not UTF-8");
+    if (options->gate && !options->gate->gate)
+        return error_set(err, HX_INVALID, HX_APPLIED_NO, "options_invalid", "a gate without its function");
     if (options->lease_ms != 0 && options->lease_ms < 1000)
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "lease_invalid", "a lease is at least one second");
     hx_consume_options o = *options;
     set_defaults(&o);
     int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (stop_fd < 0) return error_set(err, HX_BUSY, HX_APPLIED_NO, "no_descriptor", "no file descriptor left");
-    hx_consumer *c = mem_zalloc(sizeof(*c) + (size_t)o.workers * sizeof(pthread_t));
+    hx_consumer *c = mem_zalloc(sizeof(*c) + (size_t)o.workers * sizeof(c->workers[0]));
     c->client = client;
     c->options = o;
     c->queue_name = copy(o.queue);
     c->consumer_name = copy(o.consumer);
+    c->options.consumer = c->consumer_name;
+    copy_gate(c);
     c->stop_fd = stop_fd;
     c->queue_tail = &c->queue;
     pthread_mutex_init(&c->lock, NULL);
@@ -516,7 +544,7 @@ void hx_consumer_close(hx_consumer *c) {
     if (!c) return;
     hx_consumer_stop(c);
     if (c->threads_started > 0) pthread_join(c->poller, NULL);
-    for (int i = 0; i < c->threads_started - 2; i++) pthread_join(c->workers[i], NULL);
+    for (int i = 0; i < c->threads_started - 2; i++) pthread_join(c->workers[i].thread, NULL);
     if (c->threads_started > 1) renewer_end(c);
     give_back(c);
     pthread_cond_destroy(&c->work);
@@ -527,6 +555,7 @@ void hx_consumer_close(hx_consumer *c) {
     close(c->stop_fd);
     mem_free(c->queue_name);
     mem_free(c->consumer_name);
+    mem_free(c->gate_scope);
     mem_free(c);
 }
 
@@ -565,6 +594,11 @@ void hx_message_set_delay(hx_message *m, i64 delay_ms) {
 
 void hx_message_set_effect_id(hx_message *m, const char *effect_id) {
     m->priv->effect_id = effect_id ? arena_string(said(m), slice_str(effect_id)) : NULL;
+}
+
+void message_outcome(const hx_message *m, hx_gate_outcome *out) {
+    const job *j = m->priv;
+    *out = (hx_gate_outcome){.result = j->result, .content_type = j->content_type, .effect_id = j->effect_id};
 }
 
 struct hx_value {

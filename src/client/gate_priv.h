@@ -1,0 +1,45 @@
+/* What a database must do to carry a gate. gate.c has checked the arguments, the transaction and the schema's version
+ * before it calls; a driver has libhapax_<name> to itself and shares only this header and what hides in every library. */
+#ifndef HAPAX_CLIENT_GATE_PRIV_H
+#define HAPAX_CLIENT_GATE_PRIV_H
+
+#include "client/client_priv.h"
+#include "hapax/gate.h"
+
+enum { GATE_SCHEMA_VERSION = 1 };
+
+enum gate_state { GATE_IDLE, GATE_OPEN, GATE_ABORTED, GATE_IN_USE, GATE_LOST };
+
+struct gate_driver {
+    enum gate_state (*state)(hx_gate *gate); /* of the connection; asks nobody */
+    hx_status (*check_version)(hx_gate *gate, hx_error *err);
+    hx_status (*begin)(hx_gate *gate, hx_error *err);
+    hx_status (*commit)(hx_gate *gate, hx_error *err);
+    void (*rollback)(hx_gate *gate);
+    /* lease_ms 0: claim. The reply is zeroed but for its memory, an arena. */
+    hx_status (*admit)(hx_gate *gate, const hx_gate_key *key, i64 lease_ms, hx_gate_reply *out, hx_error *err);
+    hx_status (*settle)(hx_gate *gate, const hx_gate_key *key, const hx_gate_outcome *outcome, hx_gate_answer *out,
+                        hx_error *err);
+    hx_status (*release)(hx_gate *gate, const hx_gate_key *key, hx_gate_answer *out, hx_error *err);
+    hx_status (*step)(hx_gate *gate, const hx_gate_key *key, const char *name, hx_bytes result, hx_gate_reply *out,
+                      hx_error *err);
+    /* Appends hx_gate_orphan to `list`; their strings go to the arena. */
+    hx_status (*stranded)(hx_gate *gate, i64 older_than_ms, struct arena *a, struct buf *list, hx_error *err);
+    hx_status (*sweep)(hx_gate *gate, int batch, i64 *dropped, hx_error *err);
+    void (*free)(hx_gate *gate);
+};
+
+/* A driver's gate begins with this. */
+struct hx_gate {
+    const struct gate_driver *driver;
+    bool version_checked;
+};
+
+/* ---- gate_consume.c, for the consumer */
+
+/* The message's work behind options->gate, and what to tell the broker. *err is set if something went wrong. */
+hx_verdict gate_handle(const hx_consume_options *options, int worker, hx_message *m, hx_error *err);
+/* What a handler has said so far; lives as long as the message. In consume.c. */
+void message_outcome(const hx_message *m, hx_gate_outcome *out);
+
+#endif
