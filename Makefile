@@ -153,7 +153,7 @@ $(BUILD)/tests/%: tests/tools/%.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefi
 	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -luv -lyaml -lpthread -lm
 
 # Those that bring their databases along.
-GATE_TESTS := $(patsubst %,$(BUILD)/tests/%,gate_test gate_consumer gate_interleavings gate_bench)
+GATE_TESTS := $(patsubst %,$(BUILD)/tests/%,gate_test gate_races_test gate_consumer gate_bench)
 $(GATE_TESTS): DRIVER_LIBS = $(GATE_LIBS) -lpq -lsqlite3
 $(GATE_TESTS): CPPFLAGS += $(PQ_FLAGS)
 $(GATE_TESTS): $(GATE_LIBS)
