@@ -153,10 +153,12 @@ $(BUILD)/tests/%: tests/tools/%.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefi
 	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -luv -lyaml -lpthread -lm
 
 # Those that bring their databases along.
+comma      := ,
 GATE_TESTS := $(patsubst %,$(BUILD)/tests/%,gate_test gate_races_test gate_consumer gate_bench)
 $(GATE_TESTS): DRIVER_LIBS = $(GATE_LIBS) -lpq -lsqlite3
 $(GATE_TESTS): CPPFLAGS += $(PQ_FLAGS)
 $(GATE_TESTS): $(GATE_LIBS)
+$(BUILD)/tests/gate_consumer: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,PQexec PQexecParams sqlite3_step sendmsg recv)
 
 SIM_OBJ := $(patsubst tests/sim/%.c,$(BUILD)/obj/sim/%.o,$(wildcard tests/sim/*.c))
 $(BUILD)/obj/sim/%.o: tests/sim/%.c Makefile
@@ -175,7 +177,7 @@ test:
 sim: ; @tests/sim/run $(or $(SEEDS),1-10000)
 crash:
 	@tests/crash/run $(or $(KILLS),1000)
-	@CRASHES=$(or $(CRASHES),2000) tests/gate/run crash failover dies die_under
+	@CRASHES=$(or $(CRASHES),2000) tests/gate/run crash killed failover dies die_under
 fuzz: ; @tests/fuzz/run $(or $(SECONDS),600)
 mutants: ; @tests/mutants/run
 bench: ; @tools/deps --bench && tests/bench/run
