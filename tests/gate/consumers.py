@@ -199,6 +199,19 @@ def the_handlers_verdict_decides_what_is_committed_and_what_the_broker_is_told(e
 
 
 @test
+def a_connection_lost_in_the_transaction_is_asked_again_or_looked_up(env):
+    with Bench(env) as bench:
+        for sink in (Sink(bench, "pg", False), Sink(bench, "pg", True)):
+            key, told = after(sink, "lost")
+            if sink.two_phase:  # not again by this delivery: its reservation would take it for itself, before its call
+                equal((told["state"], sink.count("calls", key), sink.count("effects", key)), ("pending", 1, 0))
+            sink.keys = [key]
+            survive([sink])
+            sink.check()
+            equal(len(bench.broker.key(sink.queue, key)["attempts"]), 2 if sink.two_phase else 1)
+
+
+@test
 def a_message_delivered_after_its_commit_is_acked_with_the_stored_result(env):
     with Bench(env) as bench:
         for sink in bench.sinks():

@@ -4,7 +4,8 @@
  *
  * The business write is a row of `effects` in the gate's database. With --two-phase there is a call to the outside
  * first: a row of `calls`, on a connection of its own (FILE-world for SQLite); nothing there is unique, so doubled
- * effects show. The message's payload says what the handler returns: done, reject, fail, poison, unknown.
+ * effects show. The message's payload says what the handler returns: done, reject, fail, poison, unknown; or that the
+ * connection to PostgreSQL is lost while it runs, the first time: lost.
  *
  * Steps are requests to the database and bytes to and from the broker, counted on the worker's thread from the moment
  * it asks for its gate. --die N kills this process (SIGKILL) before the Nth; with --while, after the request has left
@@ -162,6 +163,10 @@ static void set_result(hx_message *m) {
     hx_message_set_result(m, hx_bytes_of(text, (size_t)n), "text/plain");
 }
 
+static bool payload_is(const hx_message *m, const char *text) {
+    return m->payload.size == strlen(text) && memcmp(m->payload.data, text, m->payload.size) == 0;
+}
+
 static hx_verdict wanted(const hx_message *m) {
     static const struct {
         const char *text;
@@ -171,8 +176,7 @@ static hx_verdict wanted(const hx_message *m) {
                  {"poison", HX_FAIL_POISON},
                  {"unknown", HX_FAIL_UNKNOWN}};
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        if (m->payload.size == strlen(words[i].text) && memcmp(m->payload.data, words[i].text, m->payload.size) == 0)
-            return words[i].verdict;
+        if (payload_is(m, words[i].text)) return words[i].verdict;
     return HX_DONE;
 }
 
@@ -180,6 +184,11 @@ static hx_verdict record(void *ctx, hx_message *m) {
     (void)ctx;
     if (ask(false, pg ? "INSERT INTO effects VALUES ($1)" : "INSERT INTO effects VALUES (?1)", m->effect_key) < 0)
         return HX_FAIL_TRANSIENT;
+    static bool lost;
+    if (pg && !lost && payload_is(m, "lost")) {
+        lost = true;
+        PQclear(PQexec(pg, "SELECT pg_terminate_backend(pg_backend_pid())"));
+    }
     set_result(m);
     return two_phase ? HX_DONE : wanted(m);
 }

@@ -1,5 +1,5 @@
-/* The gate's promises, each kept by every database: SQLite with a rollback journal and with WAL always, PostgreSQL when
- * HAPAX_TEST_PG is set and libpq's environment names a server with the gate installed (tests/gate/run does that).
+/* The gate's promises, each kept by every database: SQLite with a rollback journal and with WAL; PostgreSQL instead when
+ * libpq's environment names a server with the gate installed and HAPAX_TEST_PG says to use it (tests/gate/run does so).
  *
  * A test gets a struct db: two connections with a gate each, and a table `effects` that counts business writes. */
 #include <libpq-fe.h>
@@ -773,7 +773,13 @@ static hx_gate_verdict job_record(void *ctx, hx_gate_turn *turn) {
 
 static hx_gate_verdict job_effect(void *ctx, hx_gate_turn *turn) {
     struct job *j = ctx;
+    hx_gate_key other = key_of(j->d, j->key);
+    hx_gate_reply r;
     j->acted++;
+    /* Others can see that it has begun: the reservation is committed. */
+    assert_ok(j->d, hx_gate_reserve(j->d->b.gate, &other, &r, &j->d->err));
+    assert_int_equal(r.answer, HX_GATE_IN_FLIGHT);
+    hx_gate_reply_free(&r);
     hx_gate_set_result(turn, hx_str("ch_1"), NULL);
     hx_gate_set_effect_id(turn, "ch_1");
     return j->effect;
