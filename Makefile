@@ -160,6 +160,12 @@ $(GATE_TESTS): CPPFLAGS += $(PQ_FLAGS)
 $(GATE_TESTS): $(GATE_LIBS)
 $(BUILD)/tests/gate_consumer: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,PQexec PQexecParams sqlite3_step sendmsg recv)
 
+# Every example compiles and is run by a test.
+EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
+$(BUILD)/examples/%: examples/%.c $(BUILD)/libhapax.a $(GATE_LIBS) Makefile
+	@mkdir -p $(@D)
+	$(Q)$(CC) -Iinclude -D_GNU_SOURCE $(PQ_FLAGS) $(CFLAGS) $(LDFLAGS) $< -o $@ $(GATE_LIBS) $(BUILD)/libhapax.a -lpq -lsqlite3 -lpthread
+
 SIM_OBJ := $(patsubst tests/sim/%.c,$(BUILD)/obj/sim/%.o,$(wildcard tests/sim/*.c))
 $(BUILD)/obj/sim/%.o: tests/sim/%.c Makefile
 	@mkdir -p $(@D)
@@ -168,7 +174,7 @@ $(BUILD)/tests/sim: $(SIM_OBJ) $(BUILD)/librooms.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -luv -lyaml -lpthread -lm
 
-test-tools: all $(UNIT_BIN) $(TOOL_BIN) $(if $(SIM_OBJ),$(BUILD)/tests/sim)
+test-tools: all $(UNIT_BIN) $(TOOL_BIN) $(EXAMPLES) $(if $(SIM_OBJ),$(BUILD)/tests/sim)
 
 test:
 	@tools/deps --test
