@@ -2,7 +2,10 @@
  *
  * From the outside in: send.c, sender.c, receive.c, settle.c, wait.c and consume.c are the public calls; each renders a
  * request and reads the reply's JSON. call.c carries one request to an answer: pool, repeats, deadline, problem
- * documents. conn.c moves the bytes of one try; reply.c reads HTTP. Nothing here knows of the broker's insides. */
+ * documents. conn.c moves the bytes of one try; reply.c reads HTTP. Nothing here knows of the broker's insides.
+ *
+ * Beside them the gate, which knows no broker: gate.c has its calls, gate_run.c their order, gate_pq.c and gate_sqlite.c
+ * one database each, in libraries of their own. gate_consume.c is where the two meet. */
 #ifndef HAPAX_CLIENT_PRIV_H
 #define HAPAX_CLIENT_PRIV_H
 

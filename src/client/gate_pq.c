@@ -1,6 +1,5 @@
 /* The gate on PostgreSQL: each call is one of the SQL functions of sql/postgres/hapax_gate.sql. No named statements, no
  * session state: works behind a pooler in transaction mode. Results come in binary form. */
-#include <endian.h>
 #include <libpq-fe.h>
 #include <stdio.h>
 
@@ -69,12 +68,13 @@ static hx_bytes value_bytes(const PGresult *r, int row, int column, struct arena
     return PQgetisnull(r, row, column) ? (hx_bytes){0} : arena_bytes(a, value(r, row, column));
 }
 
+/* Numbers travel big-endian. */
 static i64 value_i64(const PGresult *r, int row, int column) {
-    return (i64)be64toh(get_u64(PQgetvalue(r, row, column)));
+    return (i64)__builtin_bswap64(get_u64(PQgetvalue(r, row, column)));
 }
 
 static int value_int(const PGresult *r, int row, int column) {
-    return (int)be32toh(get_u32(PQgetvalue(r, row, column)));
+    return (int)__builtin_bswap32(get_u32(PQgetvalue(r, row, column)));
 }
 
 static bool value_is(const PGresult *r, const char *text) {

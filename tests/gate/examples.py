@@ -1,6 +1,7 @@
 """Every program of examples/ that has to do with the gate is run, twice where it keeps anything, and its result checked."""
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -84,3 +85,14 @@ def the_capture_example_in_c_charges_once_though_its_consumer_is_killed_after_th
             equal(result.body.decode(), charge)
     equal(env.monitor.rows("SELECT key, cents FROM gateway ORDER BY id"), [("pi_1", "700"), ("pi_2", "300")])
     equal(env.monitor.rows("SELECT payment, cents FROM ledger ORDER BY payment"), [("pi_1", "700"), ("pi_2", "300")])
+
+
+@test
+def the_c_in_the_guide_compiles(env):
+    with open(os.path.join(ROOT, "docs", "GATE.md")) as f:
+        blocks = re.findall(r"<!-- compiles -->\n```c\n(.*?)```", f.read(), re.S)
+    equal(len(blocks), 2)
+    for block in blocks:
+        done = subprocess.run(["gcc", "-std=c17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I", os.path.join(ROOT, "include"),
+                               "-I/usr/include/postgresql", "-x", "c", "-"], input=block, text=True, capture_output=True)
+        equal((done.returncode, done.stderr), (0, ""), block)
