@@ -22,7 +22,7 @@ static sqlite3 *lite;
 static hx_gate *gate;
 static struct rng rng;
 
-static void fatal(const char *what) {
+_Noreturn static void fatal(const char *what) {
     fprintf(stderr, "gate_bench: %s: %s\n", what, pg ? PQerrorMessage(pg) : sqlite3_errmsg(lite));
     exit(1);
 }

@@ -95,7 +95,7 @@ static sqlite3 *lite, *lite_world;
 static hx_gate *gate;
 static bool two_phase;
 
-static void fatal(const char *what, const char *why) {
+_Noreturn static void fatal(const char *what, const char *why) {
     fprintf(stderr, "gate_consumer: %s: %s\n", what, why);
     exit(1);
 }
