@@ -19,7 +19,7 @@
  * libraries of their own, so that nobody links a database he does not use:
  *
  *     libhapax_pq      hx_gate_pq, on libpq; needs sql/postgres/hapax_gate.sql in the database      pkg-config hapax-pq
- *     libhapax_sqlite  hx_gate_sqlite, on SQLite 3.37 or later; hx_gate_sqlite_install              pkg-config hapax-sqlite
+ *     libhapax_sqlite  hx_gate_sqlite, on SQLite 3.35 or later; hx_gate_sqlite_install              pkg-config hapax-sqlite
  *
  * Both answer alike: one suite of tests runs on both. They differ where the databases do:
  *
@@ -73,7 +73,7 @@ struct pg_conn; /* libpq's PGconn */
 struct sqlite3;
 
 /* A gate over the caller's connection, which must outlive it. Nothing is sent; the first call asks for the schema's
- * version. Never NULL. hx_gate_free it before the connection is closed. */
+ * version. Never NULL. hx_gate_free it before the connection is closed. PostgreSQL: client_encoding must be UTF8. */
 HX_API hx_gate *hx_gate_pq(struct pg_conn *conn);
 HX_API hx_gate *hx_gate_sqlite(struct sqlite3 *db);
 HX_API void hx_gate_free(hx_gate *gate); /* leaves connection and transaction alone. NULL is fine */

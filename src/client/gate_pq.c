@@ -109,12 +109,18 @@ static hx_status status_of_state(const char *state) {
     return HX_REFUSED;
 }
 
+/* The server is going away, or somebody between us and it says that the answer is not to be had. */
+static bool answer_lost(PGconn *conn, const char *state) {
+    if (PQstatus(conn) == CONNECTION_BAD) return true;
+    return state && (strncmp(state, "57P0", 4) == 0 || strncmp(state, "08", 2) == 0 || strcmp(state, "40003") == 0);
+}
+
 /* `alone`: the request was a transaction of its own, or the end of one. If its answer is lost, nobody can say. */
 static hx_status failure(PGconn *conn, const PGresult *r, bool alone, hx_error *err) {
     const char *state = r ? PQresultErrorField(r, PG_DIAG_SQLSTATE) : NULL;
     const char *text = r ? PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY) : NULL;
     if (!text) text = PQerrorMessage(conn);
-    if (PQstatus(conn) == CONNECTION_BAD || (state && strncmp(state, "57P0", 4) == 0))
+    if (answer_lost(conn, state))
         return error_set(err, alone ? HX_UNKNOWN : HX_UNREACHABLE, alone ? HX_APPLIED_UNKNOWN : HX_APPLIED_NO,
                          "connection_lost", "%s: %s",
                          alone ? "the answer was lost: not known whether applied" : "nothing was applied", text);

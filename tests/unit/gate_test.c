@@ -5,6 +5,7 @@
 #include <libpq-fe.h>
 #include <poll.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <sqlite3.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -684,6 +686,32 @@ static void a_connection_lost_at_any_call_says_what_is_in_doubt(struct db *d) {
     assert_string_equal(query_gate(d, "SELECT count(*) FROM %skeys WHERE scope = '%s'"), "1");
 }
 
+/* The limit on file sizes stands for a disk that fails. Nobody can say; asking again tells. */
+static void a_commit_that_fails_on_the_disk_is_in_doubt(struct db *d) {
+    if (d->kind == POSTGRES) return;
+    begin(d, &d->a);
+    expect_answer(d, &d->a, hx_gate_claim, key_of(d, "k"), HX_GATE_NEW);
+    write_effect(d, "k");
+    struct rlimit before, none;
+    getrlimit(RLIMIT_FSIZE, &before);
+    none = before;
+    none.rlim_cur = 0;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &none);
+    hx_status st = hx_gate_commit(d->a.gate, &d->err);
+    setrlimit(RLIMIT_FSIZE, &before);
+    assert_status(d, st, HX_UNKNOWN);
+    assert_int_equal(d->err.applied, HX_APPLIED_UNKNOWN);
+    hx_gate_rollback(d->a.gate);
+    hx_gate_key key = key_of(d, "k");
+    hx_gate_reply r;
+    begin(d, &d->a);
+    assert_ok(d, hx_gate_claim(d->a.gate, &key, &r, &d->err));
+    hx_gate_rollback(d->a.gate);
+    assert_int_equal(r.answer == HX_GATE_DUPLICATE, effects(d, "k"));
+    hx_gate_reply_free(&r);
+}
+
 static void another_schema_version_is_refused(struct db *d) {
     const char *table = d->kind == POSTGRES ? "hapax.schema_version" : "hapax_schema";
     char sql[128];
@@ -1064,6 +1092,7 @@ static void the_reconcile_loop_runs_until_it_is_told_to_stop(struct db *d) {
     X(a_caller_outside_a_transaction_is_told_so)                                                                       \
     X(an_aborted_transaction_is_told_so)                                                                               \
     X(a_connection_lost_at_any_call_says_what_is_in_doubt)                                                             \
+    X(a_commit_that_fails_on_the_disk_is_in_doubt)                                                                     \
     X(another_schema_version_is_refused)                                                                               \
     X(a_database_without_the_gate_or_without_rights_is_unavailable)                                                    \
     X(installing_touches_nothing_of_the_users)                                                                         \
