@@ -75,6 +75,9 @@ struct sqlite3;
 /* A gate over the caller's connection, which must outlive it. Nothing is sent; the first call asks for the schema's
  * version. Never NULL. hx_gate_free it before the connection is closed. PostgreSQL: client_encoding must be UTF8. */
 HX_API hx_gate *hx_gate_pq(struct pg_conn *conn);
+/* The same with named prepared statements, which spares the server parsing and planning at each call. Not behind a pooler
+ * in transaction mode, unless it carries prepared statements along. They live until the connection ends. */
+HX_API hx_gate *hx_gate_pq_named(struct pg_conn *conn);
 HX_API hx_gate *hx_gate_sqlite(struct sqlite3 *db);
 HX_API void hx_gate_free(hx_gate *gate); /* leaves connection and transaction alone. NULL is fine */
 

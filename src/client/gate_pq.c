@@ -1,17 +1,46 @@
-/* The gate on PostgreSQL: each call is one of the SQL functions of sql/postgres/hapax_gate.sql. No named statements, no
- * session state: works behind a pooler in transaction mode. Results come in binary form. */
+/* The gate on PostgreSQL: each call is one of the SQL functions of sql/postgres/hapax_gate.sql. Results come in binary
+ * form. Statements are named only if the caller asked for it: without names there is no session state, and any pooler in
+ * transaction mode will do. */
 #include <libpq-fe.h>
 #include <stdio.h>
 
 #include "client/gate_priv.h"
 
+#define REPLY_COLUMNS "status, result, content_type, first_seen, attempt"
+
+#define STATEMENTS(X)                                                                                                  \
+    X(VERSION, "SELECT hapax.require_version($1::int)")                                                                \
+    X(CLAIM, "SELECT " REPLY_COLUMNS " FROM hapax.claim($1, $2, $3, $4, $5)")                                          \
+    X(RESERVE, "SELECT " REPLY_COLUMNS " FROM hapax.reserve($1, $2, $3, $4, $5, $6::bigint * interval '1 ms')")        \
+    X(STATE, "SELECT state::text FROM hapax.entry WHERE scope = $1 AND key = $2")                                      \
+    X(SETTLE, "SELECT hapax.commit_outcome($1, $2, $3, $4, $5, $6, $7)")                                               \
+    X(RELEASE, "SELECT hapax.release($1, $2, $3)")                                                                     \
+    X(STEP, "SELECT status, result FROM hapax.step($1, $2, $3, result => $4, fence => $5)")                            \
+    X(STRANDED, "SELECT s.scope, s.key, s.owner, s.attempt, s.since, coalesce(e.fence, 0) "                            \
+                "FROM hapax.stranded($1::bigint * interval '1 ms') s "                                                 \
+                "JOIN hapax.entry e ON e.scope = s.scope AND e.key = s.key ORDER BY s.since")                          \
+    X(SWEEP, "SELECT hapax.sweep($1::int)")
+
+#define STATEMENT_ENUM(name, sql) S_##name,
+enum statement { STATEMENTS(STATEMENT_ENUM) };
+#define STATEMENT_TEXT(name, sql) sql,
+static const char *const statements[] = {STATEMENTS(STATEMENT_TEXT)};
+
 struct pq_gate {
     hx_gate gate;
     PGconn *conn;
+    bool named;   /* statements are prepared once */
+    u64 name;     /* random: no other gate's statements on this connection have it */
+    int backend;  /* where they are prepared: another after a PQreset */
+    u32 prepared; /* a bit for each */
 };
 
+static struct pq_gate *self(hx_gate *gate) {
+    return (struct pq_gate *)(void *)gate;
+}
+
 static PGconn *conn_of(hx_gate *gate) {
-    return ((struct pq_gate *)(void *)gate)->conn;
+    return self(gate)->conn;
 }
 
 /* ---- parameters and results */
@@ -77,6 +106,11 @@ static int value_int(const PGresult *r, int row, int column) {
     return (int)__builtin_bswap32(get_u32(PQgetvalue(r, row, column)));
 }
 
+/* A timestamptz: microseconds since 2000. */
+static i64 value_time(const PGresult *r, int row, int column) {
+    return (value_i64(r, row, column) + 946684800000000) / 1000;
+}
+
 static bool value_is(const PGresult *r, const char *text) {
     return slice_eq(value(r, 0, 0), slice_str(text));
 }
@@ -92,15 +126,19 @@ static hx_gate_answer value_answer(const PGresult *r) {
 
 /* ---- failures */
 
-/* By the longest match; a class is its first two characters. */
+/* Somebody said DEALLOCATE or DISCARD. */
+#define NO_SUCH_STATEMENT "26000"
+
+/* The first that matches counts; a class is its first two characters. */
 static const struct {
     const char *state;
     hx_status status;
 } by_state[] = {
-    {"HX001", HX_FENCED},      {"HX002", HX_NOT_FOUND},   {"HX003", HX_INVALID},     {"HX004", HX_CONFLICT},
-    {"HX005", HX_SETTLED},     {"HX006", HX_UNAVAILABLE}, {"40", HX_BUSY},           {"55P03", HX_BUSY},
-    {"57014", HX_BUSY},        {"53", HX_BUSY},           {"42501", HX_UNAVAILABLE}, {"42883", HX_UNAVAILABLE},
-    {"42P01", HX_UNAVAILABLE}, {"3F000", HX_UNAVAILABLE},
+    {"HX001", HX_FENCED},      {"HX002", HX_NOT_FOUND},   {"HX003", HX_INVALID},
+    {"HX004", HX_CONFLICT},    {"HX005", HX_SETTLED},     {"HX006", HX_UNAVAILABLE},
+    {"40", HX_BUSY},           {"55P03", HX_BUSY},        {"57014", HX_BUSY},
+    {"53", HX_BUSY},           {"42501", HX_UNAVAILABLE}, {"42883", HX_UNAVAILABLE},
+    {"42P01", HX_UNAVAILABLE}, {"3F000", HX_UNAVAILABLE}, {NO_SUCH_STATEMENT, HX_BUSY},
 };
 
 static hx_status status_of_state(const char *state) {
@@ -128,26 +166,44 @@ static hx_status failure(PGconn *conn, const PGresult *r, bool alone, hx_error *
                      text);
 }
 
+static PGresult *exec_named(struct pq_gate *g, enum statement s, const struct params *p) {
+    if (g->backend != PQbackendPID(g->conn)) {
+        g->backend = PQbackendPID(g->conn);
+        g->prepared = 0;
+    }
+    char name[48];
+    snprintf(name, sizeof(name), "hapax_%016llx_%d", (unsigned long long)g->name, (int)s);
+    if (!(g->prepared & 1u << s)) {
+        PGresult *r = PQprepare(g->conn, name, statements[s], 0, NULL);
+        if (PQresultStatus(r) != PGRES_COMMAND_OK) return r;
+        PQclear(r);
+        g->prepared |= 1u << s;
+    }
+    return PQexecPrepared(g->conn, name, p->count, p->values, p->lengths, p->formats, 1);
+}
+
 /* One statement that returns rows. *out is the caller's to clear, NULL after a failure. */
-static hx_status ask(hx_gate *gate, const char *sql, const struct params *p, bool writes, PGresult **out,
+static hx_status ask(hx_gate *gate, enum statement s, const struct params *p, bool writes, PGresult **out,
                      hx_error *err) {
-    PGconn *conn = conn_of(gate);
-    bool alone = writes && PQtransactionStatus(conn) == PQTRANS_IDLE;
-    PGresult *r = PQexecParams(conn, sql, p->count, NULL, p->values, p->lengths, p->formats, 1);
+    struct pq_gate *g = self(gate);
+    bool alone = writes && PQtransactionStatus(g->conn) == PQTRANS_IDLE;
+    PGresult *r = g->named ? exec_named(g, s, p)
+                           : PQexecParams(g->conn, statements[s], p->count, NULL, p->values, p->lengths, p->formats, 1);
     *out = NULL;
     if (PQresultStatus(r) == PGRES_TUPLES_OK) {
         *out = r;
         return HX_OK;
     }
-    hx_status st = failure(conn, r, alone, err);
+    hx_status st = failure(g->conn, r, alone, err);
+    if (strcmp(err->code, NO_SUCH_STATEMENT) == 0) g->prepared = 0;
     PQclear(r);
     return st;
 }
 
-static hx_status ask_answer(hx_gate *gate, const char *sql, const struct params *p, hx_gate_answer *out,
+static hx_status ask_answer(hx_gate *gate, enum statement s, const struct params *p, hx_gate_answer *out,
                             hx_error *err) {
     PGresult *r;
-    hx_status st = ask(gate, sql, p, true, &r, err);
+    hx_status st = ask(gate, s, p, true, &r, err);
     if (st == HX_OK) *out = value_answer(r);
     PQclear(r);
     return st;
@@ -175,7 +231,7 @@ static hx_status check_version(hx_gate *gate, hx_error *err) {
     struct params p = {0};
     add_number(&p, GATE_SCHEMA_VERSION);
     PGresult *r;
-    hx_status st = ask(gate, "SELECT hapax.require_version($1::int)", &p, false, &r, err);
+    hx_status st = ask(gate, S_VERSION, &p, false, &r, err);
     PQclear(r);
     return st;
 }
@@ -209,13 +265,11 @@ static void rollback(hx_gate *gate) {
 static hx_status read_rejected(hx_gate *gate, const hx_gate_key *key, bool *out, hx_error *err) {
     struct params p = params_key(key);
     PGresult *r;
-    hx_status st = ask(gate, "SELECT state::text FROM hapax.entry WHERE scope = $1 AND key = $2", &p, false, &r, err);
+    hx_status st = ask(gate, S_STATE, &p, false, &r, err);
     *out = st == HX_OK && PQntuples(r) == 1 && value_is(r, "rejected");
     PQclear(r);
     return st;
 }
-
-#define REPLY_COLUMNS "status, result, content_type, (extract(epoch FROM first_seen) * 1000)::bigint, attempt"
 
 static hx_status admit(hx_gate *gate, const hx_gate_key *key, i64 lease_ms, hx_gate_reply *out, hx_error *err) {
     struct params p = params_key(key);
@@ -223,16 +277,13 @@ static hx_status admit(hx_gate *gate, const hx_gate_key *key, i64 lease_ms, hx_g
     add_fence(&p, key->fence);
     add_text(&p, key->owner);
     if (lease_ms) add_number(&p, lease_ms);
-    const char *sql = lease_ms ? "SELECT " REPLY_COLUMNS
-                                 " FROM hapax.reserve($1, $2, $3, $4, $5, $6::bigint * interval '1 ms')"
-                               : "SELECT " REPLY_COLUMNS " FROM hapax.claim($1, $2, $3, $4, $5)";
     PGresult *r;
-    hx_status st = ask(gate, sql, &p, true, &r, err);
+    hx_status st = ask(gate, lease_ms ? S_RESERVE : S_CLAIM, &p, true, &r, err);
     if (st != HX_OK) return st;
     out->answer = value_answer(r);
     out->result = value_bytes(r, 0, 1, out->memory);
     out->content_type = value_text(r, 0, 2, out->memory);
-    out->first_seen_ms = value_i64(r, 0, 3);
+    out->first_seen_ms = value_time(r, 0, 3);
     out->attempt = value_int(r, 0, 4);
     PQclear(r);
     return out->answer == HX_GATE_DUPLICATE ? read_rejected(gate, key, &out->rejected, err) : HX_OK;
@@ -246,13 +297,13 @@ static hx_status settle(hx_gate *gate, const hx_gate_key *key, const hx_gate_out
     add_text(&p, outcome->effect_id);
     add_fence(&p, key->fence);
     add_text(&p, outcome->rejected ? "rejected" : "done");
-    return ask_answer(gate, "SELECT hapax.commit_outcome($1, $2, $3, $4, $5, $6, $7)", &p, out, err);
+    return ask_answer(gate, S_SETTLE, &p, out, err);
 }
 
 static hx_status release(hx_gate *gate, const hx_gate_key *key, hx_gate_answer *out, hx_error *err) {
     struct params p = params_key(key);
     add_fence(&p, key->fence);
-    return ask_answer(gate, "SELECT hapax.release($1, $2, $3)", &p, out, err);
+    return ask_answer(gate, S_RELEASE, &p, out, err);
 }
 
 static hx_status step(hx_gate *gate, const hx_gate_key *key, const char *name, hx_bytes result, hx_gate_reply *out,
@@ -262,8 +313,7 @@ static hx_status step(hx_gate *gate, const hx_gate_key *key, const char *name, h
     add_bytes(&p, result);
     add_fence(&p, key->fence);
     PGresult *r;
-    hx_status st =
-        ask(gate, "SELECT status, result FROM hapax.step($1, $2, $3, result => $4, fence => $5)", &p, true, &r, err);
+    hx_status st = ask(gate, S_STEP, &p, true, &r, err);
     if (st != HX_OK) return st;
     out->answer = value_answer(r);
     out->result = value_bytes(r, 0, 1, out->memory);
@@ -275,17 +325,13 @@ static hx_status stranded(hx_gate *gate, i64 older_than_ms, struct arena *a, str
     struct params p = {0};
     add_number(&p, older_than_ms);
     PGresult *r;
-    hx_status st = ask(gate,
-                       "SELECT s.scope, s.key, s.owner, s.attempt, (extract(epoch FROM s.since) * 1000)::bigint,"
-                       " coalesce(e.fence, 0) FROM hapax.stranded($1::bigint * interval '1 ms') s"
-                       " JOIN hapax.entry e ON e.scope = s.scope AND e.key = s.key ORDER BY s.since",
-                       &p, false, &r, err);
+    hx_status st = ask(gate, S_STRANDED, &p, false, &r, err);
     for (int row = 0; row < PQntuples(r); row++) {
         hx_gate_orphan o = {.scope = value_text(r, row, 0, a),
                             .key = value_text(r, row, 1, a),
                             .owner = value_text(r, row, 2, a),
                             .attempt = value_int(r, row, 3),
-                            .since_ms = value_i64(r, row, 4),
+                            .since_ms = value_time(r, row, 4),
                             .fence = value_i64(r, row, 5)};
         buf_add(list, &o, sizeof(o));
     }
@@ -297,7 +343,7 @@ static hx_status sweep(hx_gate *gate, int batch, i64 *dropped, hx_error *err) {
     struct params p = {0};
     add_number(&p, batch);
     PGresult *r;
-    hx_status st = ask(gate, "SELECT hapax.sweep($1::int)", &p, true, &r, err);
+    hx_status st = ask(gate, S_SWEEP, &p, true, &r, err);
     if (st == HX_OK) *dropped = value_i64(r, 0, 0);
     PQclear(r);
     return st;
@@ -326,4 +372,11 @@ hx_gate *hx_gate_pq(PGconn *conn) {
     g->gate.driver = &driver;
     g->conn = conn;
     return &g->gate;
+}
+
+hx_gate *hx_gate_pq_named(PGconn *conn) {
+    hx_gate *gate = hx_gate_pq(conn);
+    self(gate)->named = true;
+    random_bytes(&self(gate)->name, sizeof(self(gate)->name));
+    return gate;
 }

@@ -28,12 +28,12 @@ PER_ROUND = 14   # messages of one queue: fewer than a lease's worth of victims,
 PATIENCE = 20    # survivors in a row, each waiting longer than a lease
 
 
-def run_conformance(env, program, database):
+def run_conformance(env, program, database, how="1"):
     if not os.path.exists(program):
         raise Skip("%s is not built" % os.path.relpath(program, ROOT))
     env.monitor.rows("CREATE DATABASE " + database)
     env.install(env.gate, database=database)
-    variables = dict(env.server.environment(), PGDATABASE=database, HAPAX_TEST_PG="1", CMOCKA_MESSAGE_OUTPUT="TAP")
+    variables = dict(env.server.environment(), PGDATABASE=database, HAPAX_TEST_PG=how, CMOCKA_MESSAGE_OUTPUT="TAP")
     done = subprocess.run([program], env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     failures = [line for line in done.stdout.splitlines() if line.startswith(("not ok", "# "))]
     assert done.returncode == 0 and not any(f.startswith("not ok") for f in failures), "\n".join(failures) or done.stdout
@@ -43,6 +43,11 @@ def run_conformance(env, program, database):
 @test
 def the_c_library_keeps_its_promises_on_postgresql(env):
     run_conformance(env, os.path.join(BUILD, "tests", "gate_test"), "conformance")
+
+
+@test
+def the_c_library_keeps_them_with_named_statements(env):
+    run_conformance(env, os.path.join(BUILD, "tests", "gate_test"), "named", "named")
 
 
 @test

@@ -96,7 +96,8 @@ static void side_open(struct db *d, struct side *s) {
     if (d->kind == POSTGRES) {
         s->pg = PQconnectdb("");
         if (PQstatus(s->pg) != CONNECTION_OK) fail_with("connect", PQerrorMessage(s->pg));
-        s->gate = hx_gate_pq(s->pg);
+        bool named = strcmp(getenv("HAPAX_TEST_PG"), "named") == 0;
+        s->gate = named ? hx_gate_pq_named(s->pg) : hx_gate_pq(s->pg);
         return;
     }
     assert_int_equal(sqlite3_open(d->path, &s->lite), SQLITE_OK);
