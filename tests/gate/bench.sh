@@ -105,12 +105,14 @@ if [ -z "${GROWTH:-}" ]; then
 fi
 verdict "growth from 10000 to $keys keys" "$(ratio large:gate small:gate)" 1.25 || status=1
 
-# The same through the C library: one connection, PostgreSQL and SQLite (tests/tools/gate_bench.c).
+# The same through the C library: one connection, PostgreSQL (plain, and prepared on both sides) and SQLite.
 bench=$here/../../build/tests/gate_bench
 if [ -x "$bench" ]; then
-    createdb c_library
-    psql -Xqd c_library -v ON_ERROR_STOP=1 -f "$here/../../sql/postgres/hapax_gate.sql"
-    PGDATABASE=c_library "$bench" pg "$rounds" "$each" || status=1
+    for way in pg pg-named; do
+        createdb "$way"
+        psql -Xqd "$way" -v ON_ERROR_STOP=1 -f "$here/../../sql/postgres/hapax_gate.sql"
+        PGDATABASE=$way "$bench" "$way" "$rounds" "$each" || status=1
+    done
     "$bench" "$work/sqlite.db" "$rounds" "$each" || status=1
 else
     echo "# the C library was left out: make test-tools builds gate_bench"
