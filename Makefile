@@ -160,7 +160,7 @@ $(GATE_TESTS): CPPFLAGS += $(PQ_FLAGS)
 $(GATE_TESTS): $(GATE_LIBS)
 $(BUILD)/tests/gate_consumer: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,PQexec PQexecParams sqlite3_step sendmsg recv)
 
-# Every example compiles and is run by a test.
+# Every example compiles; tests/gate/examples.py runs those that have to do with the gate.
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libhapax.a $(GATE_LIBS) Makefile
 	@mkdir -p $(@D)
