@@ -9,19 +9,21 @@
  *
  *  Strings     are NUL-terminated UTF-8. Payloads and results are bytes (hx_bytes), with a content type.
  *  Time        is in milliseconds; points in time are Unix time. 0 in an option means "the default".
- *  Options     are plain structs: zero-initialise, set what you need. Arguments are copied or only used during the
- * call. Results     that carry memory have a ..._free function. It takes what the call filled in (also after a failure)
- * and a zeroed struct; it never frees the struct itself. Every `out` and `err` may be NULL. Errors      a function
- * returns an hx_status and fills *err. err->applied is the part that matters: HX_APPLIED_NO means that nothing
- * happened, HX_APPLIED_UNKNOWN that it may have: do the same call again, same key or token. HX_UNKNOWN always means the
- * latter; so may HX_PROTOCOL. Retries     hx_send, hx_ack and the other calls repeat themselves when a connection is
- * lost after something was written, or the broker itself says "unknown". A broker that could not be reached at all is
- * reported at once as HX_UNREACHABLE, nothing applied, unless hx_options.patient is set. Refusals are never repeated by
+ *  Options     are plain structs: zero-initialise, set what you need. Arguments are copied or only used during the call.
+ *  Results     that carry memory have a ..._free function. It takes what the call filled in (also after a failure) and a
+ *              zeroed struct; it never frees the struct itself. Every `out` and `err` may be NULL.
+ *  Errors      a function returns an hx_status and fills *err. err->applied is the part that matters: HX_APPLIED_NO means
+ *              that nothing happened, HX_APPLIED_UNKNOWN that it may have: do the same call again, same key or token.
+ *              HX_UNKNOWN always means the latter; so may HX_PROTOCOL.
+ *  Retries     hx_send, hx_ack and the other calls repeat themselves when a connection is lost after something was
+ *              written, or the broker itself says "unknown". A broker that could not be reached at all is reported at
+ *              once as HX_UNREACHABLE, nothing applied, unless hx_options.patient is set. Refusals are never repeated by
  *              these calls; a sender and a consumer repeat refusals that pass by themselves.
  *  Threads     an hx_client, an hx_sender and an hx_consumer may be used by any number of threads at once. Result
- * structs and hx_message belong to one thread at a time. No call touches signals, locale or other process state. Fork
- * a child must not use handles its parent opened, not even to close them. Sockets are close-on-exec. Memory running out
- * of memory ends the process (the broker's promises are made for that).
+ *              structs and hx_message belong to one thread at a time. No call touches signals, locale or other process
+ *              state.
+ *  Fork        a child must not use handles its parent opened, not even to close them. Sockets are close-on-exec.
+ *  Memory      running out of memory ends the process (the broker's promises are made for that).
  */
 #ifndef HAPAX_HAPAX_H
 #define HAPAX_HAPAX_H
