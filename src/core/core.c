@@ -362,7 +362,7 @@ void core_queue_info(const struct core *c, struct core_now now, u16 queue, struc
         .origin = (enum origin)q->origin,
         .paused = q->paused,
         .deleted = q->deleted,
-        .pressed = q->pressed,
+        .pressed = queue_pressed(c, q, now.run_ms, 0),
         .created_ms = q->created_ms,
         .rules = q->rules,
         .oldest_replay_ms = q->oldest_replay_ms,
@@ -474,7 +474,7 @@ u32 core_message_find(const struct core *c, u64 hash, u64 seq) {
     return MESSAGE_NONE;
 }
 
-static enum state state_at(enum place place) {
+enum state state_at(enum place place) {
     switch (place) {
     case PLACE_LEASED:
         return STATE_LEASED;

@@ -319,9 +319,9 @@ enum settle_verdict core_settle(struct core *c, struct core_now now, const struc
 /* ---- operator */
 enum cancel_verdict { CANCEL_OK, CANCEL_SETTLED, CANCEL_FULL };
 enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struct seen *seen, slice reason);
-/* Purging: the next pending, held or dead message admitted before `before_seq` (core_next_seq when the purge began), to be
- * read and cancelled; MESSAGE_NONE: none is left. Leased ones are left alone. */
-u32 core_purge_next(const struct core *c, u16 queue, u64 before_seq);
+/* Purging: the next message in the state `only` (PENDING, HELD, DEAD; STATE_COUNT: any of them) admitted before `before_seq`
+ * (core_next_seq when the purge began), to be read and cancelled; MESSAGE_NONE: none is left. Leased ones are left alone. */
+u32 core_purge_next(const struct core *c, u16 queue, enum state only, u64 before_seq);
 
 /* Everywhere below: by at most ACTOR_BYTES_MAX, note at most REASON_BYTES_MAX. */
 

@@ -213,6 +213,9 @@ static inline struct entry *entry_of(const struct core *c, const struct message 
     return index_entry(&c->keys, m->entry);
 }
 struct ref message_ref(const struct core *c, const struct message *m);
+enum state state_at(enum place place);
+/* decide.c: is it at a limit, or not yet well below one, with a payload of that size more? */
+bool queue_pressed(const struct core *c, const struct queue *q, i64 run_ms, size_t payload);
 enum state message_state(const struct message *m);
 static inline bool message_doubt(const struct message *m) {
     return m->doubt || m->ended == ENDED_EXPIRED;

@@ -19,11 +19,11 @@ static enum arrival_kind arrival_kind(const struct core *c, const struct seen *s
 }
 
 /* Over a limit nothing new comes in until all of them are kept by a margin: not one message in for each that goes. */
-static bool under_pressure(struct core *c, struct queue *q, size_t payload) {
+bool queue_pressed(const struct core *c, const struct queue *q, i64 run_ms, size_t payload) {
     const struct rules *r = &q->rules;
-    if (!r->limit_pending && !r->limit_bytes && !r->limit_lag_ms) return q->pressed = false;
+    if (!r->limit_pending && !r->limit_bytes && !r->limit_lag_ms) return false;
     u32 head = q->places[PLACE_READY].head;
-    u64 lag_ms = head == MESSAGE_NONE ? 0 : (u64)(c->now.run_ms - message_at(c, head)->when_ms);
+    u64 lag_ms = head == MESSAGE_NONE ? 0 : (u64)(run_ms - message_at(c, head)->when_ms);
     u64 limit_lag_ms = (u64)r->limit_lag_ms;
     u64 count = q->unsettled - q->refused_copies, bytes = q->unsettled_bytes - q->refused_bytes;
     bool over = (r->limit_pending && count >= r->limit_pending) ||
@@ -31,8 +31,11 @@ static bool under_pressure(struct core *c, struct queue *q, size_t payload) {
     bool below = (!r->limit_pending || count * 5 < r->limit_pending * 4) &&
                  (!r->limit_bytes || bytes * 5 < r->limit_bytes * 4) &&
                  (!limit_lag_ms || lag_ms * 5 < limit_lag_ms * 4);
-    q->pressed = over || (q->pressed && !below);
-    return q->pressed;
+    return over || (q->pressed && !below);
+}
+
+static bool under_pressure(const struct core *c, struct queue *q, size_t payload) {
+    return q->pressed = queue_pressed(c, q, c->now.run_ms, payload);
 }
 
 /* What has no key to be found by, or shares one with too many others, is found by its number alone. */

@@ -371,7 +371,7 @@ static void do_ttls(void) {
 }
 
 static void purge(u64 before_seq) {
-    for (u32 no; (no = core_purge_next(w.core, w.queue, before_seq)) != MESSAGE_NONE;) {
+    for (u32 no; (no = core_purge_next(w.core, w.queue, STATE_COUNT, before_seq)) != MESSAGE_NONE;) {
         struct message_view v;
         core_message_view(w.core, w.now, no, &v);
         assert_int_equal(core_cancel(w.core, w.now, find_id(&v.ref), SL("purged")), CANCEL_OK);

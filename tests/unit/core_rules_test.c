@@ -1002,7 +1002,7 @@ static void a_purge_cancels_what_was_there_and_lets_nobody_out_on_the_way(void *
     u32 readies = w.readies;
     u32 cancelled = 0;
     send("new", "p");
-    for (u32 no; (no = core_purge_next(w.core, w.queue, upto)) != MESSAGE_NONE; cancelled++) {
+    for (u32 no; (no = core_purge_next(w.core, w.queue, STATE_COUNT, upto)) != MESSAGE_NONE; cancelled++) {
         struct message_view v;
         core_message_view(w.core, w.now, no, &v);
         struct core_cursor cursor = {0};
