@@ -1,89 +1,42 @@
 /* Queues and operations: what there is, how it fares. */
 #include "broker/broker_priv.h"
 
-static void put_rules(struct buf *b, const struct rules *r) {
-    buf_lit(b, ",\"rules\":{\"semantics\":\"exactly_once\"");
-    if (r->window_ms == WINDOW_FOREVER)
-        json_put_member_raw(b, "window_ms", SL("null"));
-    else
-        json_put_member_i64(b, "window_ms", r->window_ms);
-    json_put_member_i64(b, "lease_ms", r->lease_ms);
-    buf_lit(b, ",\"on_unknown\":\"retry\",\"on_conflict\":\"reject\",\"on_dead\":\"block\",\"retry\":{\"transient\":{");
-    json_put_member_i64(b, "attempts", r->transient_attempts);
-    json_put_member_i64(b, "backoff_ms", r->backoff_ms);
-    json_put_member_i64(b, "max_ms", r->backoff_max_ms);
-    buf_lit(b, "},\"unknown\":{");
-    json_put_member_i64(b, "attempts", r->unknown_attempts);
-    buf_lit(b, "},\"crashes\":{");
-    json_put_member_i64(b, "attempts", r->crash_attempts);
-    buf_lit(b, "}},\"limits\":{");
-    json_put_member_i64(b, "payload", PAYLOAD_BYTES_MAX);
-    buf_lit(b, "}}");
-}
-
-static void put_queue(struct broker *br, struct buf *b, u16 queue) {
-    struct queue_info q;
-    core_queue_info(br->core, br->now, queue, &q);
-    buf_char(b, '{');
-    json_put_member(b, "name", q.name);
-    json_put_member_bool(b, "paused", q.paused);
-    json_put_member_time(b, "created_at", q.created_ms);
-    json_put_member_i64(b, "pending", (i64)(q.ready + q.delayed + q.behind));
-    json_put_member_i64(b, "ready", (i64)q.ready);
-    json_put_member_i64(b, "delayed", (i64)q.delayed);
-    json_put_member_i64(b, "behind", (i64)q.behind);
-    json_put_member_i64(b, "leased", (i64)q.leased);
-    json_put_member_i64(b, "held", (i64)q.held);
-    json_put_member_i64(b, "dead", (i64)q.dead);
-    json_put_member_i64(b, "keys", (i64)q.settled_keys);
-    json_put_member_i64(b, "oldest_ready_ms", q.oldest_ready_ms);
-    buf_lit(b, ",\"counters\":{");
-#define COUNTER_PUT(name) json_put_member_i64(b, #name, (i64)q.counters.name);
-    COUNTER_LIST(COUNTER_PUT)
-#undef COUNTER_PUT
-    buf_char(b, '}');
-    put_rules(b, &q.rules);
-    buf_char(b, '}');
-}
-
 /* Queues are listed in the order they were made; the cursor is the number of the last one shown. */
 void api_queues(struct call *c) {
     struct broker *b = c->b;
-    u64 limit, after;
+    u64 limit, after, shown = 0;
     if (!param_u64(c, "limit", 1, LIST_LIMIT_MAX, 100, &limit) || !param_u64(c, "cursor", 0, QUEUES_MAX, 0, &after))
         return reply_failure(c);
-    u64 count = core_queue_count(b->core), n = after + 1;
+    u32 count = core_queue_count(b->core), n = (u32)after + 1;
     buf_reset(&b->body);
     buf_lit(&b->body, "{\"items\":[");
-    for (; n <= count && n <= after + limit; n++) {
-        if (n > after + 1) buf_char(&b->body, ',');
+    for (; n <= count && shown < limit; n++) {
+        struct queue_info q;
+        core_queue_info(b->core, b->now, (u16)n, &q);
+        if (q.deleted) continue;
+        if (shown++) buf_char(&b->body, ',');
         put_queue(b, &b->body, (u16)n);
     }
     buf_lit(&b->body, "],\"next_cursor\":");
     if (n <= count)
-        buf_printf(&b->body, "\"%llu\"}", (unsigned long long)(n - 1));
+        buf_printf(&b->body, "\"%u\"}", n - 1);
     else
         buf_lit(&b->body, "null}");
     reply_json(c, 200, buf_slice(&b->body));
 }
 
-static void reply_queue(struct call *c, u16 queue) {
-    buf_reset(&c->b->body);
-    put_queue(c->b, &c->b->body, queue);
-    reply_json(c, 200, buf_slice(&c->b->body));
-}
-
-void api_queue(struct call *c) {
-    u16 queue;
-    if (!queue_of_call(c, false, &queue)) return reply_failure(c);
-    reply_queue(c, queue);
-}
-
 static void set_paused(struct call *c, bool paused) {
     u16 queue;
-    if (!queue_of_call(c, true, &queue)) return reply_failure(c);
-    core_queue_pause(c->b->core, queue, paused);
-    reply_queue(c, queue);
+    struct deed d;
+    bool ok = deed_read(c, &d, "") && queue_of_call(c, true, &queue) &&
+              deed_audit(c, &d, paused ? DEED_PAUSE : DEED_RESUME, queue, NULL, SL(""));
+    if (ok) {
+        core_queue_pause(c->b->core, queue, paused);
+        reply_queue(c, 200, queue);
+    } else {
+        reply_failure(c);
+    }
+    deed_free(&d);
 }
 
 void api_pause(struct call *c) {
@@ -140,18 +93,22 @@ static void put_journal(struct broker *b, struct buf *body) {
 
 static void put_totals(struct broker *b, struct buf *body) {
     struct counters sum = {0};
-    u64 pending = 0, leased = 0, held = 0, dead = 0;
+    u64 pending = 0, leased = 0, held = 0, dead = 0, queues = 0, pressed = 0;
     for (u32 id = 1; id <= core_queue_count(b->core); id++) {
         struct queue_info q;
         core_queue_info(b->core, b->now, (u16)id, &q);
 #define COUNTER_SUM(name) sum.name += q.counters.name;
         COUNTER_LIST(COUNTER_SUM)
 #undef COUNTER_SUM
+        queues += !q.deleted;
+        pressed += q.pressed;
         pending += q.ready + q.delayed + q.behind;
         leased += q.leased;
         held += q.held;
         dead += q.dead;
     }
+    json_put_member_i64(body, "queues", (i64)queues);
+    json_put_member_i64(body, "queues_pressed", (i64)pressed);
     json_put_member_i64(body, "pending", (i64)pending);
     json_put_member_i64(body, "leased", (i64)leased);
     json_put_member_i64(body, "held", (i64)held);
@@ -170,11 +127,11 @@ void api_stats(struct call *c) {
     buf_char(body, '{');
     json_put_member(body, "version", SL(HAPAX_VERSION));
     json_put_member_i64(body, "uptime_ms", b->time.mono_ms - b->started_mono_ms);
-    json_put_member_i64(body, "queues", core_queue_count(b->core));
     put_totals(b, body);
     put_memory(b, body);
     put_journal(b, body);
     json_put_member_i64(body, "waiting", b->heap_count);
+    json_put_member_i64(body, "tasks_running", b->tasks_running);
     if (b->options.port.stats) b->options.port.stats(b->options.port.ctx, body);
     buf_char(body, '}');
     reply_json(c, 200, buf_slice(body));

@@ -5,12 +5,26 @@
 #define READY_BYTES 384u /* of each: a message with a small payload */
 #define FULL_TRIES  16u  /* retries without room for their lease that are passed over to find a message that has it */
 
+/* A deliberate replay is a new effect: key~gN. Without a key every message is an effect of its own. */
+static void put_effect_key(struct buf *body, const struct rec_message *m, u32 generation) {
+    buf_lit(body, ",\"effect_key\":\"");
+    if (m->key.n) {
+        body->len--;
+        json_put_string(body, m->key);
+        body->len--;
+    } else {
+        core_id_text(&m->ref, body);
+    }
+    if (generation) buf_printf(body, "~g%u", generation);
+    buf_char(body, '"');
+}
+
 static void render_delivery(struct broker *b, struct buf *body, const struct message_view *before,
                             const struct rec_message *m, const struct lease_out *lease, slice queue, i64 lease_ms) {
     buf_lit(body, "{\"id\":\"");
     core_id_text(&m->ref, body);
-    buf_lit(body, "\",\"key\":");
-    json_put_string(body, m->key);
+    buf_char(body, '"');
+    put_key(body, m->key);
     buf_lit(body, ",\"queue\":");
     json_put_string(body, queue);
     buf_lit(body, ",\"token\":\"");
@@ -25,12 +39,7 @@ static void render_delivery(struct broker *b, struct buf *body, const struct mes
     buf_dec(body, before->crashes);
     buf_lit(body, ",\"generation\":");
     buf_dec(body, before->generation);
-    buf_lit(body, ",\"effect_key\":");
-    json_put_string(body, m->key);
-    if (before->generation) { /* a deliberate replay is a new effect: key~gN */
-        body->len--;
-        buf_printf(body, "~g%u\"", before->generation);
-    }
+    put_effect_key(body, m, before->generation);
     buf_lit(body, ",\"delivery\":\"");
     buf_slice_add(body, slice_str(delivery_text(lease->delivery)));
     buf_char(body, '"');
@@ -41,7 +50,10 @@ static void render_delivery(struct broker *b, struct buf *body, const struct mes
     put_bytes_members(body, "payload", m->payload);
     put_time_member(b, body, "first_seen", m->first_seen_ms);
     put_time_member(b, body, "enqueued_at", m->first_seen_ms);
-    put_time_member(b, body, "lease_expires_at", b->now.wall_ms + lease_ms);
+    if (lease->settled)
+        buf_lit(body, ",\"lease_expires_at\":null");
+    else
+        put_time_member(b, body, "lease_expires_at", b->now.wall_ms + lease_ms);
     put_steps(body, before->history);
     if (m->traceparent.n) json_put_member(body, "traceparent", m->traceparent);
     if (m->tracestate.n) json_put_member(body, "tracestate", m->tracestate);

@@ -1,84 +1,30 @@
-/* Send: one message, or many. Both go through admit(), the only door. */
+/* Send: one message, or many. Both go through the door (door.c). */
 #include <stdio.h>
 
 #include "broker/broker_priv.h"
-
-/* What admit found out, enough to render the answer. */
-struct admission {
-    enum send_verdict verdict;
-    struct send_out out;
-    const struct seen *seen; /* duplicate or conflict; NULL when accepted */
-    enum state state;
-};
-
-static void conflict_details(const struct send_in *in, const struct admission *a, struct failure *f) {
-    failure_set(f, PROBLEM_key_reused, "this key came first with another payload; that one stands");
-    buf_reset(&f->more);
-    put_id(&f->more, "id", &a->out.ref);
-    json_put_member_time(&f->more, "first_seen", a->out.first_seen_ms);
-    if (!a->seen->message) return; /* the payload of a settled key is not kept */
-    struct buf changed = {0};
-    if (json_changed_fields(a->seen->message->payload, in->payload, &changed))
-        json_put_member_raw(&f->more, "changed", buf_slice(&changed));
-    buf_free(&changed);
-}
-
-static bool admit(struct broker *b, struct send_in *in, struct admission *a, struct failure *f) {
-    in->hash = core_hash(b->core, in->queue, in->key);
-    in->fingerprint = core_fingerprint(b->core, in->payload);
-    a->seen = broker_find_key(b, in->queue, in->hash, in->key);
-    a->state = STATE_PENDING;
-    a->verdict = core_send(b->core, b->now, in, a->seen, &a->out);
-    switch (a->verdict) {
-    case SEND_ACCEPTED:
-        a->seen = NULL;
-        return true;
-    case SEND_FULL:
-        failure_set(f, PROBLEM_storage_full,
-                    "the disk has no room for new messages; acknowledging goes on, and sending "
-                    "will once there is room");
-        return false;
-    case SEND_CONFLICT:
-        conflict_details(in, a, f);
-        return false;
-    case SEND_BACKPRESSURE:
-    case SEND_ELSEWHERE:
-    case SEND_HELD:
-        CHECK(false && "queues made on first use have rules that lead nowhere else");
-    case SEND_DUPLICATE:
-        break;
-    }
-    if (a->seen->settle) {
-        a->state = (enum state)a->seen->settle->state;
-    } else {
-        struct message_view v;
-        core_message_view(b->core, b->now, a->seen->at.message, &v);
-        a->state = v.state;
-    }
-    return true;
-}
 
 static u16 admission_status(const struct admission *a) {
     return state_is_settled(a->state) ? 200 : 202;
 }
 
 /* Without the closing brace: a batch line adds its status. */
-static void render_admission(struct broker *b, struct buf *body, const struct admission *a, slice queue, slice key) {
+static void render_admission(struct broker *b, struct buf *body, const struct admission *a, slice queue) {
     const struct rec_settle *settle = a->seen ? a->seen->settle : NULL;
     if (a->verdict == SEND_ACCEPTED)
         buf_lit(body, "{\"outcome\":\"accepted\",\"duplicate\":false");
+    else if (a->verdict == SEND_HELD)
+        buf_lit(body, "{\"outcome\":\"held\",\"duplicate\":false");
     else
         buf_lit(body, "{\"outcome\":\"duplicate\",\"duplicate\":true");
     buf_lit(body, ",\"id\":\"");
     core_id_text(&a->out.ref, body);
     buf_lit(body, "\",\"queue\":");
     json_put_string(body, queue);
-    buf_lit(body, ",\"key\":");
-    json_put_string(body, key);
+    put_key(body, a->key);
     buf_lit(body, ",\"state\":\"");
     buf_slice_add(body, slice_str(state_text(a->state)));
     buf_char(body, '"');
-    if (a->verdict == SEND_ACCEPTED && !settle) {
+    if (a->verdict != SEND_DUPLICATE && !settle) {
         buf_lit(body, ",\"expires_at\":null");
         return;
     }
@@ -101,11 +47,10 @@ static void put_wait_applied(struct buf *fields, i64 seconds) {
     buf_lit(fields, "\r\n");
 }
 
-static void reply_admission(struct broker *b, void *conn, const struct admission *a, slice queue, slice key,
-                            i64 waited_s) {
+static void reply_admission(struct broker *b, void *conn, const struct admission *a, slice queue, i64 waited_s) {
     buf_reset(&b->body);
     buf_reset(&b->fields);
-    render_admission(b, &b->body, a, queue, key);
+    render_admission(b, &b->body, a, queue);
     buf_char(&b->body, '}');
     if (a->verdict == SEND_DUPLICATE) buf_lit(&b->fields, "Idempotent-Replayed: true\r\n");
     if (waited_s >= 0) put_wait_applied(&b->fields, waited_s);
@@ -119,10 +64,6 @@ struct send_fields {
     u32 keys;
     i64 wait_s; /* -1: no Prefer: wait */
 };
-
-static bool text_ok(slice s, size_t max) {
-    return s.n <= max && utf8_valid(s) && !has_control(s);
-}
 
 static bool field_duration(struct call *c, const char *name, slice text, i64 *out) {
     if (duration_parse(slice_trim(text), out) && *out <= DELAY_MS_MAX) return true;
@@ -213,12 +154,8 @@ static bool parse_send(struct call *c, struct send_in *in, struct send_fields *f
     for (size_t i = 0; i < c->req->field_count; i++)
         if (!take_field(c, c->req->fields[i].name, c->req->fields[i].value, in, f, attrs)) return false;
     const char *why;
-    if (f->keys == 0)
-        return fail(c, PROBLEM_key_missing,
-                    "send the key in the Idempotency-Key header: what this message means, the same "
-                    "at every retry");
     if (f->keys > 1) return fail(c, PROBLEM_key_invalid, "Idempotency-Key is given %u times", f->keys);
-    if (!parse_key_field(f->key, key_store, &in->key, &why)) return fail(c, PROBLEM_key_invalid, "%s", why);
+    if (f->keys && !parse_key_field(f->key, key_store, &in->key, &why)) return fail(c, PROBLEM_key_invalid, "%s", why);
     if (c->req->body.n > PAYLOAD_BYTES_MAX)
         return fail(c, PROBLEM_too_large, "the payload has %zu bytes, the limit is %u", c->req->body.n,
                     PAYLOAD_BYTES_MAX);
@@ -227,22 +164,41 @@ static bool parse_send(struct call *c, struct send_in *in, struct send_fields *f
     return take_request_id(&in->request_id);
 }
 
+/* A send without a key makes no queue: such a queue would want one. */
+static bool queue_of_send(struct call *c, const struct send_fields *f, u16 *queue) {
+    if (f->keys || !c->b->config->auto_create || core_queue_find(c->b->core, c->arg[0], queue))
+        return queue_of_call(c, true, queue);
+    return fail(c, PROBLEM_key_missing,
+                "send the key in the Idempotency-Key header: what this message means, the same at every retry");
+}
+
+static slice request_header(void *ctx, slice name) {
+    slice value = {0};
+    http_field_get(ctx, name, &value);
+    return value;
+}
+
+static bool may_settle(enum state state) {
+    return state == STATE_PENDING || state == STATE_LEASED;
+}
+
 void api_send(struct call *c) {
     struct broker *b = c->b;
     struct send_in in = {0};
     struct send_fields f = {0};
     struct admission a;
     struct buf attrs = {0}, key_store = {0};
-    if (!parse_send(c, &in, &f, &attrs, &key_store) || !queue_of_call(c, true, &in.queue) ||
-        !admit(b, &in, &a, &c->failure)) {
+    void *headers = (void *)(uintptr_t)c->req; /* only read */
+    if (!parse_send(c, &in, &f, &attrs, &key_store) || !queue_of_send(c, &f, &in.queue) ||
+        !door_admit(b, &in, request_header, headers, &a, &c->failure)) {
         reply_failure(c);
-    } else if (f.wait_s > 0 && !state_is_settled(a.state) && a.state != STATE_DEAD) {
+    } else if (f.wait_s > 0 && may_settle(a.state)) {
         struct wait *w = wait_new(b, WAIT_SEND, c->conn, c->user, f.wait_s * 1000);
         w->duplicate = a.verdict == SEND_DUPLICATE;
         w->wait_asked_s = f.wait_s;
         wait_for_outcome(b, w, &a.out.ref);
     } else {
-        reply_admission(b, c->conn, &a, c->arg[0], in.key, f.wait_s);
+        reply_admission(b, c->conn, &a, c->arg[0], f.wait_s);
     }
     buf_free(&attrs);
     buf_free(&key_store);
@@ -256,22 +212,15 @@ void answer_send(struct broker *b, struct wait *w) {
     a.seen = s;
     struct queue_info q;
     core_queue_info(b->core, b->now, w->ref.queue, &q);
-    slice key = SL("");
     if (s) {
         struct rec_arrivals arrivals;
         core_arrivals_view(b->core, s, &arrivals);
         a.out.duplicates = arrivals.duplicates;
         a.out.first_seen_ms = s->settle ? s->settle->first_seen_ms : s->message->first_seen_ms;
-        key = s->settle ? s->settle->key : s->message->key;
-        if (s->settle) {
-            a.state = (enum state)s->settle->state;
-        } else {
-            struct message_view v;
-            core_message_view(b->core, b->now, s->at.message, &v);
-            a.state = v.state;
-        }
+        a.key = seen_key(s);
+        a.state = seen_state(b, s);
     }
-    reply_admission(b, w->conn, &a, q.name, key, w->wait_asked_s);
+    reply_admission(b, w->conn, &a, q.name, w->wait_asked_s);
     wait_end(b, w);
 }
 
@@ -351,11 +300,7 @@ static bool line_payload(struct line *l, struct buf *decoded, struct failure *f)
 
 static bool line_check(struct line *l, struct failure *f) {
     const char *why;
-    if (!l->has_key) {
-        failure_set(f, PROBLEM_key_missing, "the line has no key");
-        return false;
-    }
-    if (!key_bytes_valid(l->key, &why)) {
+    if (l->has_key && !key_bytes_valid(l->key, &why)) {
         failure_set(f, PROBLEM_key_invalid, "%s", why);
         return false;
     }
@@ -389,8 +334,8 @@ static void batch_line(struct call *c, u16 queue, slice text, struct buf *attrs,
     bool ok =
         line_parse(&j, &l, attrs, &c->failure) && line_check(&l, &c->failure) && line_payload(&l, decoded, &c->failure);
     l.in.attrs = buf_slice(attrs);
-    if (ok && admit(c->b, &l.in, &a, &c->failure)) {
-        render_admission(c->b, body, &a, c->arg[0], l.in.key);
+    if (ok && door_admit(c->b, &l.in, said_header, &l.in, &a, &c->failure)) {
+        render_admission(c->b, body, &a, c->arg[0]);
         json_put_member_i64(body, "status", admission_status(&a));
     } else {
         failure_render(&c->failure, body);

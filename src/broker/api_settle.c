@@ -3,24 +3,16 @@
 
 /* What one item of the request says. */
 struct item {
-    slice token, reason, name, effect_id, content_type, result_text, result_base64, class_name, delay, lease;
-    enum json_type result_type;
-    bool has_token, has_result, has_base64, has_class, has_delay, has_lease, has_name;
+    slice token, reason, name, effect_id, class_name, delay, lease;
+    struct result_said result;
+    bool has_token, has_class, has_delay, has_lease, has_name;
 };
 
-static bool take_result(struct json *j, struct item *it) {
-    it->has_result = true;
-    it->result_type = json_peek(j);
-    if (it->result_type == JSON_STRING) return json_string(j, &it->result_text);
-    if (it->result_type == JSON_NULL) it->has_result = false; /* no result, said aloud */
-    return json_value(j, &it->result_type, &it->result_text);
-}
-
 static bool take_member(struct json *j, slice name, struct item *it) {
+    bool taken;
     if (slice_eq(name, SL("token"))) return it->has_token = true, json_string(j, &it->token);
-    if (slice_eq(name, SL("result"))) return take_result(j, it);
-    if (slice_eq(name, SL("result_base64"))) return it->has_base64 = true, json_string(j, &it->result_base64);
-    if (slice_eq(name, SL("content_type"))) return json_string(j, &it->content_type);
+    if (!result_member(j, name, &it->result, &taken)) return false;
+    if (taken) return true;
     if (slice_eq(name, SL("effect_id"))) return json_string(j, &it->effect_id);
     if (slice_eq(name, SL("class"))) return it->has_class = true, json_string(j, &it->class_name);
     if (slice_eq(name, SL("reason"))) return json_string(j, &it->reason);
@@ -51,42 +43,11 @@ static bool plain(slice s, size_t max) {
     return s.n <= max && !has_control(s);
 }
 
-static bool mean_result(const struct item *it, struct settle_in *in, struct buf *decoded, struct failure *f) {
-    if (it->has_result && it->has_base64)
-        return failure_set(f, PROBLEM_param_invalid, "give result or result_base64, not both"), false;
-    if (!plain(it->content_type, TYPE_BYTES_MAX))
-        return failure_set(f, PROBLEM_param_invalid, "content_type must be plain text, at most %u bytes",
-                           TYPE_BYTES_MAX),
-               false;
-    in->content_type = it->content_type;
-    if (it->has_base64) {
-        if (!buf_base64_decode(decoded, it->result_base64))
-            return failure_set(f, PROBLEM_param_invalid, "result_base64 is not base64"), false;
-        in->result = buf_slice(decoded);
-        if (in->content_type.n == 0) in->content_type = SL("application/octet-stream");
-    } else if (it->has_result) {
-        in->result = it->result_text;
-        if (in->content_type.n == 0)
-            in->content_type = it->result_type == JSON_STRING ? SL("text/plain") : SL("application/json");
-    }
-    if (in->result.n <= RESULT_BYTES_MAX) return true;
-    return failure_set(f, PROBLEM_too_large, "the result has %zu bytes, the limit is %u", in->result.n,
-                       RESULT_BYTES_MAX),
-           false;
-}
-
-/* Long reasons are cut, not refused: losing the failure report would be worse. */
-static slice cut_text(slice s, size_t max) {
-    if (s.n <= max) return s;
-    s.n = max;
-    while (s.n && ((unsigned char)s.p[s.n] & 0xc0) == 0x80) s.n--; /* not inside a character */
-    return s;
-}
-
 static bool mean_nack(const struct item *it, struct settle_in *in, struct failure *f) {
     if (!it->has_class || !class_parse(it->class_name, &in->failure_class))
         return failure_set(f, PROBLEM_param_invalid, "class must be transient, poison, rejected, unknown or absent"),
                false;
+    /* Long reasons are cut, not refused: losing the failure report would be worse. */
     in->reason = cut_text(it->reason, REASON_BYTES_MAX);
     if (it->has_delay && (!duration_parse(it->delay, &in->delay_ms) || in->delay_ms > DELAY_MS_MAX))
         return failure_set(f, PROBLEM_param_invalid, "delay must be a duration up to 366d, such as 30s"), false;
@@ -111,7 +72,7 @@ static bool mean_step(const struct item *it, struct settle_in *in, struct failur
 }
 
 static bool mean(const struct item *it, struct settle_in *in, struct buf *decoded, struct failure *f) {
-    if (!mean_result(it, in, decoded, f)) return false;
+    if (!result_mean(&it->result, decoded, &in->content_type, &in->result, f)) return false;
     if (!plain(it->effect_id, 255))
         return failure_set(f, PROBLEM_param_invalid, "effect_id must be plain text, at most 255 bytes"), false;
     in->effect_id = it->effect_id;
@@ -119,6 +80,18 @@ static bool mean(const struct item *it, struct settle_in *in, struct buf *decode
     if (in->verb == VERB_EXTEND) return mean_extend(it, in, f);
     if (in->verb == VERB_STEP) return mean_step(it, in, f);
     return true;
+}
+
+/* Its message is gone because its key was replayed. */
+static bool runs_again(struct broker *b, const struct token *token) {
+    struct core_cursor cursor = {0};
+    struct found f;
+    while (core_find(b->core, token->hash, &cursor, &f)) {
+        const struct seen *s = lookup_found(b, &b->other, &f);
+        u32 generation = s->settle ? s->settle->generation : s->message->generation;
+        if (generation && seen_ref(s)->seq > token->seq) return true;
+    }
+    return false;
 }
 
 static struct seen *find_token(struct broker *b, const struct item *it, u64 *fence, struct failure *f) {
@@ -130,7 +103,9 @@ static struct seen *find_token(struct broker *b, const struct item *it, u64 *fen
         return NULL;
     }
     struct seen *s = v == TOKEN_OK ? broker_find_id(b, token.hash, token.seq) : NULL;
-    if (!s)
+    if (!s && v == TOKEN_OK && runs_again(b, &token))
+        failure_set(f, PROBLEM_fenced, "the key was replayed since, and runs as a later generation");
+    else if (!s)
         failure_set(f, PROBLEM_no_such_message,
                     "no message of this broker has that token; its key may be past its window");
     *fence = token.fence;
@@ -139,6 +114,7 @@ static struct seen *find_token(struct broker *b, const struct item *it, u64 *fen
 
 static void refuse(enum settle_verdict v, const struct settle_out *out, struct failure *f) {
     const char *state = state_text(out->state);
+    buf_reset(&f->more);
     switch (v) {
     case SETTLE_FENCED:
         failure_set(f, PROBLEM_fenced,
@@ -175,8 +151,7 @@ static void render_ok(struct broker *b, struct buf *body, const struct settle_in
     }
     json_put_member(body, "state", slice_str(state_text(out->state)));
     put_id(body, "id", ref);
-    buf_lit(body, ",\"key\":");
-    json_put_string(body, key);
+    put_key(body, key);
     if (duplicate) json_put_member_bool(body, "duplicate", true);
     if (duplicate && s->settle && s->settle->by_token) {
         json_put_name(body, "result");
@@ -203,8 +178,7 @@ static u16 settle_one(struct call *c, enum verb verb, const struct item *it, str
     if (s && mean(it, &in, decoded, &c->failure)) {
         enum settle_verdict v = core_settle(b->core, b->now, &in, s, &out);
         if (v == SETTLE_OK || v == SETTLE_DUPLICATE) {
-            render_ok(b, body, &in, &out, s, seen_ref(s), s->settle ? s->settle->key : s->message->key,
-                      v == SETTLE_DUPLICATE);
+            render_ok(b, body, &in, &out, s, seen_ref(s), seen_key(s), v == SETTLE_DUPLICATE);
             return 200;
         }
         refuse(v, &out, &c->failure);

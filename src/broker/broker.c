@@ -53,6 +53,10 @@ static bool sink_need(void *ctx, u64 bytes) {
     return there;
 }
 
+bool broker_room(struct broker *b, u64 bytes) {
+    return sink_need(b, core_reserved_bytes(b->core) + bytes);
+}
+
 static void sink_outcome(void *ctx, const struct ref *ref) {
     wait_wake_outcome(ctx, ref);
 }
@@ -76,6 +80,7 @@ hx_st broker_open(const struct broker_options *options, struct broker_time t, st
     b->time = t;
     b->started_mono_ms = t.mono_ms;
     b->next_receipt = 1;
+    b->next_task = (u64)t.wall_ms; /* an id of before the last start names nothing */
     for (u32 i = 0; i < 4; i++) b->memos[i].second = INT64_MIN;
     struct core_options core = {.seed = options->seed};
     memcpy(&core.hash_key, options->secret, sizeof core.hash_key);
@@ -97,6 +102,8 @@ hx_st broker_open(const struct broker_options *options, struct broker_time t, st
         .on_ready = sink_ready,
     };
     st = core_start(b->core, &sink, t.wall_ms, &b->now, err);
+    b->config = config_default();
+    if (st == ST_OK) st = bound_load(b, err);
     if (st != ST_OK) {
         broker_free(b);
         return st;
@@ -122,8 +129,15 @@ static void free_receipts(struct broker *b) {
 
 void broker_free(struct broker *b) {
     while (b->heap_count) wait_end(b, b->heap[0]);
+    task_free_all(b);
     free_receipts(b);
+    bound_free(b);
     core_free(b->core);
+    config_free(b->config);
+    payload_view_free(&b->view);
+    payload_view_free(&b->other_view);
+    buf_free(&b->key_store);
+    buf_free(&b->group_store);
     mem_free(b->polls);
     mem_free(b->woken);
     mem_free(b->heap);
@@ -132,6 +146,8 @@ void broker_free(struct broker *b) {
     buf_free(&b->scratch);
     buf_free(&b->lookup.base_store);
     buf_free(&b->lookup.arrivals_store);
+    buf_free(&b->other.base_store);
+    buf_free(&b->other.arrivals_store);
     mem_free(b->items);
     mem_free(b);
 }
@@ -163,8 +179,7 @@ void broker_prefetch(struct broker *b, const u64 *hashes, u32 count) {
     }
 }
 
-static void lookup_load(struct broker *b, const struct found *f) {
-    struct lookup *l = &b->lookup;
+static void lookup_load(struct broker *b, struct lookup *l, const struct found *f) {
     l->seen = (struct seen){.at = *f};
     broker_fetch(b, f->pos, f->size_hint, &l->base_store, &l->base);
     if (f->message != MESSAGE_NONE) {
@@ -176,8 +191,7 @@ static void lookup_load(struct broker *b, const struct found *f) {
     }
 }
 
-static void lookup_load_arrivals(struct broker *b) {
-    struct lookup *l = &b->lookup;
+static void lookup_load_arrivals(struct broker *b, struct lookup *l) {
     if (l->seen.at.arrivals_pos == 0 || core_arrivals_in_memory(b->core, l->seen.at.entry)) return;
     broker_fetch(b, l->seen.at.arrivals_pos, 0, &l->arrivals_store, &l->arrivals);
     CHECK(l->arrivals.type == REC_ARRIVALS);
@@ -188,30 +202,54 @@ const struct ref *seen_ref(const struct seen *s) {
     return s->settle ? &s->settle->ref : &s->message->ref;
 }
 
-struct seen *broker_find_key(struct broker *b, u16 queue, u64 hash, slice key) {
+slice seen_key(const struct seen *s) {
+    return s->settle ? s->settle->key : s->message->key;
+}
+
+enum state seen_state(struct broker *b, const struct seen *s) {
+    if (s->settle) return (enum state)s->settle->state;
+    struct message_view v;
+    core_message_view(b->core, b->now, s->at.message, &v);
+    return v.state;
+}
+
+struct seen *lookup_found(struct broker *b, struct lookup *l, const struct found *f) {
+    lookup_load(b, l, f);
+    lookup_load_arrivals(b, l);
+    return &l->seen;
+}
+
+struct seen *lookup_key(struct broker *b, struct lookup *l, u16 queue, u64 hash, slice key) {
     struct core_cursor cursor = {0};
     struct found f;
     while (core_find(b->core, hash, &cursor, &f)) {
         if (f.queue != queue) continue;
-        lookup_load(b, &f);
-        const struct seen *s = &b->lookup.seen;
-        if (!slice_eq(s->settle ? s->settle->key : s->message->key, key)) continue; /* a collision is no duplicate */
-        lookup_load_arrivals(b);
-        return &b->lookup.seen;
+        lookup_load(b, l, &f);
+        if (!slice_eq(seen_key(&l->seen), key)) continue; /* a collision is no duplicate */
+        lookup_load_arrivals(b, l);
+        return &l->seen;
     }
     return NULL;
 }
 
-struct seen *broker_find_id(struct broker *b, u64 hash, u64 seq) {
+struct seen *lookup_id(struct broker *b, struct lookup *l, u64 hash, u64 seq) {
     struct core_cursor cursor = {0};
     struct found f;
     while (core_find(b->core, hash, &cursor, &f)) {
-        lookup_load(b, &f);
-        if (seen_ref(&b->lookup.seen)->seq != seq) continue;
-        lookup_load_arrivals(b);
-        return &b->lookup.seen;
+        lookup_load(b, l, &f);
+        if (seen_ref(&l->seen)->seq != seq) continue;
+        lookup_load_arrivals(b, l);
+        return &l->seen;
     }
     return NULL;
+}
+
+struct seen *broker_find_key(struct broker *b, u16 queue, u64 hash, slice key) {
+    return lookup_key(b, &b->lookup, queue, hash, key);
+}
+
+struct seen *broker_find_id(struct broker *b, u64 hash, u64 seq) {
+    return lookup_id(b, &b->lookup, hash, seq);
 }
 
 /* ---- time and turns */
@@ -231,6 +269,7 @@ bool broker_tick(struct broker *b, struct broker_time t) {
     b->ticked_mono_ms = t.mono_ms;
     bool more = core_tick(b->core, b->now, TICK_BUDGET);
     cancel_ttls(b);
+    task_run_all(b);
     wait_run_due(b);
     return more;
 }
@@ -238,6 +277,7 @@ bool broker_tick(struct broker *b, struct broker_time t) {
 i64 broker_next_ms(const struct broker *b, struct broker_time t) {
     i64 next = core_next_ms(b->core, b->now, TICK_MS_MAX);
     if (b->compact_until && next > COMPACT_MS) next = COMPACT_MS;
+    next = task_next_ms(b, next);
     if (b->heap_count && b->heap[0]->deadline_ms - t.mono_ms < next) next = b->heap[0]->deadline_ms - t.mono_ms;
     return next > 0 ? next : 0;
 }

@@ -12,6 +12,7 @@
 #include "net/http.h"
 
 struct broker;
+struct config;
 
 /* The world outside. */
 struct broker_port {
@@ -37,6 +38,13 @@ struct broker_time {
 
 /* Replays the journal, makes its tail trustworthy, and is ready to serve. */
 hx_st broker_open(const struct broker_options *options, struct broker_time t, struct broker **out, struct errbuf *err);
+/* The rules of a config file from here on, at start and when it was read again; without a file, config_default(). All of
+ * them or none: on failure (no room for them) everything is as it was. `config` is taken on success. by: who asked for it,
+ * for the audit trail; NULL at start. changes: gets a line for each difference to the one before; may be NULL.
+ *
+ * A queue that is in the file no more keeps its messages, keys and last rules. */
+hx_st broker_configure(struct broker *b, struct broker_time t, struct config *config, const char *by,
+                       struct buf *changes, struct errbuf *err);
 /* A clean end: journals what is lazily kept. The journal itself stays open: flush and wait for it. */
 void broker_stop(struct broker *b, struct broker_time t);
 void broker_free(struct broker *b);

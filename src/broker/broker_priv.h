@@ -4,8 +4,11 @@
 
 #include "base/json.h"
 #include "broker/broker.h"
+#include "config/config.h"
+#include "config/view.h"
 #include "core/core.h"
 
+#define SMALL_BODY_MAX    65536u
 #define PAYLOAD_BYTES_MAX (1u << 20)
 #define BATCH_BYTES_MAX   (8u << 20)
 #define BATCH_LINES_MAX   10000u
@@ -35,7 +38,8 @@ enum problem {
 struct failure {
     enum problem problem;
     struct buf detail, more;
-    const char *allow; /* 405: the methods there are */
+    const char *allow;    /* 405: the methods there are */
+    bool applied_unknown; /* else nothing happened */
 };
 void failure_set(struct failure *f, enum problem p, const char *fmt, ...) PRINTF_LIKE(3, 4);
 u16 problem_status(enum problem p);
@@ -52,8 +56,8 @@ struct call {
     struct failure failure;
 };
 
-/* A request that is answered later: a poll for messages, or for an outcome. */
-enum wait_kind { WAIT_POLL, WAIT_SEND, WAIT_RESULT };
+/* A request that is answered later: a poll for messages, or for an outcome, or the end of a task. */
+enum wait_kind { WAIT_POLL, WAIT_SEND, WAIT_RESULT, WAIT_TASK };
 struct wait {
     enum wait_kind kind;
     void *conn;
@@ -71,6 +75,7 @@ struct wait {
     struct ref ref;
     bool duplicate; /* send: how it was answered at first */
     i64 wait_asked_s;
+    struct task *task;
 };
 
 struct wait_list {
@@ -90,6 +95,15 @@ struct receipt {
     } leases[];
 };
 #define RECEIPT_CHAINS 1024u
+
+/* What a queue's rules mean to the broker. The core has its own copy of those it decides by. */
+struct bound {
+    struct queue_config *config; /* NULL: nothing was said, the default rules */
+    bool owned;                  /* else it is the file's, and belongs to broker.config */
+    bool undeclared;             /* only declared queues take messages, and this is none */
+    bool
+        special; /* a message must be looked at before it is looked up; else its key is in the header, and that is all */
+};
 
 /* A key or message with its records read back; the memory behind struct seen. */
 struct lookup {
@@ -127,7 +141,17 @@ struct broker {
     struct receipt *receipts[RECEIPT_CHAINS];
     u64 next_receipt;
 
-    struct lookup lookup;
+    struct config *config; /* the file's, or what stands for one */
+    struct bound *bound;   /* [queue] */
+    u32 bound_cap;
+    struct payload_view view, other_view; /* of the message at the door; of the one it is compared with */
+    struct buf key_store, group_store;    /* what templates made of it */
+
+    struct task *tasks; /* newest first */
+    u32 tasks_running;
+    u64 next_task;
+
+    struct lookup lookup, other;      /* other: what a message is compared with while it is looked at */
     struct buf body, fields, scratch; /* reused per request */
     slice *items;                     /* of the array being settled */
     u32 items_cap;
@@ -141,6 +165,8 @@ struct broker {
     i64 compact_mono_ms;
     bool compact_pressed; /* room is short */
     u64 compacted_segments;
+    u64 erase_target; /* everything before it is being compacted because something was erased there; 0: nothing */
+    i64 erase_began_ms;
 };
 
 /* broker.c */
@@ -151,7 +177,15 @@ void broker_fetch(struct broker *b, u64 pos, u32 size_hint, struct buf *store, s
 void broker_prefetch(struct broker *b, const u64 *hashes, u32 count);
 struct seen *broker_find_key(struct broker *b, u16 queue, u64 hash, slice key);
 struct seen *broker_find_id(struct broker *b, u64 hash, u64 seq);
+/* The same into a look-up of the caller's choice. */
+struct seen *lookup_key(struct broker *b, struct lookup *l, u16 queue, u64 hash, slice key);
+struct seen *lookup_id(struct broker *b, struct lookup *l, u64 hash, u64 seq);
+/* What core_find or core_walk yielded, read back. */
+struct seen *lookup_found(struct broker *b, struct lookup *l, const struct found *f);
 const struct ref *seen_ref(const struct seen *s);
+slice seen_key(const struct seen *s);
+enum state seen_state(struct broker *b, const struct seen *s);
+bool broker_room(struct broker *b, u64 bytes);           /* can that much be written beside what is promised? */
 i64 wall_of_delay(const struct broker *b, i64 delay_ms); /* delay clock to wall clock */
 
 /* reply.c */
@@ -167,10 +201,108 @@ bool queue_of_call(struct call *c, bool create, u16 *queue);
 bool parse_key_field(slice value, struct buf *store, slice *key, const char **why);
 bool key_bytes_valid(slice key, const char **why);
 bool parse_wait_param(struct call *c, i64 *wait_ms);
+bool param_text(struct call *c, const char *name, struct buf *store, slice *out); /* empty if it is not given */
 bool param_u64(struct call *c, const char *name, u64 low, u64 high, u64 fallback, u64 *out);
 bool param_duration(struct call *c, const char *name, i64 low, i64 high, i64 fallback, i64 *out);
 /* A duration in a JSON text: a string with a unit, or a number of seconds. The text is checked by duration_parse. */
 bool json_duration(struct json *j, slice *out);
+
+/* A result as a request says it: result or result_base64, content_type. */
+struct result_said {
+    slice text, base64, content_type;
+    enum json_type type;
+    bool given, base64_given;
+};
+/* Takes the member if it is one of these; else *taken is false and nothing was read. */
+bool result_member(struct json *j, slice name, struct result_said *r, bool *taken);
+bool result_mean(const struct result_said *r, struct buf *decoded, slice *content_type, slice *result,
+                 struct failure *f);
+/* Cut to at most max bytes, not inside a character. */
+slice cut_text(slice s, size_t max);
+bool text_ok(slice s, size_t max); /* UTF-8 without control characters, at most that long */
+/* A time, or how long ago: RFC 3339 or a duration. Wall clock. */
+bool parse_since(const struct broker *b, slice text, i64 *wall_ms);
+
+/* bound.c: the queues' rules as they are now */
+const struct bound *bound_of(const struct broker *b, u16 queue);
+/* After core_queue_set, _ensure or _delete: what the core has stored of this queue. config: taken, or NULL. */
+void bound_take(struct broker *b, u16 queue, struct queue_config *config);
+void bound_drop(struct broker *b, u16 queue);
+hx_st bound_load(struct broker *b, struct errbuf *err); /* at start: every queue of the journal */
+void bound_free(struct broker *b);
+
+/* door.c: everything that becomes a message comes in here */
+struct admission {
+    enum send_verdict verdict;
+    struct send_out out, first; /* first: what led elsewhere */
+    const struct seen *seen;    /* duplicate or conflict; NULL when accepted or held */
+    enum state state;
+    slice key; /* the one it is known by */
+};
+/* The queue's rules fill in key, group, fingerprint and hash of *in, whose key is what the sender gave or empty. */
+bool door_admit(struct broker *b, struct send_in *in, header_lookup *header, void *header_ctx, struct admission *a,
+                struct failure *f);
+/* The headers of a message as far as it remembers them: attributes, content type, group. ctx: struct send_in. */
+slice said_header(void *ctx, slice name);
+/* A copy of what failed the schema, tried again: admitted, known already, or as before. */
+enum retrial { RETRIAL_ADMITTED, RETRIAL_KNOWN, RETRIAL_AS_BEFORE, RETRIAL_FULL };
+enum retrial door_retry(struct broker *b, const struct ref *copy);
+
+/* operator.c: who does what, and why */
+#define DEED_LIST(X)                                                                                                   \
+    X(PAUSE, "pause")                                                                                                  \
+    X(RESUME, "resume")                                                                                                \
+    X(PURGE, "purge")                                                                                                  \
+    X(CANCEL, "cancel")                                                                                                \
+    X(RESOLVE, "resolve")                                                                                              \
+    X(REDRIVE, "redrive")                                                                                              \
+    X(REPLAY, "replay")                                                                                                \
+    X(ERASE, "erase")                                                                                                  \
+    X(FORGET, "forget")                                                                                                \
+    X(QUEUE_PUT, "queue_put")                                                                                          \
+    X(QUEUE_DELETE, "queue_delete")                                                                                    \
+    X(CONFIG_RELOAD, "config_reload")
+#define DEED_ENUM(name, text) DEED_##name,
+enum deed_kind { DEED_LIST(DEED_ENUM) DEED_COUNT };
+#undef DEED_ENUM
+struct deed {
+    struct json json; /* keeps unescaped strings alive */
+    slice by, note;
+    slice as, state, class_name, reason, since;
+    u64 max, rate;
+    bool dry_run;
+    struct result_said result;
+};
+/* The body, if there is one, and the headers. members: the names this call knows beside by and note, separated by blanks;
+ * NULL: its body is something else. deed_free in any case. */
+bool deed_read(struct call *c, struct deed *d, const char *members);
+void deed_free(struct deed *d);
+/* Into the audit trail, before it is done. s: the message or key it is about, or NULL. false: no room, the failure is set. */
+bool deed_audit(struct call *c, const struct deed *d, enum deed_kind what, u16 queue, const struct seen *s,
+                slice detail);
+slice deed_text(enum deed_kind what);
+
+/* fate.c: why a message is where it is */
+struct filter {
+    bool by_class, refused;
+    enum failure_class failure_class;
+    i64 since_ms; /* wall clock; INT64_MIN: any time */
+    struct buf reason;
+};
+bool filter_set(struct call *c, slice class_name, slice reason, slice since, struct filter *out);
+void filter_free(struct filter *f);
+bool filter_is_empty(const struct filter *f);
+bool filter_passes(const struct filter *f, const struct message_view *v);
+void fate_reason(const struct message_view *v, struct buf *out);
+/* The last attempt, or the decision that put it there. */
+bool fate_last(const struct message_view *v, struct history_item *out);
+
+/* task.c */
+void task_run_all(struct broker *b);
+void task_end_of_queue(struct broker *b, u16 queue);
+void task_detach(struct task *t);
+i64 task_next_ms(const struct broker *b, i64 at_most);
+void task_free_all(struct broker *b);
 
 /* wait.c */
 struct wait *wait_new(struct broker *b, enum wait_kind kind, void *conn, void **user, i64 wait_ms);
@@ -199,8 +331,21 @@ void api_key_result(struct call *c);
 void api_message(struct call *c);
 void api_messages(struct call *c);
 void api_cancel(struct call *c);
+void api_resolve(struct call *c);
+void api_resolve_key(struct call *c);
+void api_replay(struct call *c);
+void api_erase(struct call *c);
+void api_forget(struct call *c);
 void api_queues(struct call *c);
 void api_queue(struct call *c);
+void api_queue_put(struct call *c);
+void api_queue_delete(struct call *c);
+void api_purge(struct call *c);
+void api_redrive(struct call *c);
+void api_tasks(struct call *c);
+void api_task(struct call *c);
+void api_task_cancel(struct call *c);
+void api_audit(struct call *c);
 void api_pause(struct call *c);
 void api_resume(struct call *c);
 void api_stats(struct call *c);
@@ -210,6 +355,11 @@ void api_ready(struct call *c);
 void answer_poll(struct broker *b, struct wait *w, bool even_if_empty);
 void answer_send(struct broker *b, struct wait *w);
 void answer_result(struct broker *b, struct wait *w);
+void answer_task(struct broker *b, struct wait *w);
+
+/* api_keys.c: what a path names; NULL: the failure is set */
+struct seen *seen_of_key(struct call *c, slice key);
+struct seen *seen_of_id(struct call *c);
 
 /* render.c */
 void put_id(struct buf *b, const char *name, const struct ref *ref);
@@ -221,14 +371,23 @@ void put_result(struct buf *b, slice content_type, slice result);
 void put_expires(struct broker *br, struct buf *b, const struct rec_settle *settle);
 void put_steps(struct buf *b, slice history);
 void put_attrs(struct buf *b, slice attrs);
-void render_key_view(struct broker *br, struct buf *b, const struct seen *s, bool with_payload);
+void put_key(struct buf *b, slice key); /* ,"key":"..." or null */
+void put_said(struct buf *b, slice group, slice attrs, slice content_type, slice payload);
+
+/* view.c */
+void render_key_view(struct broker *br, struct buf *b, const struct seen *s);
+
+/* rules.c: one queue with everything known of it */
+void put_queue(struct broker *br, struct buf *b, u16 queue);
+void reply_queue(struct call *c, u16 status, u16 queue);
 
 /* parse.c: attributes as stored in a record. Names are lower-cased; false if the name is there already. */
 bool attrs_add(struct buf *attrs, slice name, slice value);
 bool attrs_next(slice attrs, size_t *at, slice *name, slice *value);
 
-/* diff.c: which members of two JSON objects differ; false if they are not both objects */
-bool json_changed_fields(slice before, slice after, struct buf *json_array);
+/* diff.c: which fields of two JSON payloads differ, as "changed":[...]; of a held conflict also what they say. Nothing if one
+ * of them is no JSON. */
+void put_changed(struct broker *br, struct buf *b, u16 queue, slice before, slice after, bool with_values);
 
 /* compact.c */
 void compact_some(struct broker *b);

@@ -15,6 +15,21 @@
 #define SLICE_MAX            (16ull << 20) /* twice what one request can append */
 #define SLACK_SEGMENTS       3u
 
+/* What was erased leaves the disk with the segments it lies in: everything up to there is compacted, whether that gains room
+ * or not. A round takes in what was erased until it began; the next one waits, so that a stream of erasures does not
+ * rewrite the journal over and over. */
+#define ERASE_ROUND_MS ((i64)3600 * 1000)
+
+static bool erases(struct broker *b, const struct journal_stats *s) {
+    if (s->first < b->erase_target) return true;
+    u64 upto = core_erase_upto(b->core);
+    bool waits = b->erase_target && b->now.run_ms - b->erase_began_ms < ERASE_ROUND_MS;
+    if (s->first >= upto || waits) return false;
+    b->erase_target = upto;
+    b->erase_began_ms = b->now.run_ms;
+    return true;
+}
+
 static bool worth_it(struct broker *b, const struct journal_stats *s) {
     u64 live = core_live_bytes(b->core);
     return s->used_bytes > live * 12 / 5 + SLACK_SEGMENTS * s->segment_bytes;
@@ -72,7 +87,7 @@ void compact_some(struct broker *b) {
         journal_stats_get(b->journal, &s);
         u64 end = journal_oldest_end(b->journal);
         b->compact_pressed = end != 0 && pressed(b, &s);
-        if (end == 0 || (!worth_it(b, &s) && !b->compact_pressed)) return;
+        if (end == 0 || (!worth_it(b, &s) && !b->compact_pressed && !erases(b, &s))) return;
         b->compact_appended = b->appended; /* it owes nothing for the time before */
         b->compact_mono_ms = b->time.mono_ms;
         b->compact_cursor = s.first;

@@ -1,81 +1,78 @@
 /* Which fields of a JSON payload changed: for the person who has to tell a duplicate from a new intent. */
-#include <stdlib.h>
-
 #include "broker/broker_priv.h"
+#include "config/changes.h"
+#include "config/fingerprint.h"
 
-#define CHANGES_MAX 32u
+#define CHANGES_MAX       32u
+#define CHANGE_BYTES_MAX  256u
+#define CHANGES_BYTES_MAX 8192u
 
-struct member {
-    slice name, raw;
+/* Members are looked up one by one: what two large payloads would take is time nobody else should wait for. */
+#define COMPARISONS_MAX 20000000ull
+
+struct changes {
+    const struct fingerprint
+        *fingerprint; /* what it passes over makes no conflict; NULL: the bytes, so everything counts */
+    struct buf names, values;
+    u32 count;
 };
 
-struct members {
-    struct member *at;
-    size_t count, cap;
-    struct json json; /* keeps unescaped names alive */
-};
-
-static int by_name(const void *a, const void *b) {
-    slice x = ((const struct member *)a)->name, y = ((const struct member *)b)->name;
-    int order = memcmp(x.p, y.p, x.n < y.n ? x.n : y.n);
-    return order ? order : (x.n > y.n) - (x.n < y.n);
+static bool add_name(void *ctx, slice path, const struct json_item *before, const struct json_item *after) {
+    struct changes *c = ctx;
+    if (c->count == CHANGES_MAX) return false;
+    if (!(before ? before : after)->name) return true; /* the payloads as wholes: that is known already */
+    if (c->fingerprint && !fingerprint_looks_at(c->fingerprint, path)) return true;
+    if (c->count++) buf_char(&c->names, ',');
+    json_put_string(&c->names, path);
+    return true;
 }
 
-static bool load(struct members *m, slice text) {
-    enum json_type type;
-    struct member one;
-    json_init(&m->json, text);
-    if (json_object(&m->json))
-        while (json_member(&m->json, &one.name) && json_value(&m->json, &type, &one.raw)) {
-            if (m->count == m->cap) {
-                m->cap = m->cap ? m->cap * 2 : 16;
-                m->at = mem_realloc(m->at, m->cap * sizeof *m->at);
-            }
-            m->at[m->count++] = one;
-        }
-    if (m->count) qsort(m->at, m->count, sizeof *m->at, by_name);
-    return json_end(&m->json);
-}
-
-static void unload(struct members *m) {
-    json_free(&m->json);
-    mem_free(m->at);
-}
-
-static void put_name(struct buf *out, u32 *count, slice name) {
-    if (*count >= CHANGES_MAX) return;
-    if ((*count)++) buf_char(out, ',');
-    json_put_string(out, name);
-}
-
-/* Two sorted lists, side by side: what only one has, and what both have but differently. */
-static void compare(const struct members *a, const struct members *b, struct buf *out) {
-    size_t i = 0, j = 0;
-    u32 count = 0;
-    while (i < a->count || j < b->count) {
-        int order = i == a->count ? 1 : j == b->count ? -1 : by_name(&a->at[i], &b->at[j]);
-        if (order < 0) {
-            put_name(out, &count, a->at[i++].name);
-        } else if (order > 0) {
-            put_name(out, &count, b->at[j++].name);
-        } else {
-            if (!slice_eq(a->at[i].raw, b->at[j].raw)) put_name(out, &count, a->at[i].name);
-            i++;
-            j++;
-        }
+/* As it was written; what is long says only that. */
+static void put_value(struct buf *b, const char *name, const struct json_item *item) {
+    if (!item) return;
+    json_put_name(b, name);
+    if (item->text_len > CHANGE_BYTES_MAX || b->len > CHANGES_BYTES_MAX) {
+        buf_lit(b, "\"(long)\"");
+        return;
     }
+    if (item->type == JSON_STRING) buf_char(b, '"');
+    buf_slice_add(b, json_item_text(item));
+    if (item->type == JSON_STRING) buf_char(b, '"');
 }
 
-bool json_changed_fields(slice before, slice after, struct buf *out) {
-    struct members a = {0}, b = {0};
-    bool ok = load(&a, before);
-    ok = load(&b, after) && ok;
-    if (ok) {
-        buf_char(out, '[');
-        compare(&a, &b, out);
-        buf_char(out, ']');
+static bool add_values(void *ctx, slice path, const struct json_item *before, const struct json_item *after) {
+    struct changes *c = ctx;
+    u32 count = c->count;
+    if (!add_name(ctx, path, before, after)) return false;
+    if (c->count == count) return true;
+    if (c->values.len) buf_char(&c->values, ',');
+    buf_char(&c->values, '{');
+    json_put_member(&c->values, "field", path);
+    put_value(&c->values, "was", before);
+    put_value(&c->values, "is", after);
+    buf_char(&c->values, '}');
+    return true;
+}
+
+static bool comparable(struct payload_view *a, struct payload_view *b) {
+    return payload_view_json(a) && payload_view_json(b) && (u64)a->tape.count * b->tape.count <= COMPARISONS_MAX;
+}
+
+void put_changed(struct broker *br, struct buf *b, u16 queue, slice before, slice after, bool with_values) {
+    const struct queue_config *rules = bound_of(br, queue)->config;
+    struct changes c = {.fingerprint = rules ? rules->fingerprint : NULL};
+    payload_view_init(&br->other_view, before, SL(""), NULL, NULL);
+    payload_view_init(&br->view, after, SL(""), NULL, NULL);
+    if (comparable(&br->other_view, &br->view))
+        payload_changes(&br->other_view, &br->view, with_values ? add_values : add_name, &c);
+    if (c.count) {
+        json_put_name(b, "changed");
+        buf_printf(b, "[%.*s]", (int)c.names.len, c.names.p);
     }
-    unload(&a);
-    unload(&b);
-    return ok;
+    if (c.values.len) {
+        json_put_name(b, "difference");
+        buf_printf(b, "[%.*s]", (int)c.values.len, c.values.p);
+    }
+    buf_free(&c.names);
+    buf_free(&c.values);
 }

@@ -1,10 +1,9 @@
 /* What requests say: names, keys, parameters, attributes. */
 #include "broker/broker_priv.h"
-#include "config/config.h"
 
 bool parse_queue_name(struct call *c, slice name) {
-    struct errbuf why;
-    return config_queue_name_ok(name, &why) || fail(c, PROBLEM_queue_invalid, "%s", why.text);
+    struct errbuf err;
+    return config_queue_name_ok(name, &err) || fail(c, PROBLEM_queue_invalid, "%s", err.text);
 }
 
 bool queue_of_call(struct call *c, bool create, u16 *queue) {
@@ -21,6 +20,9 @@ bool queue_of_call(struct call *c, bool create, u16 *queue) {
     }
     if (!parse_queue_name(c, name)) return false;
     if (!create) return fail(c, PROBLEM_no_such_queue, "queue '%.*s' does not exist", (int)name.n, name.p);
+    if (!b->config->auto_create)
+        return fail(c, PROBLEM_no_such_queue, "queue '%.*s' is not declared in %.*s, nor made with PUT", (int)name.n,
+                    name.p, (int)b->config->file.n, b->config->file.p);
     struct rules rules = rules_default();
     if (core_queue_ensure(c->b->core, c->b->now, name, &rules, queue)) return true;
     if (core_queue_count(c->b->core) >= QUEUES_MAX)
@@ -135,6 +137,12 @@ static bool param(struct call *c, const char *name, struct buf *store, slice *va
     return true;
 }
 
+bool param_text(struct call *c, const char *name, struct buf *store, slice *out) {
+    bool given;
+    *out = SL("");
+    return param(c, name, store, out, &given);
+}
+
 bool param_u64(struct call *c, const char *name, u64 low, u64 high, u64 fallback, u64 *out) {
     slice text;
     bool given;
@@ -175,6 +183,67 @@ bool json_duration(struct json *j, slice *out) {
     if (type == JSON_STRING) return json_string(j, out);
     return json_value(j, &type, out) &&
            (type == JSON_NUMBER || json_fail(j, "a duration is a string with a unit, or seconds"));
+}
+
+bool text_ok(slice s, size_t max) {
+    return s.n <= max && utf8_valid(s) && !has_control(s);
+}
+
+slice cut_text(slice s, size_t max) {
+    if (s.n <= max) return s;
+    s.n = max;
+    while (s.n && ((unsigned char)s.p[s.n] & 0xc0) == 0x80) s.n--;
+    return s;
+}
+
+bool parse_since(const struct broker *b, slice text, i64 *wall_ms) {
+    i64 ago;
+    if (rfc3339_parse(text, wall_ms)) return true;
+    if (!duration_parse(text, &ago)) return false;
+    *wall_ms = b->now.wall_ms > ago ? b->now.wall_ms - ago : 0;
+    return true;
+}
+
+/* ---- results */
+
+static bool take_result(struct json *j, struct result_said *r) {
+    r->given = true;
+    r->type = json_peek(j);
+    if (r->type == JSON_STRING) return json_string(j, &r->text);
+    if (r->type == JSON_NULL) r->given = false; /* no result, said aloud */
+    return json_value(j, &r->type, &r->text);
+}
+
+bool result_member(struct json *j, slice name, struct result_said *r, bool *taken) {
+    *taken = true;
+    if (slice_eq(name, SL("result"))) return take_result(j, r);
+    if (slice_eq(name, SL("result_base64"))) return r->base64_given = true, json_string(j, &r->base64);
+    if (slice_eq(name, SL("content_type"))) return json_string(j, &r->content_type);
+    *taken = false;
+    return true;
+}
+
+bool result_mean(const struct result_said *r, struct buf *decoded, slice *content_type, slice *result,
+                 struct failure *f) {
+    if (r->given && r->base64_given)
+        return failure_set(f, PROBLEM_param_invalid, "give result or result_base64, not both"), false;
+    if (r->content_type.n > TYPE_BYTES_MAX || has_control(r->content_type))
+        return failure_set(f, PROBLEM_param_invalid, "content_type must be plain text, at most %u bytes",
+                           TYPE_BYTES_MAX),
+               false;
+    *content_type = r->content_type;
+    if (r->base64_given) {
+        if (!buf_base64_decode(decoded, r->base64))
+            return failure_set(f, PROBLEM_param_invalid, "result_base64 is not base64"), false;
+        *result = buf_slice(decoded);
+        if (content_type->n == 0) *content_type = SL("application/octet-stream");
+    } else if (r->given) {
+        *result = r->text;
+        if (content_type->n == 0) *content_type = r->type == JSON_STRING ? SL("text/plain") : SL("application/json");
+    }
+    if (result->n <= RESULT_BYTES_MAX) return true;
+    return failure_set(f, PROBLEM_too_large, "the result has %zu bytes, the limit is %u", result->n, RESULT_BYTES_MAX),
+           false;
 }
 
 /* ---- attributes as a record holds them: u16 length and bytes of the name, then of the value */

@@ -66,7 +66,7 @@ bool fail(struct call *c, enum problem p, const char *fmt, ...) {
 }
 
 void failure_render(const struct failure *f, struct buf *body) {
-    put_problem(body, &problems[f->problem], buf_slice(&f->detail), false);
+    put_problem(body, &problems[f->problem], buf_slice(&f->detail), f->applied_unknown);
     if (f->more.len) buf_char(body, ',');
     buf_slice_add(body, buf_slice(&f->more));
 }
@@ -96,6 +96,6 @@ void reply_failure(struct call *c) {
     buf_reset(&b->fields);
     if (c->failure.allow) buf_printf(&b->fields, "Allow: %s\r\n", c->failure.allow);
     u16 status = problem_status(c->failure.problem);
-    if (status == 503 || status == 507) buf_lit(&b->fields, "Retry-After: 1\r\n");
+    if (status == 429 || status == 503 || status == 507) buf_lit(&b->fields, "Retry-After: 1\r\n");
     reply_with(b, c->conn, status, SL("application/problem+json"), buf_slice(&b->fields), buf_slice(&b->body), 0);
 }

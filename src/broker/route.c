@@ -1,8 +1,6 @@
 /* From a request to its handler. */
 #include "broker/broker_priv.h"
 
-#define SMALL_BODY_MAX 65536u
-
 struct route {
     enum http_method method;
     const char *path;

@@ -1,5 +1,5 @@
 /* Requests that are answered later. A wait is in the heap by its deadline, and in one list: its queue's polls, or the
- * chain of those who wait for the same outcome. What the core announces in the middle of a decision is only marked; the
+ * chain of those who wait for the same outcome; or it waits for a task. What the core announces in the middle of a decision is only marked; the
  * answers are made at the end of the turn. */
 #include "broker/broker_priv.h"
 
@@ -91,7 +91,9 @@ void wait_end(struct broker *b, struct wait *w) {
     unlink_due(b, w);
     if (w->prev) w->prev->next = w->next;
     if (w->next) w->next->prev = w->prev;
-    if (w->kind == WAIT_POLL) {
+    if (w->kind == WAIT_TASK) {
+        task_detach(w->task);
+    } else if (w->kind == WAIT_POLL) {
         struct wait_list *l = &b->polls[w->queue];
         if (l->head == w) l->head = w->next;
         if (l->tail == w) l->tail = w->prev;
@@ -134,6 +136,9 @@ static void answer(struct broker *b, struct wait *w) {
         break;
     case WAIT_RESULT:
         answer_result(b, w);
+        break;
+    case WAIT_TASK:
+        answer_task(b, w);
         break;
     }
 }

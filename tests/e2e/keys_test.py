@@ -415,7 +415,7 @@ def health_and_readiness_are_200(q):
 def the_wrong_method_is_405_and_names_the_right_ones(q):
     cases = [("DELETE", f"/v1/queues/{q}/messages", {"GET", "HEAD", "POST"}), ("GET", "/v1/ack", {"POST"}), ("PUT", "/v1/nack", {"POST"}),
              ("GET", f"/v1/queues/{q}/receive", {"POST"}), ("POST", "/healthz", {"GET", "HEAD"}), ("POST", "/v1/stats", {"GET", "HEAD"}),
-             ("PATCH", f"/v1/queues/{q}/keys/k", {"GET", "HEAD"}), ("OPTIONS", "/readyz", {"GET", "HEAD"}), ("BREW", "/v1/ack", {"POST"})]
+             ("PATCH", f"/v1/queues/{q}/keys/k", {"GET", "HEAD", "DELETE"}), ("OPTIONS", "/readyz", {"GET", "HEAD"}), ("BREW", "/v1/ack", {"POST"})]
     for method, path, want in cases:
         reply = hx.broker.call(method, path, b"")
         problem(reply, 405, "method_not_allowed")

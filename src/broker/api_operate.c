@@ -1,0 +1,281 @@
+/* What operators do to a message or a key: cancel, resolve, replay, erase, forget.
+ *
+ * Each is written into the audit trail before it is done, so what would refuse it is looked for before: the trail holds
+ * deeds, not attempts. */
+#include "broker/broker_priv.h"
+
+static void reply_state(struct call *c, u16 status, enum state state, const struct ref *ref, slice key, bool again) {
+    struct buf *body = &c->b->body;
+    buf_reset(body);
+    buf_char(body, '{');
+    json_put_member(body, "state", slice_str(state_text(state)));
+    put_id(body, "id", ref);
+    put_key(body, key);
+    if (again) json_put_member_bool(body, "duplicate", true);
+    buf_char(body, '}');
+    reply_json(c, status, buf_slice(body));
+}
+
+static bool fail_state(struct call *c, enum problem p, enum state state, const char *what) {
+    fail(c, p, "%s; its state is %s", what, state_text(state));
+    json_put_member(&c->failure.more, "state", slice_str(state_text(state)));
+    return false;
+}
+
+/* The one message of a key. Where keys repeat the path must say which. */
+static struct seen *seen_of_operated_key(struct call *c) {
+    u16 queue;
+    struct broker *b = c->b;
+    struct seen *s = seen_of_key(c, c->arg[1]);
+    if (!s || !core_queue_find(b->core, c->arg[0], &queue)) return s;
+    if (core_queue_rules(b->core, queue)->semantics != SEMANTICS_AT_LEAST_ONCE) return s;
+    struct core_cursor cursor = {0};
+    struct found f;
+    u32 count = 0;
+    while (core_find(b->core, seen_ref(s)->hash, &cursor, &f)) {
+        struct seen *other = f.queue == queue ? lookup_found(b, &b->other, &f) : NULL;
+        if (other && slice_eq(seen_key(other), c->arg[1])) count++;
+    }
+    if (count <= 1) return s;
+    return fail(c, PROBLEM_key_repeats, "keys repeat in this queue, and %u messages have this one: name one by its id",
+                count),
+           NULL;
+}
+
+/* ---- cancel */
+
+/* "cancelled by NAME: WHY" */
+static void cancel_reason(const struct deed *d, struct buf *reason) {
+    buf_lit(reason, "cancelled");
+    if (d->by.n) buf_printf(reason, " by %.*s", (int)d->by.n, d->by.p);
+    if (d->note.n) buf_printf(reason, ": %.*s", (int)d->note.n, d->note.p);
+}
+
+static bool cancel(struct call *c, const struct deed *d, struct seen *s) {
+    struct buf reason = {0};
+    cancel_reason(d, &reason);
+    bool ok = deed_audit(c, d, DEED_CANCEL, s->at.queue, s, SL(""));
+    if (ok && core_cancel(c->b->core, c->b->now, s, buf_slice(&reason)) == CANCEL_FULL)
+        ok = fail(c, PROBLEM_storage_full, "the disk has no room for so long a note");
+    buf_free(&reason);
+    return ok;
+}
+
+void api_cancel(struct call *c) {
+    struct deed d;
+    struct seen *s = deed_read(c, &d, "") ? seen_of_id(c) : NULL;
+    bool again = s && s->settle && s->settle->state == STATE_CANCELLED;
+    bool ok = s != NULL;
+    if (s && s->settle && !again) {
+        ok = fail(c, PROBLEM_settled, "it is %s already", state_text((enum state)s->settle->state));
+        json_put_member(&c->failure.more, "state", slice_str(state_text((enum state)s->settle->state)));
+    } else if (s && !again) {
+        ok = cancel(c, &d, s);
+    }
+    if (ok)
+        reply_state(c, 200, STATE_CANCELLED, seen_ref(s), seen_key(s), again);
+    else
+        reply_failure(c);
+    deed_free(&d);
+}
+
+/* ---- resolve */
+
+static bool resolve_refused(struct call *c, enum resolve_verdict v, enum state state) {
+    switch (v) {
+    case RESOLVE_OK:
+        return true;
+    case RESOLVE_SETTLED:
+        return fail_state(c, PROBLEM_settled, state, "it was settled meanwhile");
+    case RESOLVE_NOT_HELD:
+        return fail_state(c, PROBLEM_not_held, state, "only what is held or dead is decided");
+    case RESOLVE_NOT_CONFLICT:
+        return fail(c, PROBLEM_conflict_only, "new and duplicate decide a held conflict, and this is none");
+    case RESOLVE_CONFLICT:
+        return fail(c, PROBLEM_conflict_only, "a held conflict is decided as new or duplicate");
+    case RESOLVE_REFUSED:
+        return fail(c, PROBLEM_refused_copy, "it failed the schema: cancel it, or redrive it once the schema takes it");
+    case RESOLVE_TAKEN:
+        return fail(c, PROBLEM_group_dead, "its group's head took it along, and brings it back");
+    case RESOLVE_TOO_LARGE:
+        return fail(c, PROBLEM_too_large, "the result is larger than %u bytes", RESULT_BYTES_MAX);
+    case RESOLVE_FULL:
+        break;
+    }
+    return fail(c, PROBLEM_storage_full, "the disk has no room for this decision");
+}
+
+/* As core_resolve will see it. */
+static enum resolve_verdict resolvable(struct broker *b, const struct seen *s, enum decision as, enum state *state) {
+    bool about_conflict = as == DECISION_NEW || as == DECISION_DUPLICATE;
+    struct message_view v;
+    *state = seen_state(b, s);
+    if (s->settle) return RESOLVE_SETTLED;
+    core_message_view(b->core, b->now, s->at.message, &v);
+    if (v.state != STATE_HELD && v.state != STATE_DEAD) return RESOLVE_NOT_HELD;
+    if (v.refused) return RESOLVE_REFUSED;
+    if (v.taken) return RESOLVE_TAKEN;
+    if (about_conflict != v.conflict) return v.conflict ? RESOLVE_CONFLICT : RESOLVE_NOT_CONFLICT;
+    return RESOLVE_OK;
+}
+
+static bool parse_as(struct call *c, const struct deed *d, enum decision *as) {
+    if (decision_parse(d->as, as) && *as >= DECISION_DONE && *as <= DECISION_DUPLICATE) return true;
+    return fail(c, PROBLEM_param_invalid, "as must be done, rejected, retry, dead, new or duplicate");
+}
+
+static void put_as(struct buf *detail, const struct deed *d) {
+    buf_char(detail, '{');
+    json_put_member(detail, "as", d->as);
+    buf_char(detail, '}');
+}
+
+static bool resolve(struct call *c, const struct deed *d, enum decision as, struct seen *s, enum state *state) {
+    struct broker *b = c->b;
+    struct buf decoded = {0}, detail = {0};
+    struct resolve_in in = {.as = as, .by = d->by.n ? d->by : SL("anonymous"), .note = d->note};
+    put_as(&detail, d);
+    enum resolve_verdict v = resolvable(b, s, as, state);
+    bool ok = resolve_refused(c, v, *state) &&
+              result_mean(&d->result, &decoded, &in.content_type, &in.result, &c->failure) &&
+              deed_audit(c, d, DEED_RESOLVE, s->at.queue, s, buf_slice(&detail));
+    if (ok) {
+        v = core_resolve(b->core, b->now, s, &in, state);
+        ok = resolve_refused(c, v, *state);
+    }
+    buf_free(&decoded);
+    buf_free(&detail);
+    return ok;
+}
+
+static void answer_resolve(struct call *c, struct seen *(*find)(struct call *c)) {
+    struct deed d;
+    enum decision as = DECISION_NONE;
+    enum state state = STATE_PENDING;
+    bool ok = deed_read(c, &d, "as result result_base64 content_type") && parse_as(c, &d, &as);
+    struct seen *s = ok ? find(c) : NULL;
+    if (s && resolve(c, &d, as, s, &state))
+        reply_state(c, 200, state, seen_ref(s), seen_key(s), false);
+    else
+        reply_failure(c);
+    deed_free(&d);
+}
+
+void api_resolve(struct call *c) {
+    answer_resolve(c, seen_of_id);
+}
+
+void api_resolve_key(struct call *c) {
+    answer_resolve(c, seen_of_operated_key);
+}
+
+/* ---- replay */
+
+static bool replayable(struct call *c, const struct seen *s) {
+    if (!s->settle) return fail_state(c, PROBLEM_not_settled, seen_state(c->b, s), "only a settled key can run again");
+    if (core_payload_kept(c->b->core, c->b->now, s->settle)) return true;
+    return fail(c, PROBLEM_payload_gone, "%s",
+                s->settle->erased ? "it was erased" : "the queue keeps payloads for keep_payload after settlement");
+}
+
+static void reply_replay(struct call *c, const struct seen *s, const struct send_out *out) {
+    struct buf *body = &c->b->body;
+    u32 generation = s->settle->generation + 1;
+    buf_reset(body);
+    buf_char(body, '{');
+    put_id(body, "id", &out->ref);
+    put_key(body, s->settle->key);
+    json_put_member_i64(body, "generation", generation);
+    json_put_member(body, "effect_key", s->settle->key);
+    body->len--;
+    buf_printf(body, "~g%u\"", generation);
+    json_put_member(body, "state", slice_str(state_text(STATE_PENDING)));
+    buf_char(body, '}');
+    reply_json(c, 202, buf_slice(body));
+}
+
+void api_replay(struct call *c) {
+    struct broker *b = c->b;
+    struct deed d;
+    struct send_out out;
+    struct seen *s = deed_read(c, &d, "") ? seen_of_operated_key(c) : NULL;
+    bool ok = s && replayable(c, s) && deed_audit(c, &d, DEED_REPLAY, s->at.queue, s, SL(""));
+    if (ok && core_again(b->core, b->now, s, d.by.n ? d.by : SL("anonymous"), d.note, &out) != AGAIN_OK)
+        ok = fail(c, PROBLEM_storage_full, "the disk has no room to run it again");
+    if (ok)
+        reply_replay(c, s, &out);
+    else
+        reply_failure(c);
+    deed_free(&d);
+}
+
+/* ---- erase and forget */
+
+/* Where keys repeat, all that have this one: whoever asks to be erased is erased. */
+static bool each_of_key(struct call *c, struct deed *d, bool (*deed)(struct call *c, struct deed *d, struct seen *s)) {
+    struct broker *b = c->b;
+    u16 queue;
+    struct seen *s = seen_of_key(c, c->arg[1]);
+    if (!s || !queue_of_call(c, false, &queue)) return false;
+    if (core_queue_rules(b->core, queue)->semantics != SEMANTICS_AT_LEAST_ONCE) return deed(c, d, s);
+    u64 hash = seen_ref(s)->hash, seqs[KEY_REPEATS_FOUND];
+    struct core_cursor cursor = {0};
+    struct found f;
+    u32 count = 0;
+    bool ok = true;
+    while (count < KEY_REPEATS_FOUND && core_find(b->core, hash, &cursor, &f)) {
+        s = f.queue == queue ? lookup_found(b, &b->lookup, &f) : NULL;
+        if (s && slice_eq(seen_key(s), c->arg[1])) seqs[count++] = seen_ref(s)->seq;
+    }
+    for (u32 i = 0; ok && i < count; i++)
+        if ((s = broker_find_id(b, hash, seqs[i]))) ok = deed(c, d, s);
+    c->failure.applied_unknown = !ok && count > 1; /* some of them may be done */
+    return ok;
+}
+
+static bool erase_one(struct call *c, struct deed *d, struct seen *s) {
+    struct broker *b = c->b;
+    if (s->settle && s->settle->erased) return true;
+    if (seen_state(b, s) == STATE_LEASED)
+        return fail(c, PROBLEM_leased, "somebody is working on it; ask again when that has ended");
+    if (!deed_audit(c, d, DEED_ERASE, s->at.queue, s, SL(""))) return false;
+    if (core_erase(b->core, b->now, s, d->by.n ? d->by : SL("anonymous"), d->note) == ERASE_OK) return true;
+    return fail(c, PROBLEM_storage_full, "the disk has no room to write down that it is erased");
+}
+
+void api_erase(struct call *c) {
+    struct deed d;
+    bool ok = deed_read(c, &d, "") && each_of_key(c, &d, erase_one);
+    struct seen *s = ok ? seen_of_key(c, c->arg[1]) : NULL;
+    struct buf *body = &c->b->body;
+    buf_reset(body);
+    if (s) {
+        buf_char(body, '{');
+        json_put_member(body, "key", seen_key(s));
+        json_put_member_bool(body, "erased", true);
+        json_put_member(body, "state", slice_str(state_text(seen_state(c->b, s))));
+        buf_char(body, '}');
+        reply_json(c, 200, buf_slice(body));
+    } else {
+        reply_failure(c);
+    }
+    deed_free(&d);
+}
+
+static bool forget_one(struct call *c, struct deed *d, struct seen *s) {
+    if (seen_state(c->b, s) == STATE_LEASED)
+        return fail(c, PROBLEM_leased, "somebody is working on it; ask again when that has ended");
+    if (!deed_audit(c, d, DEED_FORGET, s->at.queue, s, SL(""))) return false;
+    if (core_forget(c->b->core, c->b->now, s) == FORGET_OK) return true;
+    return fail(c, PROBLEM_storage_full, "the disk has no room to write down that it is forgotten");
+}
+
+void api_forget(struct call *c) {
+    struct deed d;
+    bool ok = deed_read(c, &d, "") && each_of_key(c, &d, forget_one);
+    if (ok)
+        reply_with(c->b, c->conn, 204, SL(""), SL(""), SL(""), 0);
+    else
+        reply_failure(c);
+    deed_free(&d);
+}

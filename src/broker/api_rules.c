@@ -1,0 +1,305 @@
+/* One queue: what is known of it, and the rules it was given. */
+#include <stdio.h>
+
+#include "broker/broker_priv.h"
+
+/* ---- showing it */
+
+static void put_window(struct buf *b, const char *name, i64 ms) {
+    if (ms == WINDOW_FOREVER)
+        json_put_member_raw(b, name, SL("null"));
+    else
+        json_put_member_i64(b, name, ms);
+}
+
+/* The rules in figures, as the core applies them at this moment. */
+static void put_rules(struct buf *b, const struct rules *r, u64 payload_max) {
+    buf_lit(b, ",\"rules\":{");
+    json_put_member(b, "semantics", slice_str(semantics_text((enum semantics)r->semantics)));
+    put_window(b, "window_ms", r->window_ms);
+    if (rules_adaptive(r)) {
+        json_put_member_i64(b, "window_min_ms", r->window_min_ms);
+        json_put_member_i64(b, "window_max_ms", r->window_max_ms);
+    }
+    json_put_member_i64(b, "keep_payload_ms", r->keep_payload_ms);
+    json_put_member_i64(b, "lease_ms", r->lease_ms);
+    json_put_member(b, "on_unknown", slice_str(on_unknown_text((enum on_unknown)r->on_unknown)));
+    json_put_member(b, "on_conflict", slice_str(on_conflict_text((enum on_conflict)r->on_conflict)));
+    json_put_member(b, "on_dead", slice_str(on_dead_text((enum on_dead)r->on_dead)));
+    buf_lit(b, ",\"retry\":{\"transient\":{");
+    json_put_member_i64(b, "attempts", r->transient_attempts);
+    json_put_member_i64(b, "backoff_ms", r->backoff_ms);
+    json_put_member_i64(b, "max_ms", r->backoff_max_ms);
+    buf_lit(b, "},\"unknown\":{");
+    json_put_member_i64(b, "attempts", r->unknown_attempts);
+    buf_lit(b, "},\"crashes\":{");
+    json_put_member_i64(b, "attempts", r->crash_attempts);
+    buf_lit(b, "}},\"limits\":{");
+    if (r->limit_pending) json_put_member_i64(b, "pending", (i64)r->limit_pending);
+    if (r->limit_bytes) json_put_member_i64(b, "bytes", (i64)r->limit_bytes);
+    if (r->limit_lag_ms) json_put_member_i64(b, "lag_ms", r->limit_lag_ms);
+    json_put_member_i64(b, "payload", (i64)payload_max);
+    buf_lit(b, "}}");
+}
+
+static void put_counts(struct buf *b, const struct queue_info *q) {
+    json_put_member_i64(b, "pending", (i64)(q->ready + q->delayed + q->behind));
+    json_put_member_i64(b, "ready", (i64)q->ready);
+    json_put_member_i64(b, "delayed", (i64)q->delayed);
+    json_put_member_i64(b, "behind", (i64)q->behind);
+    json_put_member_i64(b, "leased", (i64)q->leased);
+    json_put_member_i64(b, "held", (i64)q->held);
+    json_put_member_i64(b, "dead", (i64)q->dead);
+    json_put_member_i64(b, "keys", (i64)q->settled_keys);
+    json_put_member_i64(b, "oldest_ready_ms", q->oldest_ready_ms);
+    json_put_member_i64(b, "unsettled", (i64)q->unsettled);
+    json_put_member_i64(b, "unsettled_bytes", (i64)q->unsettled_bytes);
+    json_put_member_i64(b, "conflict_copies", (i64)q->conflict_copies);
+    json_put_member_i64(b, "refused_copies", (i64)q->refused_copies);
+    json_put_member_i64(b, "refused_bytes", (i64)q->refused_bytes);
+    json_put_member_bool(b, "pressed", q->pressed);
+    buf_lit(b, ",\"counters\":{");
+#define COUNTER_PUT(name) json_put_member_i64(b, #name, (i64)q->counters.name);
+    COUNTER_LIST(COUNTER_PUT)
+#undef COUNTER_PUT
+    buf_char(b, '}');
+}
+
+/* at_most_once: the loss that was accepted, and the loss that was. */
+static void put_loss(struct buf *b, const struct queue_info *q, const struct queue_config *config) {
+    if (q->rules.semantics != SEMANTICS_AT_MOST_ONCE) return;
+    u64 handed_out = q->counters.handed_out, lost = q->counters.lost;
+    u64 ppm = handed_out ? lost * 1000000 / handed_out : 0;
+    buf_lit(b, ",\"accepted_loss\":{");
+    if (config && config->loss_ppm) json_put_member_i64(b, "stated_ppm", config->loss_ppm);
+    json_put_member_i64(b, "handed_out", (i64)handed_out);
+    json_put_member_i64(b, "lost", (i64)lost);
+    json_put_member_i64(b, "lost_ppm", (i64)ppm);
+    if (config && config->loss_ppm) json_put_member_bool(b, "within", ppm <= config->loss_ppm);
+    buf_char(b, '}');
+}
+
+static void put_windows(struct buf *b, const struct queue_info *q) {
+    put_window(b, "window_ms", q->rules.window_ms);
+    json_put_member_i64(b, "oldest_replay_ms", q->oldest_replay_ms);
+    if (q->window_changed_ms) json_put_member_time(b, "window_changed_at", q->window_changed_ms);
+    if (q->promised_window_ms) put_window(b, "promised_window_ms", q->promised_window_ms);
+}
+
+static void put_alerts(struct buf *b, const struct queue_config *config) {
+    if (config->dead_owner.n) json_put_member(b, "owner", config->dead_owner);
+    if (!config->dead_alert_count && !config->lag_alert_ms) return;
+    buf_lit(b, ",\"alerts\":{");
+    if (config->dead_alert_count) {
+        json_put_name(b, "dead");
+        buf_char(b, '{');
+        json_put_member_i64(b, "count", (i64)config->dead_alert_count);
+        json_put_member_i64(b, "within_ms", config->dead_alert_within_ms);
+        buf_char(b, '}');
+    }
+    if (config->lag_alert_ms) {
+        json_put_name(b, "lag");
+        buf_char(b, '{');
+        json_put_member_i64(b, "above_ms", config->lag_alert_ms);
+        json_put_member_i64(b, "for_ms", config->lag_for_ms);
+        buf_char(b, '}');
+    }
+    buf_char(b, '}');
+}
+
+/* What was said, under the config's names; `dead` is the number of dead messages up here. */
+static void put_said_keys(struct buf *b, slice json) {
+    struct json j;
+    enum json_type type;
+    slice name, raw;
+    json_init(&j, json);
+    if (json_object(&j))
+        while (json_member(&j, &name) && json_value(&j, &type, &raw)) {
+            if (slice_eq(name, SL("dead"))) continue;
+            buf_char(b, ',');
+            json_put_string(b, name);
+            buf_char(b, ':');
+            buf_slice_add(b, raw);
+        }
+    CHECK(json_end(&j));
+    json_free(&j);
+}
+
+/* The effective rules as the config would spell them. */
+static void config_text(struct broker *br, u16 queue, struct buf *out) {
+    const struct bound *bound = bound_of(br, queue);
+    if (bound->config) return config_queue_to_json(bound->config, out);
+    struct queue_config *plain = config_queue_default(SL("queue"));
+    config_queue_to_json(plain, out);
+    config_queue_free(plain);
+}
+
+void put_queue(struct broker *br, struct buf *b, u16 queue) {
+    struct queue_info q;
+    struct buf text = {0};
+    const struct queue_config *config = bound_of(br, queue)->config;
+    core_queue_info(br->core, br->now, queue, &q);
+    config_text(br, queue, &text);
+    buf_char(b, '{');
+    json_put_member(b, "name", q.name);
+    json_put_member_bool(b, "paused", q.paused);
+    json_put_member_time(b, "created_at", q.created_ms);
+    json_put_member(b, "origin", slice_str(origin_text(q.origin)));
+    if (q.origin == ORIGIN_FILE && config && config->file.n) {
+        json_put_name(b, "defined_at");
+        json_put_string(b, config->file);
+        b->len--;
+        buf_printf(b, ":%u\"", config->at.line);
+    }
+    put_counts(b, &q);
+    put_windows(b, &q);
+    put_loss(b, &q, config);
+    if (config) put_alerts(b, config);
+    put_rules(b, &q.rules, config ? config->payload_max : PAYLOAD_BYTES_MAX);
+    json_put_member_raw(b, "config", buf_slice(&text));
+    put_said_keys(b, buf_slice(&text));
+    buf_char(b, '}');
+    buf_free(&text);
+}
+
+/* ---- which version of its rules is meant */
+
+#define ETAG_TEXT 18u /* 16 digits between quotes */
+
+static void etag_of(struct broker *br, u16 queue, char out[ETAG_TEXT + 1]) {
+    struct buf text = {0};
+    struct siphash_key key = {0}; /* no secret: the same rules have the same tag on every broker */
+    config_text(br, queue, &text);
+    snprintf(out, ETAG_TEXT + 1, "\"%016llx\"", (unsigned long long)siphash(&key, text.p, text.len));
+    buf_free(&text);
+}
+
+static bool tag_listed(slice field, const char *tag) {
+    slice one;
+    while (field.n) {
+        slice_cut(field, ',', &one, &field);
+        one = slice_trim(one);
+        if (slice_eq(one, SL("*")) || slice_eq(one, slice_str(tag))) return true;
+    }
+    return false;
+}
+
+/* queue 0: it does not exist. */
+static bool preconditions_hold(struct call *c, u16 queue) {
+    char tag[ETAG_TEXT + 1] = "";
+    slice match, none;
+    bool has_match = http_field_get(c->req, SL("if-match"), &match) > 0;
+    bool has_none = http_field_get(c->req, SL("if-none-match"), &none) > 0;
+    if (!has_match && !has_none) return true;
+    if (queue) etag_of(c->b, queue, tag);
+    if (has_match && !(queue && tag_listed(match, tag)))
+        return fail(c, PROBLEM_precondition_failed, "If-Match: its rules have the tag %s now",
+                    queue ? tag : "of nothing");
+    if (has_none && queue && tag_listed(none, tag))
+        return fail(c, PROBLEM_precondition_failed, "If-None-Match: it exists, and its rules have the tag %s", tag);
+    return true;
+}
+
+void reply_queue(struct call *c, u16 status, u16 queue) {
+    struct broker *b = c->b;
+    char tag[ETAG_TEXT + 1];
+    etag_of(b, queue, tag);
+    buf_reset(&b->body);
+    buf_reset(&b->fields);
+    put_queue(b, &b->body, queue);
+    buf_printf(&b->fields, "ETag: %s\r\n", tag);
+    reply_with(b, c->conn, status, SL("application/json"), buf_slice(&b->fields), buf_slice(&b->body), 0);
+}
+
+void api_queue(struct call *c) {
+    u16 queue;
+    if (!queue_of_call(c, false, &queue)) return reply_failure(c);
+    reply_queue(c, 200, queue);
+}
+
+/* ---- giving it rules */
+
+static bool not_from_file(struct call *c, u16 queue) {
+    struct queue_info q;
+    const struct queue_config *config = bound_of(c->b, queue)->config;
+    core_queue_info(c->b->core, c->b->now, queue, &q);
+    if (q.origin != ORIGIN_FILE) return true;
+    return fail(c, PROBLEM_defined_in_file, "it is defined in %s:%u: change it there and reload", config->file.p,
+                config->at.line);
+}
+
+static bool read_rules(struct call *c, struct queue_config **out) {
+    struct errbuf err;
+    slice text = slice_trim(c->req->body).n ? c->req->body : SL("{}");
+    *out = NULL;
+    if (config_queue_from_json(c->arg[0], text, out, &err) != ST_OK)
+        return fail(c, PROBLEM_config_invalid, "%s", err.text);
+    if ((*out)->json.n <= CONFIG_BYTES_MAX) return true;
+    return fail(c, PROBLEM_config_invalid, "the rules take more than %u bytes", CONFIG_BYTES_MAX);
+}
+
+static bool no_room_for_queue(struct call *c) {
+    if (core_queue_count(c->b->core) >= QUEUES_MAX)
+        return fail(c, PROBLEM_queue_limit, "%u queues are the most one broker has, deleted ones included", QUEUES_MAX);
+    return fail(c, PROBLEM_storage_full, "no room to write the queue's rules down");
+}
+
+/* Takes *config if it is set. */
+static bool put_rules_down(struct call *c, const struct deed *d, u16 *queue, struct queue_config **config) {
+    struct broker *b = c->b;
+    struct queue_spec spec = {.rules = (*config)->rules, .origin = ORIGIN_API, .config = (*config)->json};
+    struct queue_info q;
+    if (*queue) core_queue_info(b->core, b->now, *queue, &q);
+    if (*queue && q.origin == ORIGIN_API && slice_eq(q.config, spec.config)) return true;
+    if (!*queue && core_queue_count(b->core) >= QUEUES_MAX) return no_room_for_queue(c);
+    if (!deed_audit(c, d, DEED_QUEUE_PUT, *queue, NULL, spec.config)) return false;
+    if (!core_queue_set(b->core, b->now, c->arg[0], &spec, queue)) return no_room_for_queue(c);
+    bound_take(b, *queue, *config);
+    *config = NULL;
+    return true;
+}
+
+void api_queue_put(struct call *c) {
+    struct broker *b = c->b;
+    struct deed d;
+    struct queue_config *config = NULL;
+    u16 queue = 0;
+    bool known = core_queue_find(b->core, c->arg[0], &queue);
+    if (!known) queue = 0;
+    bool ok = deed_read(c, &d, NULL) && parse_queue_name(c, c->arg[0]) && (!known || not_from_file(c, queue)) &&
+              preconditions_hold(c, queue) && read_rules(c, &config) && put_rules_down(c, &d, &queue, &config);
+    config_queue_free(config);
+    deed_free(&d);
+    if (!ok) return reply_failure(c);
+    reply_queue(c, known ? 200 : 201, queue);
+}
+
+/* Whoever polls it is told that there is nothing; what tasks do with it is over. */
+static void leave_queue(struct broker *b, u16 queue) {
+    wait_run(b);
+    task_end_of_queue(b, queue);
+    while (queue < b->polls_cap && b->polls[queue].head) answer_poll(b, b->polls[queue].head, true);
+    b->last_queue = 0;
+}
+
+void api_queue_delete(struct call *c) {
+    struct broker *b = c->b;
+    struct deed d;
+    struct queue_info q;
+    u16 queue;
+    bool ok = deed_read(c, &d, "") && queue_of_call(c, false, &queue) && not_from_file(c, queue) &&
+              preconditions_hold(c, queue);
+    if (ok) {
+        core_queue_info(b->core, b->now, queue, &q);
+        ok =
+            q.unsettled == 0 || fail(c, PROBLEM_queue_not_empty, "%llu messages are not settled: consume or purge them",
+                                     (unsigned long long)q.unsettled);
+    }
+    ok = ok && deed_audit(c, &d, DEED_QUEUE_DELETE, queue, NULL, SL(""));
+    deed_free(&d);
+    if (!ok) return reply_failure(c);
+    leave_queue(b, queue);
+    CHECK(core_queue_delete(b->core, b->now, queue) == DELETE_OK);
+    bound_drop(b, queue);
+    reply_with(b, c->conn, 204, SL(""), SL(""), SL(""), 0);
+}

@@ -1,0 +1,183 @@
+/* The queues' rules as they are now. What was said about a queue is in three places: the config file (of the queues it
+ * declares), the core, which journals it as text with the rules it decides by, and here, compiled, for the door.
+ *
+ * A queue has an origin: `file`, `api` (PUT), or `auto`: made on first use, or declared by a file once and not any more. The
+ * latter keeps its rules, for forgetting a payment's window because a line is missing would be worse than keeping it; and if
+ * only declared queues take messages, it takes none. */
+#include "broker/broker_priv.h"
+
+#define QUEUE_RECORD_BYTES 4096u /* of a QUEUE record beside its text: more than enough */
+
+static const struct bound unbound;
+
+const struct bound *bound_of(const struct broker *b, u16 queue) {
+    return queue < b->bound_cap ? &b->bound[queue] : &unbound;
+}
+
+/* Must a message be looked at before its key is? */
+static bool is_special(const struct queue_config *q) {
+    return q->key || q->order_by || q->fingerprint || q->schema || q->payload_max < PAYLOAD_BYTES_MAX ||
+           q->rules.semantics != SEMANTICS_EXACTLY_ONCE;
+}
+
+static void bind_queue(struct broker *b, u16 queue, struct queue_config *config, bool owned) {
+    if (queue >= b->bound_cap) {
+        u32 cap = queue + 64u;
+        b->bound = mem_realloc(b->bound, cap * sizeof *b->bound);
+        memset(b->bound + b->bound_cap, 0, (cap - b->bound_cap) * sizeof *b->bound);
+        b->bound_cap = cap;
+    }
+    struct queue_info q;
+    core_queue_info(b->core, b->now, queue, &q);
+    struct bound *at = &b->bound[queue];
+    if (at->owned) config_queue_free(at->config);
+    *at = (struct bound){.config = config, .owned = owned};
+    at->undeclared = q.origin == ORIGIN_AUTO && !b->config->auto_create;
+    at->special = at->undeclared || (config && is_special(config));
+}
+
+void bound_take(struct broker *b, u16 queue, struct queue_config *config) {
+    bind_queue(b, queue, config, config != NULL);
+}
+
+void bound_drop(struct broker *b, u16 queue) {
+    if (queue >= b->bound_cap) return;
+    if (b->bound[queue].owned) config_queue_free(b->bound[queue].config);
+    b->bound[queue] = (struct bound){0};
+}
+
+/* From the text the core has of it. */
+static hx_st bind_stored(struct broker *b, u16 queue, struct errbuf *err) {
+    struct queue_info q;
+    struct queue_config *config = NULL;
+    core_queue_info(b->core, b->now, queue, &q);
+    if (q.deleted) return ST_OK;
+    if (q.config.n) {
+        hx_st st = config_queue_from_json(q.name, q.config, &config, err);
+        if (st != ST_OK) return err_wrap(err, st, "queue %.*s: its stored rules", (int)q.name.n, q.name.p);
+    }
+    bind_queue(b, queue, config, config != NULL);
+    return ST_OK;
+}
+
+hx_st bound_load(struct broker *b, struct errbuf *err) {
+    for (u32 queue = 1; queue <= core_queue_count(b->core); queue++) {
+        hx_st st = bind_stored(b, (u16)queue, err);
+        if (st != ST_OK) return st;
+    }
+    return ST_OK;
+}
+
+void bound_free(struct broker *b) {
+    for (u32 queue = 0; queue < b->bound_cap; queue++) bound_drop(b, (u16)queue);
+    mem_free(b->bound);
+}
+
+/* ---- a config file */
+
+/* Would the core write the queue down? Then *bytes grows by what that takes. */
+static bool weigh(struct broker *b, const struct queue_config *q, u64 *bytes, u32 *made) {
+    u16 queue;
+    struct queue_info info;
+    if (q->json.n > CONFIG_BYTES_MAX) return false;
+    bool known = core_queue_find(b->core, q->name, &queue);
+    if (known) core_queue_info(b->core, b->now, queue, &info);
+    if (known && info.origin == ORIGIN_FILE && slice_eq(info.config, q->json)) return true;
+    *bytes += journal_cost(QUEUE_RECORD_BYTES + q->json.n);
+    *made += known ? 0 : 1;
+    return true;
+}
+
+/* All of it or nothing: is there room for all of it? */
+static hx_st can_be_had(struct broker *b, const struct config *config, struct errbuf *err) {
+    u64 bytes = 0;
+    u32 made = 0;
+    for (u32 i = 0; i < config->queues.count; i++) {
+        const struct queue_config *q = config->queues.at[i];
+        if (!weigh(b, q, &bytes, &made))
+            return err_set(err, ST_INVALID, "%s:%u:%u: queue %s: its rules take more than %u bytes", q->file.p,
+                           q->at.line, q->at.column, q->name.p, CONFIG_BYTES_MAX);
+    }
+    if (made + core_queue_count(b->core) > QUEUES_MAX)
+        return err_set(err, ST_NO_SPACE, "%u queues are the most one broker has, deleted ones included", QUEUES_MAX);
+    if (bytes && !broker_room(b, bytes))
+        return err_set(err, ST_NO_SPACE, "the disk has no room to write the queues' rules down");
+    return ST_OK;
+}
+
+static void declare(struct broker *b, const struct queue_config *q) {
+    u16 queue;
+    struct queue_spec spec = {.rules = q->rules, .origin = ORIGIN_FILE, .config = q->json};
+    if (!core_queue_set(b->core, b->now, q->name, &spec, &queue))
+        log_line(LOG_ERROR, "queue %s: no room to write its rules down; it keeps the old ones", q->name.p);
+}
+
+/* Declared once, and not any more: what the core has of it is all there is. */
+static void let_go(struct broker *b, u16 queue) {
+    struct queue_info q;
+    struct errbuf err = {{0}};
+    core_queue_info(b->core, b->now, queue, &q);
+    if (q.deleted || q.origin != ORIGIN_FILE) return;
+    struct buf name = {0}, text = {0}; /* the core's own may move while it writes */
+    buf_slice_add(&name, q.name);
+    buf_slice_add(&text, q.config);
+    struct queue_spec spec = {.rules = q.rules, .origin = ORIGIN_AUTO, .config = buf_slice(&text)};
+    if (!core_queue_set(b->core, b->now, buf_slice(&name), &spec, &queue))
+        log_line(LOG_WARN, "queue %.*s: no room to write down that it is not declared any more", (int)name.len, name.p);
+    CHECK(bind_stored(b, queue, &err) == ST_OK); /* it was read from the same text before */
+    buf_free(&name);
+    buf_free(&text);
+}
+
+/* Who was made through the API or on first use may have become the file's; the others are looked at again, for the file
+ * says whether undeclared queues take messages. */
+static void bind_all(struct broker *b) {
+    u32 count = core_queue_count(b->core);
+    bool *declared = mem_zalloc(count + 1);
+    for (u32 i = 0; i < b->config->queues.count; i++) {
+        struct queue_config *q = b->config->queues.at[i];
+        u16 queue;
+        if (!core_queue_find(b->core, q->name, &queue)) continue;
+        declared[queue] = true;
+        bind_queue(b, queue, q, false);
+    }
+    for (u32 queue = 1; queue <= count; queue++) {
+        if (declared[queue]) continue;
+        let_go(b, (u16)queue);
+        const struct bound *now = bound_of(b, (u16)queue);
+        struct queue_config *config = now->config;
+        if (now->owned) b->bound[queue].owned = false; /* it stays the one it is */
+        bind_queue(b, (u16)queue, config, config != NULL);
+    }
+    mem_free(declared);
+}
+
+static void audit_reload(struct broker *b, const char *by, const struct config *config, slice changes) {
+    struct buf detail = {0};
+    buf_char(&detail, '{');
+    json_put_member(&detail, "file", config->file);
+    json_put_member(&detail, "changes", cut_text(changes, 8192));
+    buf_char(&detail, '}');
+    struct audit_in in = {.who = slice_str(by), .what = deed_text(DEED_CONFIG_RELOAD), .detail = buf_slice(&detail)};
+    if (!core_audit(b->core, b->now, &in)) log_line(LOG_WARN, "no room to write the reload into the audit trail");
+    buf_free(&detail);
+}
+
+hx_st broker_configure(struct broker *b, struct broker_time t, struct config *config, const char *by,
+                       struct buf *changes, struct errbuf *err) {
+    broker_advance(b, t);
+    hx_st st = can_be_had(b, config, err);
+    if (st != ST_OK) return st;
+    struct buf diff = {0};
+    config_diff(b->config, config, &diff);
+    if (by && diff.len) audit_reload(b, by, config, buf_slice(&diff));
+    if (changes) buf_slice_add(changes, buf_slice(&diff));
+    buf_free(&diff);
+    for (u32 i = 0; i < config->queues.count; i++) declare(b, config->queues.at[i]);
+    core_audit_keep(b->core, config->audit_keep_ms);
+    struct config *before = b->config;
+    b->config = config;
+    bind_all(b);
+    config_free(before);
+    return ST_OK;
+}

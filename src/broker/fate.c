@@ -1,0 +1,75 @@
+/* Why a message is where it is: what lists of the held and the dead show, and what they are filtered by. */
+#include "broker/broker_priv.h"
+
+bool fate_last(const struct message_view *v, struct history_item *out) {
+    return history_last_attempt(v->history, out) || history_last_decision(v->history, out);
+}
+
+void fate_reason(const struct message_view *v, struct buf *out) {
+    struct history_item last;
+    if (v->conflict)
+        buf_lit(out, "its key was known with another payload");
+    else if (!fate_last(v, &last))
+        buf_lit(out, "no reason is known");
+    else if (last.kind == HISTORY_ATTEMPT && last.ended == ENDED_EXPIRED)
+        buf_printf(out, "its lease ran out %u times", v->crashes);
+    else if (last.reason.n)
+        buf_slice_add(out, last.reason);
+    else if (last.kind == HISTORY_ATTEMPT)
+        buf_slice_add(out, slice_str(class_text((enum failure_class)last.failure_class)));
+    else
+        buf_slice_add(out, slice_str(decision_text((enum decision)last.what)));
+}
+
+/* ---- filters */
+
+static bool set_class(slice text, struct filter *f) {
+    if (text.n == 0) return true;
+    f->refused = slice_eq(text, SL("refused"));
+    f->by_class = !f->refused;
+    return f->refused || class_parse(text, &f->failure_class);
+}
+
+bool filter_set(struct call *c, slice class_name, slice reason, slice since, struct filter *out) {
+    out->since_ms = INT64_MIN;
+    buf_slice_add(&out->reason, reason);
+    if (!set_class(class_name, out))
+        return fail(c, PROBLEM_param_invalid,
+                    "class must be transient, poison, rejected, unknown, absent, or refused (by the schema)");
+    if (since.n && !parse_since(c->b, since, &out->since_ms))
+        return fail(c, PROBLEM_param_invalid, "since must be a time such as 2026-01-31T12:00:00Z, or a duration: 1h");
+    return true;
+}
+
+void filter_free(struct filter *f) {
+    buf_free(&f->reason);
+}
+
+bool filter_is_empty(const struct filter *f) {
+    return !f->by_class && !f->refused && f->since_ms == INT64_MIN && f->reason.len == 0;
+}
+
+static bool contains_nocase(slice text, slice part) {
+    for (size_t i = 0; i + part.n <= text.n; i++)
+        if (slice_eq_nocase(slice_of(text.p + i, part.n), part)) return true;
+    return false;
+}
+
+static bool reason_matches(const struct filter *f, const struct message_view *v) {
+    struct buf text = {0};
+    fate_reason(v, &text);
+    bool ok = contains_nocase(buf_slice(&text), buf_slice(&f->reason));
+    buf_free(&text);
+    return ok;
+}
+
+bool filter_passes(const struct filter *f, const struct message_view *v) {
+    struct history_item last = {0};
+    if (filter_is_empty(f)) return true;
+    bool known = fate_last(v, &last);
+    if (f->refused && !v->refused) return false;
+    if (f->by_class && !(known && last.kind == HISTORY_ATTEMPT && last.failure_class == f->failure_class)) return false;
+    if (f->since_ms != INT64_MIN && (last.ended_ms > last.at_ms ? last.ended_ms : last.at_ms) < f->since_ms)
+        return false;
+    return f->reason.len == 0 || reason_matches(f, v);
+}
