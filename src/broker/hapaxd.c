@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "broker/broker.h"
+#include "config/config.h"
 #include "journal/disk.h"
 #include "journal/file.h"
 #include "net/http.h"
@@ -24,11 +25,21 @@ struct daemon {
     struct disk *disk;
     bool stopping, paused, turn_timed;
     struct broker_time turn_time;
+    const struct settings *settings;
 };
 
+/* What flags and environment say; NULL where they say nothing, and the file or the defaults decide. */
 struct settings {
+    const char *config, *listen, *data;
+    bool insecure_listen, check_config;
+    char *file_listen, *file_data; /* as they were at start */
+};
+
+/* Where it is going to be. */
+struct place_to_be {
     const char *listen, *data;
-    bool insecure_listen;
+    char host[64];
+    u16 port;
 };
 
 static struct broker_time time_now(void) {
@@ -192,9 +203,47 @@ static void on_terminate(void *ctx) {
     http_server_drain(d->server, DRAIN_GRACE_MS, on_drained, d);
 }
 
+/* ---- reading the config again */
+
+static void log_lines(slice text) {
+    slice line;
+    while (text.n) {
+        slice_cut(text, '\n', &line, &text);
+        if (line.n) log_line(LOG_INFO, "config: %.*s", (int)line.n, line.p);
+    }
+}
+
+/* Neither can change under a running broker. */
+static void log_restart(const char *name, slice now, const char *at_start, const char *overridden) {
+    if (overridden || slice_eq(now, slice_str(at_start))) return;
+    log_line(LOG_WARN, "config: %s is %.*s in the file now, and stays %s until a restart", name, (int)now.n, now.p,
+             at_start);
+}
+
+/* All of it or nothing: what is wrong with the new one is one line, and the old one goes on. */
 static void on_hangup(void *ctx) {
-    (void)ctx;
-    log_line(LOG_INFO, "SIGHUP: there is no configuration file to read again");
+    struct daemon *d = ctx;
+    const struct settings *s = d->settings;
+    struct errbuf err = {{0}};
+    struct config *config;
+    struct buf changes = {0};
+    if (!s->config) return log_line(LOG_INFO, "SIGHUP: there is no configuration file to read again");
+    hx_st st = config_load(s->config, SECRETS_AS_WRITTEN, &config, &err);
+    if (st == ST_OK) {
+        log_restart("listen", config->listen, s->file_listen, s->listen);
+        log_restart("data", config->data, s->file_data, s->data);
+        st = broker_configure(d->broker, time_now(), config, "SIGHUP", &changes, &err);
+        if (st != ST_OK) config_free(config);
+    }
+    if (st != ST_OK) {
+        log_line(LOG_ERROR, "config: reload refused, the old rules stay: %s", err.text);
+    } else {
+        log_lines(buf_slice(&changes));
+        log_line(LOG_INFO, "config: %s %s", s->config, changes.len ? "is in force" : "says nothing new");
+    }
+    buf_free(&changes);
+    broker_turn_end(d->broker, time_now());
+    arm_timer(d);
 }
 
 /* Also after half a start: what is not there needs no end. */
@@ -209,8 +258,13 @@ static void finish(struct daemon *d) {
 /* ---- starting */
 
 static void usage(FILE *out) {
-    fputs("usage: hapaxd [--listen HOST:PORT] [--data DIR] [--insecure-listen] [--version] [--help]\n"
+    fputs("usage: hapaxd [--config FILE] [--listen HOST:PORT] [--data DIR] [--insecure-listen]\n"
+          "       hapaxd --config FILE --check-config\n"
+          "       hapaxd --version | --help\n"
           "\n"
+          "  --config FILE       the queues and their rules; hapax.example.yaml explains every key\n"
+          "                      (environment: HAPAX_CONFIG)\n"
+          "  --check-config      say whether the file is valid, and exit\n"
           "  --listen HOST:PORT  where to serve HTTP; default 127.0.0.1:4279, port 0 picks a free one\n"
           "                      (environment: HAPAX_LISTEN)\n"
           "  --data DIR          where the journal lives; default ./hapax-data (environment: HAPAX_DATA)\n"
@@ -218,7 +272,9 @@ static void usage(FILE *out) {
           "  --version           print the version\n"
           "\n"
           "Prints 'hapaxd ready on http://HOST:PORT' on stdout once it serves; logs go to stderr.\n"
-          "SIGTERM or SIGINT stop it cleanly. See hapaxd(1), and hapax(1) for the command-line client.\n",
+          "Flags beat the environment, that beats the file, that beats the defaults.\n"
+          "SIGTERM or SIGINT stop it cleanly, SIGHUP makes it read the file again. See hapaxd(1), and hapax(1) for the "
+          "command-line client.\n",
           out);
 }
 
@@ -238,15 +294,23 @@ static bool flag_value(int argc, char **argv, int *i, const char *name, const ch
     return true;
 }
 
+static const char *env_value(const char *name) {
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
 static void parse_flags(int argc, char **argv, struct settings *s) {
-    const char *env_listen = getenv("HAPAX_LISTEN"), *env_data = getenv("HAPAX_DATA");
-    s->listen = env_listen && *env_listen ? env_listen : "127.0.0.1:4279";
-    s->data = env_data && *env_data ? env_data : "./hapax-data";
+    s->config = env_value("HAPAX_CONFIG");
+    s->listen = env_value("HAPAX_LISTEN");
+    s->data = env_value("HAPAX_DATA");
     for (int i = 1; i < argc; i++) {
-        if (flag_value(argc, argv, &i, "--listen", &s->listen) || flag_value(argc, argv, &i, "--data", &s->data))
+        if (flag_value(argc, argv, &i, "--listen", &s->listen) || flag_value(argc, argv, &i, "--data", &s->data) ||
+            flag_value(argc, argv, &i, "--config", &s->config))
             continue;
         if (strcmp(argv[i], "--insecure-listen") == 0) {
             s->insecure_listen = true;
+        } else if (strcmp(argv[i], "--check-config") == 0) {
+            s->check_config = true;
         } else if (strcmp(argv[i], "--version") == 0) {
             puts("hapaxd " HAPAX_VERSION);
             exit(0);
@@ -259,6 +323,9 @@ static void parse_flags(int argc, char **argv, struct settings *s) {
             exit(2);
         }
     }
+    if (!s->check_config || s->config) return;
+    fprintf(stderr, "hapaxd: --check-config needs --config FILE\n");
+    exit(2);
 }
 
 /* HOST:PORT, [HOST]:PORT; the host numeric. */
@@ -301,19 +368,27 @@ static u32 share_descriptors(void) {
     return most < CONNECTIONS_MAX ? (u32)most : CONNECTIONS_MAX;
 }
 
-static hx_st start(struct daemon *d, const struct settings *s, const char *host, u16 port, struct errbuf *err) {
-    d->loop = loop_new();
-    loop_on_wake(d->loop, on_wake, d);
-    hx_st st = open_storage(d, s->data, err);
-    if (st != ST_OK) return err_wrap(err, st, "data directory %s", s->data);
+/* The rules are the config's from the first request on; *config is taken. */
+static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf *err) {
     struct broker_options options = {.journal = d->journal,
                                      .port = {.ctx = d, .respond = respond, .stats = world_stats}};
     journal_file_secret(d->journal, options.secret);
     random_bytes(&options.seed, sizeof options.seed);
     i64 began = clock_mono_ms();
-    st = broker_open(&options, time_now(), &d->broker, err);
-    if (st != ST_OK) return err_wrap(err, st, "data directory %s", s->data);
+    hx_st st = broker_open(&options, time_now(), &d->broker, err);
+    if (st != ST_OK) return st;
     log_line(LOG_INFO, "journal replayed in %lld ms", (long long)(clock_mono_ms() - began));
+    st = broker_configure(d->broker, time_now(), *config, NULL, NULL, err);
+    if (st == ST_OK) *config = NULL;
+    return st;
+}
+
+static hx_st start(struct daemon *d, const struct place_to_be *p, struct config **config, struct errbuf *err) {
+    d->loop = loop_new();
+    loop_on_wake(d->loop, on_wake, d);
+    hx_st st = open_storage(d, p->data, err);
+    if (st == ST_OK) st = open_broker(d, config, err);
+    if (st != ST_OK) return err_wrap(err, st, "data directory %s", p->data);
     struct http_handler handler = {
         .ctx = d,
         .on_request = on_request,
@@ -325,45 +400,86 @@ static hx_st start(struct daemon *d, const struct settings *s, const char *host,
         .render_error = render_error,
     };
     struct http_limits limits = {.connections_max = share_descriptors()};
-    st = http_server_open(loop_uv(d->loop), host, port, &limits, &handler, &d->server, err);
-    return st == ST_OK ? st : err_wrap(err, st, "listen on %s", s->listen);
+    st = http_server_open(loop_uv(d->loop), p->host, p->port, &limits, &handler, &d->server, err);
+    return st == ST_OK ? st : err_wrap(err, st, "listen on %s", p->listen);
+}
+
+static struct config *load_config(const struct settings *s) {
+    struct errbuf err = {{0}};
+    struct config *config;
+    if (!s->config) return config_default();
+    if (config_load(s->config, SECRETS_AS_WRITTEN, &config, &err) == ST_OK) return config;
+    fprintf(stderr, "hapaxd: %s\n", err.text);
+    exit(1);
+}
+
+/* Said in the file: then the line is named. */
+static bool may_listen(const struct settings *s, const struct config *config, const char *listen, const char *host) {
+    if (is_loopback(host) || s->insecure_listen || config->insecure_listen) return true;
+    struct place at = config->said[TOP_KEY_listen];
+    if (!s->listen && at.line)
+        fprintf(stderr, "hapaxd: %s:%u:%u: listen: ", config->file.p, at.line, at.column);
+    else
+        fprintf(stderr, "hapaxd: ");
+    fprintf(
+        stderr,
+        "%s is not a loopback address. There are no access tokens yet, so anybody who reaches it could send "
+        "and settle anything. Give --insecure-listen (in the file: insecure_listen: true) if that is what you want.\n",
+        listen);
+    return false;
+}
+
+static char *copy_text(slice s) {
+    char *p = mem_zalloc(s.n + 1);
+    memcpy(p, s.p, s.n);
+    return p;
+}
+
+/* 0: go on. Else the exit status. */
+static int find_place(struct settings *s, const struct config *config, struct place_to_be *p) {
+    s->file_listen = copy_text(config->listen);
+    s->file_data = copy_text(config->data);
+    p->listen = s->listen ? s->listen : s->file_listen;
+    p->data = s->data ? s->data : s->file_data;
+    if (!parse_listen(p->listen, p->host, &p->port)) {
+        fprintf(stderr, "hapaxd: --listen wants HOST:PORT with a numeric host, not '%s'\n", p->listen);
+        return 2;
+    }
+    return may_listen(s, config, p->listen, p->host) ? 0 : 2;
+}
+
+static void serve(struct daemon *d, const struct place_to_be *p) {
+    loop_signal(d->loop, SIGTERM, on_terminate, d);
+    loop_signal(d->loop, SIGINT, on_terminate, d);
+    loop_signal(d->loop, SIGHUP, on_hangup, d);
+    bool six = strchr(p->host, ':') != NULL;
+    printf("hapaxd ready on http://%s%s%s:%u\n", six ? "[" : "", p->host, six ? "]" : "", http_server_port(d->server));
+    fflush(stdout);
+    arm_timer(d);
+    loop_run(d->loop);
+    broker_stop(d->broker, time_now());
+    log_line(LOG_INFO, "stopped");
 }
 
 int main(int argc, char **argv) {
     struct settings s = {0};
-    struct daemon d = {0};
+    struct daemon d = {.settings = &s};
     struct errbuf err = {{0}};
-    char host[64];
-    u16 port;
+    struct place_to_be place;
     parse_flags(argc, argv, &s);
-    if (!parse_listen(s.listen, host, &port)) {
-        fprintf(stderr, "hapaxd: --listen wants HOST:PORT with a numeric host, not '%s'\n", s.listen);
-        return 2;
-    }
-    if (!is_loopback(host) && !s.insecure_listen) {
-        fprintf(stderr,
-                "hapaxd: %s is not a loopback address. There are no access tokens yet, so anybody who reaches it could "
-                "send "
-                "and settle anything. Give --insecure-listen if that is what you want.\n",
-                s.listen);
-        return 2;
-    }
-    signal(SIGPIPE, SIG_IGN);
-    if (start(&d, &s, host, port, &err) != ST_OK) {
-        fprintf(stderr, "hapaxd: %s\n", err.text);
+    struct config *config = load_config(&s);
+    int status = find_place(&s, config, &place);
+    if (status == 0 && s.check_config) {
+        printf("%s: valid, %u queue%s\n", s.config, config->queues.count, config->queues.count == 1 ? "" : "s");
+    } else if (status == 0) {
+        signal(SIGPIPE, SIG_IGN);
+        status = start(&d, &place, &config, &err) == ST_OK ? 0 : 1;
+        if (status) fprintf(stderr, "hapaxd: %s\n", err.text);
+        if (status == 0) serve(&d, &place);
         finish(&d);
-        return 1;
     }
-    loop_signal(d.loop, SIGTERM, on_terminate, &d);
-    loop_signal(d.loop, SIGINT, on_terminate, &d);
-    loop_signal(d.loop, SIGHUP, on_hangup, &d);
-    bool six = strchr(host, ':') != NULL;
-    printf("hapaxd ready on http://%s%s%s:%u\n", six ? "[" : "", host, six ? "]" : "", http_server_port(d.server));
-    fflush(stdout);
-    arm_timer(&d);
-    loop_run(d.loop);
-    broker_stop(d.broker, time_now());
-    finish(&d);
-    log_line(LOG_INFO, "stopped");
-    return 0;
+    config_free(config);
+    mem_free(s.file_listen);
+    mem_free(s.file_data);
+    return status;
 }
