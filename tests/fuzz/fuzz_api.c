@@ -2,6 +2,7 @@
  * exactly once or waits, and every JSON answer is JSON. */
 #include "base/json.h"
 #include "broker/broker.h"
+#include "core/core.h"
 #include "journal/disk_sim.h"
 #include "journal/file.h"
 
@@ -14,6 +15,7 @@ static struct world {
     struct broker_time t;
     u32 answers;
     char token[64];
+    char id[64]; /* of the last message spoken of */
     u64 receipt;
 } w;
 
@@ -26,10 +28,9 @@ static void check_json(slice text) {
     json_free(&j);
 }
 
-static void remember_token(slice body) {
-    static const char name[] = "\"token\":\"";
-    const char *at = memmem(body.p, body.n, name, sizeof name - 1);
-    if (at) memcpy(w.token, at + sizeof name - 1, 48);
+static void remember(slice body, const char *name, char *out, size_t bytes) {
+    const char *at = body.n ? memmem(body.p, body.n, name, strlen(name)) : NULL;
+    if (at && body.n - (size_t)(at - body.p) >= strlen(name) + bytes) memcpy(out, at + strlen(name), bytes);
 }
 
 static void respond(void *ctx, void *conn, const struct http_reply *reply) {
@@ -37,6 +38,8 @@ static void respond(void *ctx, void *conn, const struct http_reply *reply) {
     w.answers++;
     CHECK(reply->status >= 200 && reply->status < 600);
     if (slice_eq(reply->content_type, SL("application/problem+json"))) check_json(reply->body);
+    if (slice_eq(reply->content_type, SL("application/json"))) check_json(reply->body);
+    remember(reply->body, "\"id\":\"", w.id, ID_TEXT);
     if (slice_eq(reply->content_type, SL("application/x-ndjson"))) {
         slice rest = reply->body, line;
         while (rest.n) {
@@ -46,8 +49,7 @@ static void respond(void *ctx, void *conn, const struct http_reply *reply) {
     }
     if (reply->receipt) {
         w.receipt = reply->receipt;
-        check_json(reply->body);
-        remember_token(reply->body);
+        remember(reply->body, "\"token\":\"", w.token, TOKEN_TEXT);
     }
 }
 
@@ -84,13 +86,42 @@ static const struct shape {
     {HTTP_GET, "/v1/queues/q/messages"},
     {HTTP_GET, "/v1/queues/q/keys"},
     {HTTP_GET, "/v1/stats"},
+    {HTTP_POST, "/v1/queues/r/messages"},
+    {HTTP_POST, "/v1/queues/r/batch"},
+    {HTTP_POST, "/v1/queues/r/receive"},
+    {HTTP_PUT, "/v1/queues/r"},
+    {HTTP_PUT, "/v1/queues/q"},
+    {HTTP_GET, "/v1/queues/r"},
+    {HTTP_DELETE, "/v1/queues/r"},
+    {HTTP_POST, "/v1/queues/q/messages/$I/resolve"},
+    {HTTP_POST, "/v1/queues/r/messages/$I/resolve"},
+    {HTTP_POST, "/v1/queues/q/messages/$I/cancel"},
+    {HTTP_POST, "/v1/queues/q/keys/k/resolve"},
+    {HTTP_POST, "/v1/queues/q/keys/k/replay"},
+    {HTTP_POST, "/v1/queues/r/keys/k:1/replay"},
+    {HTTP_POST, "/v1/queues/q/keys/k/erase"},
+    {HTTP_DELETE, "/v1/queues/q/keys/k"},
+    {HTTP_POST, "/v1/queues/q/redrive"},
+    {HTTP_POST, "/v1/queues/r/redrive"},
+    {HTTP_POST, "/v1/queues/r/purge"},
+    {HTTP_POST, "/v1/queues/q/pause"},
+    {HTTP_POST, "/v1/queues/q/resume"},
+    {HTTP_GET, "/v1/queues/r/messages"},
+    {HTTP_GET, "/v1/queues/r/keys"},
+    {HTTP_GET, "/v1/audit"},
+    {HTTP_GET, "/v1/tasks"},
+    {HTTP_GET, "/v1/queues"},
 };
 
-/* $T in the input stands for the last token handed out, so that settling gets past its first check. */
+/* $T in the input stands for the last token handed out and $I for the last id, so that calls get past their first check. */
 static void expand(slice in, struct buf *out) {
     for (size_t i = 0; i < in.n; i++) {
-        if (i + 1 < in.n && in.p[i] == '$' && in.p[i + 1] == 'T' && w.token[0]) {
-            buf_add(out, w.token, 48);
+        char sign = i + 1 < in.n && in.p[i] == '$' ? in.p[i + 1] : 0;
+        if (sign == 'T' && w.token[0]) {
+            buf_add(out, w.token, TOKEN_TEXT);
+            i++;
+        } else if (sign == 'I' && w.id[0]) {
+            buf_add(out, w.id, ID_TEXT);
             i++;
         } else {
             buf_char(out, in.p[i]);
@@ -103,13 +134,14 @@ static void one_request(slice in) {
     const struct shape *shape = &shapes[(u8)in.p[0] % (sizeof shapes / sizeof shapes[0])];
     slice head, body;
     slice_cut(slice_of(in.p + 1, in.n - 1), '\0', &head, &body);
-    struct buf text = {0};
+    struct buf text = {0}, path = {0};
     expand(body, &text);
+    expand(slice_str(shape->path), &path);
     struct http_field fields[] = {
         {SL("idempotency-key"), head}, {SL("prefer"), SL("wait=1")}, {SL("hapax-group"), head}};
     struct http_request req = {
         .method = shape->method,
-        .path = slice_str(shape->path),
+        .path = buf_slice(&path),
         .query = head,
         .fields = fields,
         .field_count = (u8)in.p[0] % 4,
@@ -132,6 +164,7 @@ static void one_request(slice in) {
     while (journal_file_work(w.journal)) {
     }
     buf_free(&text);
+    buf_free(&path);
 }
 
 int LLVMFuzzerTestOneInput(const u8 *data, size_t n) {
@@ -140,6 +173,10 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t n) {
     open_world();
     one_request(SL("\007k\0payload"));
     one_request(SL("\010"));
+    one_request(SL(
+        "\020\0{\"key\":\"k:${a}\",\"order_by\":\"${g}\",\"fingerprint\":{\"ignore\":[\"t\"]},\"on_conflict\":\"hold\","
+        "\"schema\":{\"required\":[\"a\"]},\"keep_payload\":\"1h\",\"on_unknown\":\"reconcile\",\"limits\":{"
+        "\"pending\":9}}"));
     while (rest.n) { /* requests are separated by 0xff, which is in no UTF-8 */
         slice_cut(rest, (char)0xff, &request, &rest);
         one_request(request);

@@ -1,0 +1,456 @@
+/* The broker as its clients see it, on a disk in memory and a clock that only the test moves: rules and reloads, long work
+ * in slices, the audit trail, what is erased. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "base/json.h"
+#include "broker/broker.h"
+#include "config/config.h"
+#include "core/core.h"
+#include "journal/disk_sim.h"
+#include "journal/file.h"
+
+static struct world {
+    struct disk *disk;
+    struct journal *journal;
+    struct broker *broker;
+    struct broker_time t;
+    u32 answers;
+    u16 status;
+    struct buf body, fields;
+    char token[TOKEN_TEXT + 1], id[ID_TEXT + 1];
+} w;
+
+static void remember(slice body, const char *name, char *out, size_t bytes) {
+    const char *at = memmem(body.p, body.n, name, strlen(name));
+    if (at) memcpy(out, at + strlen(name), bytes);
+}
+
+static void respond(void *ctx, void *conn, const struct http_reply *reply) {
+    (void)ctx, (void)conn;
+    w.answers++;
+    w.status = reply->status;
+    buf_reset(&w.body);
+    buf_slice_add(&w.body, reply->body);
+    buf_char(&w.body, 0);
+    buf_reset(&w.fields);
+    buf_slice_add(&w.fields, reply->fields);
+    buf_char(&w.fields, 0);
+    if (reply->body.n == 0) return;
+    remember(reply->body, "\"token\":\"", w.token, TOKEN_TEXT);
+    remember(reply->body, "\"id\":\"", w.id, ID_TEXT);
+}
+
+static void open_broker(void) {
+    struct errbuf err;
+    struct journal_file_options jo = {.disk = w.disk, .segment_bytes = 1u << 20, .manual = true};
+    assert_int_equal(journal_file_open(&jo, &w.journal, &err), ST_OK);
+    struct broker_options bo = {.journal = w.journal, .port = {.respond = respond}};
+    journal_file_secret(w.journal, bo.secret);
+    hx_st st = broker_open(&bo, w.t, &w.broker, &err);
+    if (st != ST_OK) print_error("%s\n", err.text);
+    assert_int_equal(st, ST_OK);
+}
+
+static void work(void) {
+    broker_turn_end(w.broker, w.t);
+    while (journal_file_work(w.journal)) {
+    }
+}
+
+static void pass(i64 ms) {
+    w.t.mono_ms += ms;
+    w.t.wall_ms += ms;
+    broker_tick(w.broker, w.t);
+    work();
+}
+
+static void close_broker(void) {
+    broker_stop(w.broker, w.t);
+    work();
+    broker_free(w.broker);
+    journal_close(w.journal);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    memset(&w, 0, sizeof w);
+    w.disk = disk_sim_new(1, 256u << 20);
+    w.t = (struct broker_time){.mono_ms = 1000, .wall_ms = 1800000000000};
+    open_broker();
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    close_broker();
+    disk_close(w.disk);
+    buf_free(&w.body);
+    buf_free(&w.fields);
+    return 0;
+}
+
+static void restart(void) {
+    close_broker();
+    open_broker();
+}
+
+static const char *const methods[] = {
+    [HTTP_GET] = "GET", [HTTP_POST] = "POST", [HTTP_PUT] = "PUT", [HTTP_DELETE] = "DELETE"};
+
+/* "POST /v1/...?query" with a key (or NULL) and a body. Returns the status; 0: not answered yet, and *user is set. */
+static u16 request(const char *line, const char *key, slice body, void **user) {
+    struct http_request req = {.body = body, .body_length = body.n};
+    slice method, target, path;
+    slice_cut(slice_str(line), ' ', &method, &target);
+    for (u32 i = 0; i < sizeof methods / sizeof methods[0]; i++)
+        if (methods[i] && slice_eq(method, slice_str(methods[i]))) req.method = (enum http_method)i;
+    slice_cut(target, '?', &path, &req.query);
+    req.path = path;
+    struct http_field fields[] = {{SL("Idempotency-Key"), slice_str(key)}};
+    req.fields = fields;
+    req.field_count = key ? 1 : 0;
+    void *waits = NULL;
+    u32 before = w.answers;
+    broker_request(w.broker, w.t, &w, &waits, &req);
+    work();
+    if (user) *user = waits;
+    return w.answers == before ? 0 : w.status;
+}
+
+static u16 call(const char *line, const char *body) {
+    return request(line, NULL, slice_str(body), NULL);
+}
+
+static u16 send(const char *queue, const char *key, const char *payload) {
+    char line[128];
+    snprintf(line, sizeof line, "POST /v1/queues/%s/messages", queue);
+    return request(line, key, slice_str(payload), NULL);
+}
+
+static void assert_said(const char *part) {
+    if (!strstr(w.body.p, part)) print_error("no %s in %s\n", part, w.body.p);
+    assert_non_null(strstr(w.body.p, part));
+}
+
+static u16 settle(const char *verb, const char *more) {
+    char line[32], body[256];
+    snprintf(line, sizeof line, "POST /v1/%s", verb);
+    snprintf(body, sizeof body, "{\"token\":\"%s\"%s}", w.token, more);
+    return call(line, body);
+}
+
+static void send_many(const char *queue, const char *prefix, u32 count) {
+    char line[64], path[64];
+    snprintf(path, sizeof path, "POST /v1/queues/%s/batch", queue);
+    struct buf body = {0};
+    for (u32 i = 0; i < count; i++) {
+        snprintf(line, sizeof line, "{\"key\":\"%s%u\",\"payload\":\"x\"}\n", prefix, i);
+        buf_slice_add(&body, slice_str(line));
+    }
+    assert_int_equal(request(path, NULL, buf_slice(&body), NULL), 200);
+    buf_free(&body);
+}
+
+/* So many messages, all dead. */
+static void make_dead(const char *queue, u32 count) {
+    char path[64];
+    send_many(queue, "d", count);
+    snprintf(path, sizeof path, "POST /v1/queues/%s/receive", queue);
+    for (u32 i = 0; i < count; i++) {
+        assert_int_equal(call(path, ""), 200);
+        assert_int_equal(settle("nack", ",\"class\":\"poison\""), 200);
+    }
+}
+
+static hx_st configure(const char *yaml, struct errbuf *err) {
+    struct config *config;
+    hx_st st = config_parse(slice_str(yaml), "hapax.yaml", SECRETS_AS_WRITTEN, &config, err);
+    assert_int_equal(st, ST_OK);
+    st = broker_configure(w.broker, w.t, config, "test", NULL, err);
+    if (st != ST_OK) config_free(config);
+    work();
+    return st;
+}
+
+static void reload(const char *yaml) {
+    struct errbuf err = {{0}};
+    hx_st st = configure(yaml, &err);
+    if (st != ST_OK) print_error("%s\n", err.text);
+    assert_int_equal(st, ST_OK);
+}
+
+/* ---- rules */
+
+static void rules_given_with_put_survive_a_restart(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"key\":\"o:${id}\",\"window\":\"1h\"}"), 201);
+    restart();
+    assert_int_equal(send("q", NULL, "{\"id\":7}"), 202);
+    assert_said("\"key\":\"o:7\"");
+    assert_int_equal(send("q", "o:8", "{\"id\":7}"), 400);
+    assert_said("key_mismatch");
+    assert_int_equal(send("q", NULL, "{}"), 422);
+    assert_int_equal(call("GET /v1/queues/q", ""), 200);
+    assert_said("\"window\":\"1h\"");
+    assert_said("\"origin\":\"api\"");
+}
+
+static void a_file_wins_over_the_api_and_what_it_lets_go_keeps_its_rules(void **state) {
+    (void)state;
+    call("PUT /v1/queues/q", "{\"window\":\"1h\"}");
+    send("q", "k", "x");
+    reload("queues: {q: {window: 2h, key: 'o:${id}'}}\n");
+    assert_int_equal(call("PUT /v1/queues/q", "{}"), 409);
+    assert_said("hapax.yaml:1");
+    assert_int_equal(call("DELETE /v1/queues/q", ""), 409);
+    assert_int_equal(send("unknown", "k", "x"), 404);
+    assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
+    assert_int_equal(settle("ack", ""), 200);
+
+    reload("queues: {other: {}}\n");
+    assert_int_equal(call("GET /v1/queues/q", ""), 200);
+    assert_said("\"origin\":\"auto\"");
+    assert_said("\"window\":\"2h\"");
+    assert_int_equal(send("q", "k", "x"), 404); /* not declared, so nothing new */
+    restart();
+    reload("auto_create: true\n");
+    assert_int_equal(send("q", NULL, "{\"id\":1}"), 202);
+    assert_said("\"key\":\"o:1\"");
+}
+
+static void undeclared_queues_can_still_be_emptied(void **state) {
+    (void)state;
+    send("old", "a", "x");
+    send("old", "b", "x");
+    reload("queues: {new: {}}\n");
+    assert_int_equal(send("old", "c", "x"), 404);
+    assert_int_equal(call("POST /v1/queues/old/receive", ""), 200);
+    assert_int_equal(settle("ack", ""), 200);
+    assert_int_equal(call("POST /v1/queues/old/purge", ""), 200);
+    assert_said("\"purged\":1");
+    assert_int_equal(call("DELETE /v1/queues/old", ""), 204);
+}
+
+static void a_reload_without_room_changes_nothing(void **state) {
+    (void)state;
+    reload("auto_create: true\nqueues: {q: {window: 1h}}\n");
+    disk_sim_set_capacity(w.disk, 0);
+    for (u32 i = 0; i < 10000 && w.status != 507; i++) {
+        char key[16];
+        static char large[65536];
+        memset(large, 'x', sizeof large - 1);
+        snprintf(key, sizeof key, "k%u", i);
+        send("q", key, large);
+        pass(1);
+    }
+    assert_int_equal(w.status, 507);
+    struct errbuf err = {{0}};
+    struct buf yaml = {0};
+    buf_printf(&yaml, "queues:\n  q: {window: 3h}\n");
+    for (u32 i = 0; i < 200; i++) buf_printf(&yaml, "  q%u: {window: 2h}\n", i);
+    buf_char(&yaml, 0);
+    assert_int_equal(configure(yaml.p, &err), ST_NO_SPACE);
+    buf_free(&yaml);
+    assert_int_equal(call("GET /v1/queues/q", ""), 200);
+    assert_said("\"window\":\"1h\"");
+    assert_int_equal(call("GET /v1/queues/q0", ""), 404);
+}
+
+static void a_reload_is_in_the_audit_trail_with_what_it_changed(void **state) {
+    (void)state;
+    reload("queues: {q: {window: 1h}}\n");
+    reload("queues: {q: {window: 2h}}\n");
+    reload("queues: {q: {window: 2h}}\n"); /* nothing new, no entry */
+    assert_int_equal(call("GET /v1/audit?what=config_reload&limit=1", ""), 200);
+    assert_said("queue q: window: 1h -> 2h");
+    assert_said("\"who\":\"test\"");
+}
+
+/* ---- long work */
+
+static void a_purge_goes_in_slices_and_takes_only_what_was_there(void **state) {
+    (void)state;
+    void *user;
+    send_many("q", "a", 3500);
+    assert_int_equal(request("POST /v1/queues/q/purge", NULL, SL("{\"by\":\"ann\"}"), &user), 0);
+    assert_non_null(user);
+    assert_int_equal(send("q", "late", "x"), 202); /* requests go on meanwhile */
+    u32 before = w.answers;
+    for (u32 i = 0; i < 10 && w.answers == before; i++) pass(1);
+    assert_int_equal(w.status, 200);
+    assert_said("{\"purged\":3500}");
+    assert_int_equal(call("GET /v1/queues/q", ""), 200);
+    assert_said("\"pending\":1,");
+    assert_int_equal(send("q", "a0", "x"), 200); /* the keys stay */
+    assert_said("\"reason\":\"purged\"");
+}
+
+static void a_purge_goes_on_when_its_client_is_gone(void **state) {
+    (void)state;
+    void *user;
+    send_many("q", "a", 3500);
+    assert_int_equal(request("POST /v1/queues/q/purge", NULL, SL(""), &user), 0);
+    broker_gone(w.broker, w.t, user);
+    for (u32 i = 0; i < 10; i++) pass(1);
+    call("GET /v1/queues/q", "");
+    assert_said("\"pending\":0,");
+}
+
+static void a_purge_that_the_end_of_the_broker_cuts_short_says_unknown(void **state) {
+    (void)state;
+    void *user;
+    send_many("q", "a", 3500);
+    assert_int_equal(request("POST /v1/queues/q/purge", NULL, SL(""), &user), 0);
+    broker_drain(w.broker, w.t);
+    assert_int_equal(w.status, 503);
+    assert_said("\"applied\":\"unknown\"");
+}
+
+static void a_rated_redrive_keeps_to_its_rate_and_passes_over_what_was_decided_meanwhile(void **state) {
+    (void)state;
+    make_dead("q", 10);
+    assert_int_equal(call("POST /v1/queues/q/redrive", "{\"rate\":2}"), 202);
+    char task[64] = "GET /v1/tasks/";
+    assert_non_null(strstr(w.fields.p, "Location: /v1/tasks/"));
+    snprintf(task + strlen(task), 16, "%.13s", strstr(w.fields.p, "/v1/tasks/") + strlen("/v1/tasks/"));
+    assert_int_equal(call("POST /v1/queues/q/keys/d9/resolve", "{\"as\":\"done\"}"), 200);
+    for (u32 i = 0; i < 8; i++) pass(250);
+    assert_int_equal(call(task, ""), 200);
+    assert_said("\"redriven\":5,"); /* one at once, then two a second */
+    for (u32 i = 0; i < 20; i++) pass(250);
+    assert_int_equal(call(task, ""), 200);
+    assert_said("\"state\":\"done\"");
+    assert_said("\"redriven\":9,\"no_op\":1");
+}
+
+static void a_long_redrive_becomes_a_task_and_can_be_stopped(void **state) {
+    (void)state;
+    make_dead("q", 1500);
+    assert_int_equal(call("POST /v1/queues/q/redrive", "{\"dry_run\":true}"), 200);
+    assert_said("{\"matched\":1500,\"redriven\":0,\"no_op\":0,\"dry_run\":true}");
+    assert_int_equal(call("POST /v1/queues/q/redrive", ""), 202);
+    char line[64];
+    snprintf(line, sizeof line, "DELETE %.23s", strstr(w.fields.p, "/v1/tasks/"));
+    assert_int_equal(call(line, ""), 200);
+    assert_said("\"state\":\"cancelled\"");
+    call("GET /v1/queues/q", "");
+    assert_said("\"ready\":1000,");
+    assert_said("\"dead\":500,");
+}
+
+static void refused_copies_are_sent_through_the_door_again(void **state) {
+    (void)state;
+    call("PUT /v1/queues/q", "{\"key\":\"o:${id}\",\"schema\":{\"types\":{\"amount\":\"integer\"}}}");
+    assert_int_equal(send("q", NULL, "{\"id\":1,\"amount\":\"x\"}"), 422);
+    assert_int_equal(send("q", NULL, "{\"id\":1,\"amount\":\"x\"}"), 422); /* one copy of each */
+    assert_int_equal(send("q", NULL, "{\"amount\":2}"), 422);
+    call("GET /v1/queues/q", "");
+    assert_said("\"refused_copies\":2,");
+    call("PUT /v1/queues/q", "{\"key\":\"o:${id}\"}");
+    assert_int_equal(call("POST /v1/queues/q/redrive", ""), 200);
+    assert_said("{\"matched\":2,\"redriven\":1,\"no_op\":0,\"still_refused\":1}");
+    assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
+    assert_said("\"key\":\"o:1\"");
+}
+
+/* ---- operators */
+
+static void what_is_refused_is_not_in_the_audit_trail(void **state) {
+    (void)state;
+    send("q", "k", "x");
+    assert_int_equal(call("POST /v1/queues/q/keys/k/resolve", "{\"as\":\"done\"}"), 409);
+    assert_int_equal(call("POST /v1/queues/q/keys/k/replay", ""), 409);
+    assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
+    assert_int_equal(call("POST /v1/queues/q/keys/k/erase", ""), 409);
+    assert_int_equal(call("DELETE /v1/queues/q/keys/k", ""), 409);
+    assert_int_equal(call("DELETE /v1/queues/q", ""), 409);
+    assert_int_equal(call("GET /v1/audit", ""), 200);
+    assert_said("{\"items\":[],\"next_cursor\":null}");
+}
+
+static void an_old_generations_token_is_fenced(void **state) {
+    (void)state;
+    call("PUT /v1/queues/q", "{\"keep_payload\":\"1h\"}");
+    send("q", "k", "x");
+    call("POST /v1/queues/q/receive", "");
+    char old[TOKEN_TEXT + 1];
+    memcpy(old, w.token, sizeof old);
+    assert_int_equal(settle("ack", ""), 200);
+    assert_int_equal(call("POST /v1/queues/q/keys/k/replay", "{\"by\":\"ann\"}"), 202);
+    assert_said("\"effect_key\":\"k~g1\"");
+    memcpy(w.token, old, sizeof old);
+    assert_int_equal(settle("ack", ""), 409);
+    assert_said("\"code\":\"fenced\"");
+}
+
+/* ---- erasing */
+
+struct hunt {
+    const char *text;
+    u32 found;
+};
+
+static void look_into(void *ctx, const char *name, u64 size) {
+    (void)size;
+    struct hunt *h = ctx;
+    struct buf bytes = {0};
+    if (disk_sim_get(w.disk, name, &bytes) && memmem(bytes.p, bytes.len, h->text, strlen(h->text))) h->found++;
+    buf_free(&bytes);
+}
+
+static u32 files_with(const char *text) {
+    struct hunt h = {.text = text};
+    disk_sim_each(w.disk, look_into, &h);
+    return h.found;
+}
+
+static void erased_bytes_leave_the_disk(void **state) {
+    (void)state;
+    call("PUT /v1/queues/q", "{\"keep_payload\":\"30d\",\"window\":\"forever\"}");
+    send("q", "k", "the customer's secret");
+    call("POST /v1/queues/q/receive", "");
+    settle("ack", ",\"result\":\"the customer's result\"");
+    assert_true(files_with("the customer's secret") > 0);
+    assert_int_equal(call("POST /v1/queues/q/keys/k/erase", "{\"by\":\"ann\",\"note\":\"asked for it\"}"), 200);
+    assert_int_equal(call("GET /v1/queues/q/keys/k", ""), 200);
+    assert_said("\"erased\":true");
+    assert_null(strstr(w.body.p, "customer"));
+    /* Everything sent from here on stays, so nothing else makes it worth while to write old segments anew. The file of a
+     * dropped one is used again, and written over. */
+    for (u32 i = 0; i < 30; i++) {
+        char prefix[16];
+        snprintf(prefix, sizeof prefix, "p%u-", i);
+        send_many("q", prefix, 2000);
+        for (u32 n = 0; n < 20; n++) pass(50);
+    }
+    assert_int_equal(files_with("the customer's secret"), 0);
+    assert_int_equal(files_with("the customer's result"), 0);
+    assert_int_equal(send("q", "k", "the customer's secret"), 200); /* the key is known all the same */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(rules_given_with_put_survive_a_restart, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_file_wins_over_the_api_and_what_it_lets_go_keeps_its_rules, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(undeclared_queues_can_still_be_emptied, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_reload_without_room_changes_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_reload_is_in_the_audit_trail_with_what_it_changed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_purge_goes_in_slices_and_takes_only_what_was_there, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_purge_goes_on_when_its_client_is_gone, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_purge_that_the_end_of_the_broker_cuts_short_says_unknown, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_rated_redrive_keeps_to_its_rate_and_passes_over_what_was_decided_meanwhile,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_long_redrive_becomes_a_task_and_can_be_stopped, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(refused_copies_are_sent_through_the_door_again, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_is_refused_is_not_in_the_audit_trail, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_old_generations_token_is_fenced, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(erased_bytes_leave_the_disk, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
