@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "broker/broker.h"
+#include "broker/relays.h"
 #include "config/config.h"
 #include "journal/disk.h"
 #include "journal/file.h"
@@ -23,6 +24,7 @@ struct daemon {
     struct broker *broker;
     struct journal *journal;
     struct disk *disk;
+    struct relays *relays;
     bool stopping, paused, turn_timed;
     struct broker_time turn_time;
     const struct settings *settings;
@@ -100,6 +102,7 @@ static void world_stats(void *ctx, struct buf *b) {
     put_number(b, "pid", (u64)getpid());
     put_number(b, "resident_bytes", resident_bytes());
     buf_char(b, '}');
+    relays_stats(d->relays, b);
 }
 
 /* P7: nothing leaves after a failed write or sync. */
@@ -198,6 +201,7 @@ static void on_terminate(void *ctx) {
     if (d->stopping) return;
     d->stopping = true;
     log_line(LOG_INFO, "stopping: no new connections, long polls end, what is being answered is finished");
+    relays_stop(d->relays);
     broker_drain(d->broker, time_now());
     broker_turn_end(d->broker, time_now());
     http_server_drain(d->server, DRAIN_GRACE_MS, on_drained, d);
@@ -249,6 +253,7 @@ static void on_hangup(void *ctx) {
 /* Also after half a start: what is not there needs no end. */
 static void finish(struct daemon *d) {
     if (d->server) http_server_close(d->server);
+    relays_free(d->relays);
     if (d->broker) broker_free(d->broker);
     if (d->journal) journal_close(d->journal);
     if (d->disk) disk_close(d->disk);
@@ -408,7 +413,8 @@ static struct config *load_config(const struct settings *s) {
     struct errbuf err = {{0}};
     struct config *config;
     if (!s->config) return config_default();
-    if (config_load(s->config, SECRETS_AS_WRITTEN, &config, &err) == ST_OK) return config;
+    enum config_secrets secrets = s->check_config ? SECRETS_AS_WRITTEN : SECRETS_FROM_ENVIRONMENT;
+    if (config_load(s->config, secrets, &config, &err) == ST_OK) return config;
     fprintf(stderr, "hapaxd: %s\n", err.text);
     exit(1);
 }
@@ -453,8 +459,11 @@ static void serve(struct daemon *d, const struct place_to_be *p) {
     loop_signal(d->loop, SIGINT, on_terminate, d);
     loop_signal(d->loop, SIGHUP, on_hangup, d);
     bool six = strchr(p->host, ':') != NULL;
-    printf("hapaxd ready on http://%s%s%s:%u\n", six ? "[" : "", p->host, six ? "]" : "", http_server_port(d->server));
+    char url[96];
+    snprintf(url, sizeof url, "http://%s%s%s:%u", six ? "[" : "", p->host, six ? "]" : "", http_server_port(d->server));
+    printf("hapaxd ready on %s\n", url);
     fflush(stdout);
+    relays_start(d->relays, url);
     arm_timer(d);
     loop_run(d->loop);
     broker_stop(d->broker, time_now());
@@ -473,6 +482,7 @@ int main(int argc, char **argv) {
         printf("%s: valid, %u queue%s\n", s.config, config->queues.count, config->queues.count == 1 ? "" : "s");
     } else if (status == 0) {
         signal(SIGPIPE, SIG_IGN);
+        d.relays = relays_new(config);
         status = start(&d, &place, &config, &err) == ST_OK ? 0 : 1;
         if (status) fprintf(stderr, "hapaxd: %s\n", err.text);
         if (status == 0) serve(&d, &place);

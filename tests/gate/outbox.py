@@ -379,6 +379,28 @@ def a_request_that_is_too_large_is_halved_until_it_fits(env):
 
 
 @test
+def the_daemon_runs_the_relays_of_its_config_and_waits_for_a_database_that_is_away(env):
+    with Outbox(env, "relay_config") as o:
+        o.broker.kill()
+        away = "host=%s user=postgres dbname=not_there_yet" % env.server.home
+        with open(os.path.join(o.home, "hapax.yaml"), "w") as f:
+            f.write("queues: {q: {}}\nrelay:\n  - {dsn: '${OUTBOX_DSN}', queue: q, poll: 10ms}\n"
+                    "  - {dsn: '%s', queue: q}\n" % away)
+        o.broker.env = {"HAPAX_CONFIG": f.name, "OUTBOX_DSN": o.dsn}
+        o.broker.start()
+        ids = {o.insert("Placed") for _ in range(20)}
+        o.await_empty()
+        equal({m["key"] for m in o.received()}, ids)
+        while True:
+            relays = o.broker.client().json("GET", "/v1/stats")[1]["relays"]
+            if "trouble" in relays[1]:
+                break
+            time.sleep(0.01)
+        assert "not_there_yet" in relays[1]["trouble"], relays
+        equal(o.broker.stop(), 0)
+
+
+@test
 def wrong_usage_of_the_relay_is_told(env):
     with Outbox(env, "relay_usage") as o:
         o.hapax("relay", code=2, says="--queue is missing")

@@ -25,7 +25,7 @@ WALLS = {
     "src/journal": ({"base"}, set()),
     "src/archive": ({"base"}, set()),
     "src/net": ({"base"}, {"uv.h"}),
-    "src/broker": ({"base", "core", "config", "journal", "net"}, set()),
+    "src/broker": ({"base", "core", "config", "journal", "net", "pg"}, set()),
     "src/client": ({"base", "hapax"}, {"libpq-fe.h", "sqlite3.h"}),
     "src/pg": ({"base", "hapax"}, {"postgresql/libpq-fe.h"}),
     "src/cli": ({"base", "hapax", "config", "journal", "pg"}, set()),
