@@ -232,7 +232,7 @@ static void on_hangup(void *ctx) {
     struct config *config;
     struct buf changes = {0};
     if (!s->config) return log_line(LOG_INFO, "SIGHUP: there is no configuration file to read again");
-    hx_st st = config_load(s->config, SECRETS_AS_WRITTEN, &config, &err);
+    hx_st st = config_load(s->config, SECRETS_FROM_ENVIRONMENT, &config, &err);
     if (st == ST_OK) {
         log_restart("listen", config->listen, s->file_listen, s->listen);
         log_restart("data", config->data, s->file_data, s->data);
