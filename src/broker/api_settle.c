@@ -159,7 +159,7 @@ static void render_ok(struct broker *b, struct buf *body, const struct settle_in
     }
     if (in->verb == VERB_NACK && out->state == STATE_PENDING)
         json_put_member_time(body, "not_before", b->now.wall_ms + out->due_ms);
-    if (in->verb == VERB_EXTEND || in->verb == VERB_START) {
+    if ((in->verb == VERB_EXTEND || in->verb == VERB_START) && s->message) {
         struct message_view v;
         core_message_view(b->core, b->now, s->at.message, &v);
         json_put_member_time(body, "lease_expires_at", b->now.wall_ms + v.lease_left_ms);

@@ -273,6 +273,14 @@ static void put_outcome(struct buf *b, const struct task *t) {
     buf_char(b, '}');
 }
 
+static void reply_accepted(struct broker *b, void *conn, const struct task *t) {
+    buf_reset(&b->body);
+    buf_reset(&b->fields);
+    buf_printf(&b->fields, "Location: /v1/tasks/%llu\r\n", (unsigned long long)t->id);
+    buf_printf(&b->body, "{\"task\":\"%llu\"}", (unsigned long long)t->id);
+    reply_with(b, conn, 202, SL("application/json"), buf_slice(&b->fields), buf_slice(&b->body), 0);
+}
+
 static void reply_task(struct broker *b, void *conn, const struct task *t) {
     struct call c = {.b = b, .conn = conn};
     buf_reset(&b->body);
@@ -286,10 +294,7 @@ static void reply_task(struct broker *b, void *conn, const struct task *t) {
         c.failure.applied_unknown = true;
         reply_failure(&c);
     } else if (t->state == TASK_RUNNING) {
-        buf_reset(&b->fields);
-        buf_printf(&b->fields, "Location: /v1/tasks/%llu\r\n", (unsigned long long)t->id);
-        buf_printf(&b->body, "{\"task\":\"%llu\"}", (unsigned long long)t->id);
-        reply_with(b, conn, 202, SL("application/json"), buf_slice(&b->fields), buf_slice(&b->body), 0);
+        reply_accepted(b, conn, t);
     } else {
         put_outcome(&b->body, t);
         reply_json(&c, 200, buf_slice(&b->body));
@@ -339,9 +344,10 @@ void task_end_of_queue(struct broker *b, u16 queue) {
     }
 }
 
-/* The first slice is done at once: most are over with it. */
+/* The first slice is done at once: most are over with it. With a rate nobody waits for it, however short it is. */
 static void start_task(struct call *c, struct task *t) {
     run_slice(c->b, t);
+    if (t->rate && !t->dry_run) return reply_accepted(c->b, c->conn, t);
     if (can_be_answered(t)) return reply_task(c->b, c->conn, t);
     struct wait *w = wait_new(c->b, WAIT_TASK, c->conn, c->user, TASK_WAIT_MS);
     w->task = t;

@@ -311,8 +311,9 @@ struct settle_out {
 };
 /* seen: the message or settled key of the token's id.
  *
- * Tokens of at_most_once deliveries: an ack is a DUPLICATE (it was done when it was handed out; no result is stored), a
- * nack is OK once, keeps its reason and counts as lost (state done: it does not come again), everything else is SETTLED. */
+ * Tokens of at_most_once deliveries: an ack is a DUPLICATE (it was done when it was handed out; no result is stored), and
+ * so are start and extend (it is the consumer's for good); a nack is OK once, keeps its reason and counts as lost (state done:
+ * it does not come again); everything else is SETTLED. */
 enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in,
                                 const struct seen *seen, struct settle_out *out);
 

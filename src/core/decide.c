@@ -601,7 +601,7 @@ static enum settle_verdict settle_settled(struct core *c, const struct settle_in
     const struct rec_settle *s = seen->settle;
     out->state = (enum state)s->state;
     if (s->ended == ENDED_HANDED_OUT && in->fence == s->fence) {
-        if (in->verb == VERB_ACK) return SETTLE_DUPLICATE;
+        if (in->verb == VERB_ACK || in->verb == VERB_START || in->verb == VERB_EXTEND) return SETTLE_DUPLICATE;
         if (in->verb == VERB_NACK) return lose(c, in, seen);
     }
     bool same_verb =

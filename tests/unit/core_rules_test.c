@@ -130,7 +130,9 @@ static void a_token_of_at_most_once_may_ack_but_changes_nothing_and_its_nack_is_
     struct leased a = receive(), b = receive(), c = receive();
     assert_int_equal(ack(&a, "ignored"), SETTLE_DUPLICATE);
     assert_int_equal(find("a")->settle->result.n, 0);
-    assert_int_equal(verb(&a, VERB_EXTEND), SETTLE_SETTLED);
+    assert_int_equal(verb(&a, VERB_EXTEND), SETTLE_DUPLICATE);
+    assert_int_equal(verb(&a, VERB_START), SETTLE_DUPLICATE);
+    assert_int_equal(verb(&a, VERB_RELEASE), SETTLE_SETTLED);
     assert_int_equal(verb(&a, VERB_RELEASE), SETTLE_SETTLED);
     assert_int_equal(nack(&b, CLASS_TRANSIENT), SETTLE_OK);
     assert_int_equal(nack(&b, CLASS_TRANSIENT), SETTLE_DUPLICATE);
