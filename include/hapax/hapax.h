@@ -148,7 +148,13 @@ typedef struct hx_draft {
     const char *traceparent, *tracestate; /* hx_send only: a batch does not carry them */
 } hx_draft;
 
-typedef enum hx_outcome { HX_OUTCOME_NONE, HX_ACCEPTED, HX_DUPLICATE, HX_KEY_REUSED } hx_outcome;
+typedef enum hx_outcome {
+    HX_OUTCOME_NONE,
+    HX_ACCEPTED,
+    HX_DUPLICATE,
+    HX_KEY_REUSED,
+    HX_HELD /* the key is known with another payload, and the queue's rule is to let a person decide */
+} hx_outcome;
 
 /* The broker's word on one send. Everything in it lives until hx_receipt_free. */
 typedef struct hx_receipt {
@@ -168,7 +174,7 @@ typedef struct hx_receipt {
 HX_API void hx_receipt_free(hx_receipt *receipt);
 
 /* Send one message and wait for the durable answer. With wait_ms > 0: until it is settled, at most that long.
- * HX_OK: accepted or duplicate, see out->outcome. HX_CONFLICT: out->outcome is HX_KEY_REUSED; id and first_seen_ms are
+ * HX_OK: accepted, duplicate or held, see out->outcome. HX_CONFLICT: out->outcome is HX_KEY_REUSED; id and first_seen_ms are
  * the original's; nothing applied. HX_UNKNOWN: may or may not be in the queue; send it again with the same key. */
 HX_API hx_status hx_send(hx_client *client, const char *queue, const hx_draft *draft, int64_t wait_ms, hx_receipt *out,
                          hx_error *err);
@@ -227,10 +233,10 @@ typedef struct hx_step_record {
 
 /* A message under lease. Read-only; lives as long as what it came from (hx_received, or the handler's call). */
 typedef struct hx_message {
-    const char *id, *key, *queue;
-    const char *token;      /* proves the lease; opaque */
-    const char *effect_key; /* what to hand to downstreams as their idempotency key */
-    int64_t fence;          /* grows with every lease of anything; for conditional writes in the user's own store */
+    const char *id, *key, *queue; /* key "": sent without one, where the queue's rules allow that */
+    const char *token;            /* proves the lease; opaque */
+    const char *effect_key;       /* what to hand to downstreams as their idempotency key */
+    int64_t fence; /* grows with every lease of anything; for conditional writes in the user's own store */
     int64_t attempt, failures, crashes, generation;
     hx_delivery delivery;
     const char *group; /* NULL: none */
@@ -434,6 +440,7 @@ typedef struct hx_request {
 typedef struct hx_reply {
     int http_status;
     const char *content_type; /* "" if none */
+    const char *etag;         /* "" if none; for If-Match */
     hx_bytes body;
     void *memory; /* private */
 } hx_reply;

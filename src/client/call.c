@@ -270,6 +270,7 @@ hx_status hx_call(hx_client *c, const hx_request *request, hx_reply *out, hx_err
         out->memory = a;
         out->http_status = reply.status;
         out->content_type = arena_string(a, slice_str(reply.content_type));
+        out->etag = arena_string(a, slice_str(reply.etag));
         slice body = arena_adopt(a, &reply.body);
         out->body = hx_bytes_of(body.p, body.n);
     }

@@ -41,6 +41,7 @@ struct reply {
     int status;
     char content_type[128];
     char state[16]; /* Hapax-State */
+    char etag[80];
     i64 retry_after_ms;
     struct buf body;
     /* framing, for conn.c */

@@ -92,6 +92,7 @@ bool read_step_result(struct json *j, struct arena *a, hx_bytes *out) {
 static hx_outcome outcome_of(slice text) {
     if (slice_eq(text, SL("accepted"))) return HX_ACCEPTED;
     if (slice_eq(text, SL("duplicate"))) return HX_DUPLICATE;
+    if (slice_eq(text, SL("held"))) return HX_HELD;
     return HX_OUTCOME_NONE;
 }
 

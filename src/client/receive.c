@@ -98,7 +98,7 @@ static bool read_member(struct json *j, slice name, struct arena *a, hx_message 
 
 static bool finish(struct json *j, struct arena *a, hx_message *m, const struct pending *p) {
     u64 fence;
-    if (!m->id || !m->key || !m->token) return json_fail(j, "a message without id, key or token");
+    if (!m->id || !m->token) return json_fail(j, "a message without id or token");
     if (!slice_u64(p->fence, &fence) || fence > INT64_MAX) return json_fail(j, "a message without a fence");
     m->fence = (i64)fence;
     if (!read_bytes(a, p->payload, slice_eq(p->encoding, SL("base64")), &m->payload))
@@ -111,7 +111,8 @@ static bool finish(struct json *j, struct arena *a, hx_message *m, const struct 
         m->delivery = HX_DELIVERY_RECONCILE;
     else
         return json_fail(j, "a message without a delivery");
-    if (!m->effect_key) m->effect_key = m->key;
+    if (!m->effect_key) m->effect_key = m->key ? m->key : m->id;
+    if (!m->key) m->key = "";
     if (!m->queue) m->queue = "";
     if (!m->content_type) m->content_type = "application/octet-stream";
     return true;

@@ -58,6 +58,7 @@ static bool field(slice name, slice value, struct reply *out) {
     }
     if (slice_eq_nocase(name, SL("content-type")))
         return copy_value(out->content_type, sizeof(out->content_type), value);
+    if (slice_eq_nocase(name, SL("etag"))) return copy_value(out->etag, sizeof(out->etag), value);
     if (slice_eq_nocase(name, SL("hapax-state"))) return copy_value(out->state, sizeof(out->state), value);
     if (slice_eq_nocase(name, SL("retry-after"))) {
         u64 seconds;

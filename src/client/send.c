@@ -113,7 +113,7 @@ static hx_status receipt_fill(struct reply *reply, bool retried, hx_receipt *out
     *r = (hx_receipt){.memory = a, .retried = retried, .json = hx_bytes_of(body.p, body.n)};
     bool ok = receipt_read(body, a, r, NULL);
     hx_status st = err->status;
-    if (st == HX_OK && (!ok || (r->outcome != HX_ACCEPTED && r->outcome != HX_DUPLICATE)))
+    if (st == HX_OK && (!ok || (r->outcome != HX_ACCEPTED && r->outcome != HX_DUPLICATE && r->outcome != HX_HELD)))
         st = error_protocol(err, reply->status, "a send was answered with something else than a receipt");
     if (!out) hx_receipt_free(&spare);
     return st;
