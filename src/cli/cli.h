@@ -81,6 +81,31 @@ int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json);
 int cli_exit_code(const hx_error *err);
 /* A request, and its answer printed: raw with --json, else by `show` (NULL: as a page). */
 int cli_request(struct cli *cli, const char *method, const char *target, slice body, void (*show)(slice json));
+/* The same for the caller to read: hx_reply_free ends it. false: it failed, *rc says how, and the user was told. */
+bool cli_ask(struct cli *cli, const hx_request *request, hx_reply *reply, int *rc);
+void cli_show(const struct cli *cli, const hx_reply *reply, void (*show)(slice json));
+
+/* What an operator decides goes into the broker's audit trail with who and why: --by (default $USER) and --note. A verb
+ * that decides has FLAGS_SIGNED among its flags. A lost answer is reported as unknown instead of repeated: not every
+ * decision may be made twice. */
+#define FLAGS_SIGNED                                                                                                   \
+    {"by", "NAME", "who decides this, for the audit; default $USER"}, {                                                \
+        "note", "TEXT", "and why"                                                                                      \
+    }
+struct cli_decision {
+    const char *method, *target;
+    slice body;       /* JSON, or nothing */
+    const char *etag; /* If-Match; NULL: whatever is there */
+};
+bool cli_ask_signed(struct cli *cli, const struct cli_decision *d, hx_reply *reply, int *rc); /* as cli_ask */
+int cli_decide(struct cli *cli, const struct cli_decision *d);                                /* and its answer shown */
+/* Before what cannot be undone: asks when somebody sits at the terminal and --yes is not given. */
+bool cli_confirm(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+/* /v1/queues/<queue><middle><last><tail>, encoded and NUL-terminated. last may be NULL. */
+void cli_queue_target(struct buf *b, const char *queue, const char *middle, const char *last, const char *tail);
+/* ?name=value for each of these flags that was given (a NULL-ended list), and a NUL. */
+void cli_query(struct cli *cli, struct buf *b, const char *const *names);
 /* Payloads: from a word, --file FILE ("-": stdin), or stdin when neither is given. false: said why. */
 bool cli_read_file(const char *path, struct buf *out);
 bool cli_payload(struct cli *cli, int word, bool or_stdin, struct buf *out, bool *given);
@@ -105,8 +130,9 @@ void print_json(hx_bytes json); /* as it came, with a line feed */
 void print_page(slice json);
 /* The "items" of a list as a table of these columns (a NULL-ended list of names), as far as they are there. */
 void print_items(slice json, const char *const *wanted);
-void print_body(hx_bytes body);                   /* a payload for people: clean, and ended by a line feed */
-void say(const char *fmt, ...) PRINTF_LIKE(1, 2); /* "hapax: ..." on stderr, clean */
+void print_list(slice json, const char *const *wanted); /* the same, and how to see the rest */
+void print_body(hx_bytes body);                         /* a payload for people: clean, and ended by a line feed */
+void say(const char *fmt, ...) PRINTF_LIKE(1, 2);       /* "hapax: ..." on stderr, clean */
 
 struct table;
 struct table *table_new(void);
@@ -129,6 +155,13 @@ struct child_var {
  * (0: no limit) it is killed with all it started. */
 int child_shell(const char *command, const struct child_var *vars, size_t var_count, hx_bytes input, i64 timeout_ms,
                 struct buf *output, bool *cut);
+
+/* ---- member.c: single members of a JSON object. What is absent or of another type reads as nothing. */
+
+slice member_raw(slice object, const char *name);                  /* its exact text; empty: not there */
+bool member_text(slice object, const char *name, struct buf *out); /* a string, unescaped, appended */
+bool member_is(slice object, const char *name, slice text);        /* is it this string? */
+i64 member_number(slice object, const char *name);
 
 /* ---- exec.c: receive --exec */
 

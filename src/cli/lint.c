@@ -196,29 +196,11 @@ static int explain_from_file(const struct cli *cli, const char *file, slice queu
     return q ? EXIT_DONE : EXIT_REFUSED;
 }
 
-/* The member "config" of what the broker shows of a queue. */
-static bool find_config(struct json *j, slice *raw) {
-    slice name;
-    enum json_type type;
-    bool found = false;
-    if (!json_object(j)) return false;
-    while (json_member(j, &name)) {
-        if (slice_eq(name, SL("config")))
-            found = json_value(j, &type, raw);
-        else
-            json_skip(j);
-    }
-    return found && json_end(j);
-}
-
 static int explain_reply(const struct cli *cli, slice queue, slice reply) {
-    struct json j;
     struct errbuf err = {"it does not show its rules"};
     struct queue_config *q = NULL;
-    slice raw;
-    json_init(&j, reply);
-    if (find_config(&j, &raw)) config_queue_from_json(queue, raw, &q, &err);
-    json_free(&j);
+    slice rules = member_raw(reply, "config");
+    if (rules.n) config_queue_from_json(queue, rules, &q, &err);
     if (q)
         print_explanation(cli, q);
     else
@@ -228,18 +210,12 @@ static int explain_reply(const struct cli *cli, slice queue, slice reply) {
 }
 
 static int explain_from_broker(struct cli *cli, slice queue) {
-    hx_client *client = cli_client(cli, 0);
-    if (!client) return EXIT_USAGE;
     struct buf target = {0};
-    buf_lit(&target, "/v1/queues/");
-    buf_percent_encode(&target, queue);
-    buf_char(&target, '\0');
+    cli_queue_target(&target, queue.p, "", NULL, "");
     hx_request request = {.method = "GET", .target = target.p};
     hx_reply reply;
-    hx_error err;
-    int rc = hx_call(client, &request, &reply, &err) == HX_OK
-                 ? explain_reply(cli, queue, slice_of(reply.body.data, reply.body.size))
-                 : cli_failed(cli, &err, reply.body);
+    int rc;
+    if (cli_ask(cli, &request, &reply, &rc)) rc = explain_reply(cli, queue, slice_of(reply.body.data, reply.body.size));
     hx_reply_free(&reply);
     buf_free(&target);
     return rc;

@@ -378,3 +378,10 @@ void print_items(slice json, const char *const *wanted) {
     json_free(&j);
     print_buf(&out);
 }
+
+void print_list(slice json, const char *const *wanted) {
+    struct buf cursor = {0};
+    print_items(json, wanted);
+    if (member_text(json, "next_cursor", &cursor)) say("there are more: --cursor %.*s", (int)cursor.len, cursor.p);
+    buf_free(&cursor);
+}

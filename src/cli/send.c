@@ -4,7 +4,7 @@
 #include "cli/cli.h"
 
 const struct flag flags_send[] = {
-    {"key", "KEY", "the business key: what makes two sends the same one (required)"},
+    {"key", "KEY", "the business key: what makes two sends the same one; not needed where the queue derives it"},
     {"file", "FILE", "read the payload from a file, - for standard input"},
     {"content-type", "TYPE", "kept and handed to the consumer"},
     {"group", "GROUP", "messages of one group are delivered one after the other"},
@@ -48,7 +48,9 @@ static bool attrs_read(struct cli *cli, struct buf *list, struct buf *text) {
 
 static void show_receipt(const hx_receipt *r) {
     struct buf b = {0};
-    buf_slice_add(&b, r->outcome == HX_ACCEPTED ? SL("accepted ") : SL("duplicate of "));
+    buf_slice_add(&b, r->outcome == HX_ACCEPTED ? SL("accepted ")
+                      : r->outcome == HX_HELD   ? SL("another payload under a known key: kept apart as ")
+                                                : SL("duplicate of "));
     print_clean(&b, slice_str(r->id), false);
     buf_printf(&b, ": %s", hx_state_text(r->state));
     if (r->reason) {
@@ -69,6 +71,13 @@ static void show_receipt(const hx_receipt *r) {
     if (r->result.size) print_body(r->result);
 }
 
+static int send_failed(struct cli *cli, const hx_draft *draft, const hx_error *err, hx_bytes problem) {
+    int rc = cli_failed(cli, err, problem);
+    if (!draft->key && strcmp(err->code, "key_missing") == 0)
+        say("name the intent, e.g. --key order-1234-capture: repeats of a key take effect once");
+    return rc;
+}
+
 static int send_draft(struct cli *cli, const hx_draft *draft, i64 wait) {
     hx_client *client = cli_client(cli, 0);
     if (!client) return EXIT_USAGE;
@@ -77,7 +86,7 @@ static int send_draft(struct cli *cli, const hx_draft *draft, i64 wait) {
     hx_status st = hx_send(client, args_word(cli, 0), draft, wait, &receipt, &err);
     int rc = EXIT_DONE;
     if (st != HX_OK)
-        rc = cli_failed(cli, &err, receipt.json);
+        rc = send_failed(cli, draft, &err, receipt.json);
     else if (cli->json)
         print_json(receipt.json);
     else
@@ -93,9 +102,6 @@ static int send_one(struct cli *cli) {
                       .content_type = args_get(cli, "content-type"),
                       .group = args_get(cli, "group"),
                       .request_id = args_get(cli, "request-id")};
-    if (!draft.key)
-        return args_wrong(cli, "--key is missing: name the intent, e.g. --key order-1234-capture; repeats of a key "
-                               "take effect once");
     if (!args_duration(cli, "delay", &draft.delay_ms) || !args_duration(cli, "ttl", &draft.ttl_ms) ||
         !args_duration(cli, "wait", &wait))
         return EXIT_USAGE;
@@ -120,7 +126,7 @@ static int send_one(struct cli *cli) {
 enum { LINES_MAX = 1000, BYTES_MAX = 4 << 20 };
 
 struct tally {
-    u64 line, accepted, duplicate, refused;
+    u64 line, accepted, duplicate, held, refused;
 };
 
 /* One line of the reply. */
@@ -147,6 +153,8 @@ static void tally_line(struct tally *t, slice line) {
         t->accepted++;
     else if (slice_eq(outcome, SL("duplicate")))
         t->duplicate++;
+    else if (slice_eq(outcome, SL("held")))
+        t->held++;
     else {
         t->refused++;
         say("line %llu: %.*s: %.*s", (unsigned long long)t->line, (int)code.n, code.p, (int)detail.n, detail.p);
@@ -161,6 +169,12 @@ static void tally_reply(struct tally *t, slice body) {
         tally_line(t, line);
         body = rest;
     }
+}
+
+static void tally_print(const struct tally *t) {
+    printf("accepted %llu, duplicate %llu, ", (unsigned long long)t->accepted, (unsigned long long)t->duplicate);
+    if (t->held) printf("held %llu, ", (unsigned long long)t->held);
+    printf("refused %llu\n", (unsigned long long)t->refused);
 }
 
 /* A piece of whole lines from the front of *rest. */
@@ -213,9 +227,7 @@ static int send_batch(struct cli *cli) {
     int rc = EXIT_DONE;
     for (slice rest = buf_slice(&file); rest.n && rc == EXIT_DONE;)
         rc = send_piece(cli, target.p, next_piece(&rest), &tally);
-    if (!cli->json)
-        printf("accepted %llu, duplicate %llu, refused %llu\n", (unsigned long long)tally.accepted,
-               (unsigned long long)tally.duplicate, (unsigned long long)tally.refused);
+    if (!cli->json) tally_print(&tally);
     buf_free(&file);
     buf_free(&target);
     return rc == EXIT_DONE && tally.refused ? EXIT_REFUSED : rc;

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/signalfd.h>
@@ -64,23 +65,111 @@ int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json) {
     return cli_exit_code(err);
 }
 
-int cli_request(struct cli *cli, const char *method, const char *target, slice body, void (*show)(slice json)) {
+bool cli_ask(struct cli *cli, const hx_request *request, hx_reply *reply, int *rc) {
+    *reply = (hx_reply){0};
+    *rc = EXIT_USAGE;
     hx_client *client = cli_client(cli, 0);
-    if (!client) return EXIT_USAGE;
+    if (!client) return false;
+    hx_error err;
+    *rc = EXIT_DONE;
+    if (hx_call(client, request, reply, &err) == HX_OK) return true;
+    *rc = cli_failed(cli, &err, reply->body);
+    hx_reply_free(reply);
+    return false;
+}
+
+void cli_show(const struct cli *cli, const hx_reply *reply, void (*show)(slice json)) {
+    slice body = slice_of(reply->body.data, reply->body.size);
+    if (body.n == 0) body = SL("{\"ok\":true}"); /* 204: nothing to add */
+    if (cli->json)
+        print_json(hx_bytes_of(body.p, body.n));
+    else
+        (show ? show : print_page)(body);
+}
+
+static hx_request request_of(const char *method, const char *target, slice body) {
     hx_request request = {.method = method, .target = target, .body = hx_bytes_of(body.p, body.n)};
     if (body.n) request.content_type = "application/json";
+    return request;
+}
+
+int cli_request(struct cli *cli, const char *method, const char *target, slice body, void (*show)(slice json)) {
+    hx_request request = request_of(method, target, body);
     hx_reply reply;
-    hx_error err;
-    hx_status st = hx_call(client, &request, &reply, &err);
-    int rc = EXIT_DONE;
-    if (st != HX_OK)
-        rc = cli_failed(cli, &err, reply.body);
-    else if (cli->json)
-        print_json(reply.body);
-    else
-        (show ? show : print_page)(slice_of(reply.body.data, reply.body.size));
+    int rc;
+    if (cli_ask(cli, &request, &reply, &rc)) cli_show(cli, &reply, show);
     hx_reply_free(&reply);
     return rc;
+}
+
+/* ---- decisions */
+
+/* --by and --note as header fields, which borrow from the arguments. false: a usage error was printed. */
+static bool sign(struct cli *cli, hx_attr fields[2], size_t *count) {
+    const char *by = args_get(cli, "by"), *note = args_get(cli, "note");
+    if (!by) by = getenv("USER");
+    slice who = slice_str(by), why = slice_str(note);
+    *count = 0;
+    if (!utf8_valid(who) || !utf8_valid(why) || has_control(who) || has_control(why)) {
+        args_wrong(cli, "--by or --note is not one line of UTF-8");
+        return false;
+    }
+    if (who.n) fields[(*count)++] = (hx_attr){"Hapax-Actor", by};
+    if (why.n) fields[(*count)++] = (hx_attr){"Hapax-Reason", note};
+    return true;
+}
+
+bool cli_ask_signed(struct cli *cli, const struct cli_decision *d, hx_reply *reply, int *rc) {
+    hx_attr fields[3];
+    hx_request request = request_of(d->method, d->target, d->body);
+    *reply = (hx_reply){0};
+    *rc = EXIT_USAGE;
+    if (!sign(cli, fields, &request.field_count)) return false;
+    if (d->etag) fields[request.field_count++] = (hx_attr){"If-Match", d->etag};
+    request.fields = fields;
+    request.once = true;
+    return cli_ask(cli, &request, reply, rc);
+}
+
+int cli_decide(struct cli *cli, const struct cli_decision *d) {
+    hx_reply reply;
+    int rc;
+    if (cli_ask_signed(cli, d, &reply, &rc)) cli_show(cli, &reply, NULL);
+    hx_reply_free(&reply);
+    return rc;
+}
+
+bool cli_confirm(const struct cli *cli, const char *fmt, ...) {
+    char question[512], answer[16];
+    if (args_has(cli, "yes") || !isatty(STDIN_FILENO)) return true;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(question, sizeof(question), fmt, args);
+    va_end(args);
+    say("%s Type yes to go on:", question);
+    if (fgets(answer, sizeof(answer), stdin) && strcmp(answer, "yes\n") == 0) return true;
+    say("nothing was done");
+    return false;
+}
+
+void cli_queue_target(struct buf *b, const char *queue, const char *middle, const char *last, const char *tail) {
+    buf_lit(b, "/v1/queues/");
+    buf_percent_encode(b, slice_str(queue));
+    buf_slice_add(b, slice_str(middle));
+    if (last) buf_percent_encode(b, slice_str(last));
+    buf_add(b, tail, strlen(tail) + 1);
+}
+
+void cli_query(struct cli *cli, struct buf *b, const char *const *names) {
+    char mark = '?';
+    for (; *names; names++) {
+        const char *value = args_get(cli, *names);
+        if (!value) continue;
+        buf_printf(b, "%c%s=", mark, *names);
+        buf_percent_encode(b, slice_str(value));
+        mark = '&';
+    }
+    buf_char(b, '\0');
 }
 
 /* ---- files */

@@ -1,0 +1,171 @@
+/* Operators' decisions about queues, messages and keys. All of them are signed (cli_decide) and land in the audit. */
+#include "base/json.h"
+#include "cli/cli.h"
+
+#define FLAG_YES                                                                                                       \
+    { "yes", NULL, "do not ask first" }
+
+/* method /v1/queues/<word 0><middle><last><tail> */
+static int decide(struct cli *cli, const char *method, const char *middle, const char *last, const char *tail,
+                  slice body) {
+    struct buf target = {0};
+    cli_queue_target(&target, args_word(cli, 0), middle, last, tail);
+    int rc = cli_decide(cli, &(struct cli_decision){.method = method, .target = target.p, .body = body});
+    buf_free(&target);
+    return rc;
+}
+
+/* ---- queues */
+
+const struct flag flags_queues_pause[] = {FLAGS_SIGNED, {0}};
+const char about_queues_pause[] = "Sends, acks and running leases go on as before.";
+
+int cmd_queues_pause(struct cli *cli) {
+    return decide(cli, "POST", "", NULL, "/pause", SL(""));
+}
+
+const struct flag flags_queues_resume[] = {FLAGS_SIGNED, {0}};
+const char about_queues_resume[] = "";
+
+int cmd_queues_resume(struct cli *cli) {
+    return decide(cli, "POST", "", NULL, "/resume", SL(""));
+}
+
+const struct flag flags_queues_purge[] = {
+    {"state", "STATE", "only pending, held or dead ones; default: all of these"},
+    FLAG_YES,
+    FLAGS_SIGNED,
+    {0},
+};
+const char about_queues_purge[] =
+    "Settles the queue's waiting messages as cancelled: they will not be done, and their keys stay known, so that a\n"
+    "sender's repeat is a duplicate and not new work. Messages under a lease are left alone.";
+
+int cmd_queues_purge(struct cli *cli) {
+    const char *state = args_get(cli, "state");
+    if (state && strcmp(state, "pending") != 0 && strcmp(state, "held") != 0 && strcmp(state, "dead") != 0)
+        return args_wrong(cli, "no state \"%s\" to purge: pending, held or dead", state);
+    if (!cli_confirm(cli, "Every %s message of %s will be cancelled.", state ? state : "pending, held and dead",
+                     args_word(cli, 0)))
+        return EXIT_REFUSED;
+    struct buf body = {0};
+    buf_char(&body, '{');
+    if (state) json_put_member(&body, "state", slice_str(state));
+    buf_char(&body, '}');
+    int rc = decide(cli, "POST", "", NULL, "/purge", buf_slice(&body));
+    buf_free(&body);
+    return rc;
+}
+
+const struct flag flags_queues_delete[] = {FLAG_YES, FLAGS_SIGNED, {0}};
+const char about_queues_delete[] = "Forgets the queue with its rules and all its settled keys. Refused while it has "
+                                   "unsettled messages, and for queues\n"
+                                   "that a config file declares.";
+
+int cmd_queues_delete(struct cli *cli) {
+    if (!cli_confirm(cli, "%s, its rules and all its keys will be forgotten.", args_word(cli, 0))) return EXIT_REFUSED;
+    return decide(cli, "DELETE", "", NULL, "", SL(""));
+}
+
+/* ---- messages */
+
+const struct flag flags_messages_cancel[] = {FLAGS_SIGNED, {0}};
+const char about_messages_cancel[] = "The key is remembered as cancelled: sending it again is a duplicate.";
+
+int cmd_messages_cancel(struct cli *cli) {
+    return decide(cli, "POST", "/messages/", args_word(cli, 1), "/cancel", SL("{}"));
+}
+
+/* ---- keys */
+
+const struct flag flags_key_forget[] = {FLAG_YES, FLAGS_SIGNED, {0}};
+const char about_key_forget[] =
+    "The key becomes unknown: whatever carries it next is new work and will be done. Refused while it is leased.";
+
+int cmd_key_forget(struct cli *cli) {
+    if (!cli_confirm(cli, "%s will be done again when it is sent again.", args_word(cli, 1))) return EXIT_REFUSED;
+    return decide(cli, "DELETE", "/keys/", args_word(cli, 1), "", SL(""));
+}
+
+const struct flag flags_key_replay[] = {FLAGS_SIGNED, {0}};
+const char about_key_replay[] = "Runs a settled key once more, on purpose, as its next generation: its effect key is "
+                                "KEY~gN, so that downstreams do\n"
+                                "it again too. Needs the payload (keep_payload). To re-send what was already done, "
+                                "without doing it: `hapax replay`.";
+
+int cmd_key_replay(struct cli *cli) {
+    return decide(cli, "POST", "/keys/", args_word(cli, 1), "/replay", SL("{}"));
+}
+
+const struct flag flags_key_erase[] = {FLAG_YES, FLAGS_SIGNED, {0}};
+const char about_key_erase[] =
+    "Payload and result go for good, the key and its outcome stay: a repeat is still a duplicate. For privacy law.\n"
+    "Refused while it is leased.";
+
+int cmd_key_erase(struct cli *cli) {
+    if (!cli_confirm(cli, "Payload and result of %s will be gone for good.", args_word(cli, 1))) return EXIT_REFUSED;
+    return decide(cli, "POST", "/keys/", args_word(cli, 1), "/erase", SL("{}"));
+}
+
+/* ---- resolving */
+
+#define FLAGS_RESOLVE                                                                                                  \
+    {"as", "WHAT", "done, rejected, retry, dead; for a held conflict new or duplicate (required)"},                    \
+        {"result", "TEXT", "the outcome, with done and rejected"},                                                     \
+        {"file", "FILE", "read that result from a file, - for standard input"}, {                                      \
+        "content-type", "TYPE", "of the result"                                                                        \
+    }
+#define ABOUT_RESOLVE                                                                                                  \
+    "done: it happened, with this result. rejected: it was refused, with this result. retry: it did not happen, run\n" \
+    "it again. dead: set it aside. new: a held conflict is work of its own. duplicate: drop it."
+
+const struct flag flags_key_resolve[] = {FLAGS_RESOLVE, FLAGS_SIGNED, {0}};
+const char about_key_resolve[] = "Decides held or dead work by its key.\n" ABOUT_RESOLVE;
+const struct flag flags_held_resolve[] = {FLAGS_RESOLVE, FLAGS_SIGNED, {0}};
+const char about_held_resolve[] = "Decides held or dead work by its id.\n" ABOUT_RESOLVE;
+
+/* A result that is no UTF-8 goes as base64. */
+static void put_result(struct buf *body, slice result) {
+    if (utf8_valid(result)) {
+        json_put_member(body, "result", result);
+        return;
+    }
+    json_put_name(body, "result_base64");
+    buf_char(body, '"');
+    buf_base64(body, result);
+    buf_char(body, '"');
+}
+
+static int resolve(struct cli *cli, const char *middle) {
+    static const char *const ways[] = {"done", "rejected", "retry", "dead", "new", "duplicate"};
+    const char *as = args_get(cli, "as"), *text = args_get(cli, "result"), *file = args_get(cli, "file");
+    const char *type = args_get(cli, "content-type");
+    bool known = false;
+    for (size_t i = 0; as && i < sizeof(ways) / sizeof(ways[0]); i++) known = known || strcmp(as, ways[i]) == 0;
+    if (!known) return args_wrong(cli, "--as is done, rejected, retry, dead, new or duplicate");
+    if (text && file) return args_wrong(cli, "both --result and --file were given");
+    if (!utf8_valid(slice_str(type))) return args_wrong(cli, "--content-type is not UTF-8");
+    struct buf result = {0}, body = {0};
+    if (file && !cli_read_file(file, &result)) {
+        buf_free(&result);
+        return EXIT_USAGE;
+    }
+    if (text) buf_slice_add(&result, slice_str(text));
+    buf_char(&body, '{');
+    json_put_member(&body, "as", slice_str(as));
+    if (text || file) put_result(&body, buf_slice(&result));
+    if (type) json_put_member(&body, "content_type", slice_str(type));
+    buf_char(&body, '}');
+    int rc = decide(cli, "POST", middle, args_word(cli, 1), "/resolve", buf_slice(&body));
+    buf_free(&result);
+    buf_free(&body);
+    return rc;
+}
+
+int cmd_key_resolve(struct cli *cli) {
+    return resolve(cli, "/keys/");
+}
+
+int cmd_held_resolve(struct cli *cli) {
+    return resolve(cli, "/messages/");
+}

@@ -1,0 +1,181 @@
+/* Redrives, and the tasks that long ones become. A task runs in the broker: leaving its progress line does not end it. */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "cli/cli.h"
+
+enum { POLL_MS = 250 };
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal_number) {
+    (void)signal_number;
+    interrupted = 1;
+}
+
+static void catch_interrupt(void) {
+    struct sigaction act = {.sa_handler = on_interrupt};
+    sigemptyset(&act.sa_mask);
+    sigaction(SIGINT, &act, NULL);
+    sigaction(SIGTERM, &act, NULL);
+}
+
+/* ---- one task */
+
+static void task_target(struct buf *b, slice id) {
+    buf_lit(b, "/v1/tasks/");
+    buf_percent_encode(b, id);
+    buf_char(b, '\0');
+}
+
+static void show_progress(slice task) {
+    if (!isatty(STDERR_FILENO)) return;
+    fprintf(stderr, "\r\033[Kredriving: %lld of %lld, %lld no-op", (long long)member_number(task, "redriven"),
+            (long long)member_number(task, "matched"), (long long)member_number(task, "no_op"));
+    fflush(stderr);
+}
+
+static void end_progress(void) {
+    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+}
+
+/* Ended: as printed. The exit code tells whether it reached its end. */
+static int show_ended(struct cli *cli, const hx_reply *reply) {
+    slice task = slice_of(reply->body.data, reply->body.size);
+    cli_show(cli, reply, NULL);
+    return member_is(task, "state", SL("done")) ? EXIT_DONE : EXIT_REFUSED;
+}
+
+static int follow(struct cli *cli, slice id) {
+    struct buf target = {0};
+    const struct timespec pause = {.tv_nsec = POLL_MS * 1000000L};
+    task_target(&target, id);
+    hx_request request = {.method = "GET", .target = target.p};
+    hx_reply reply = {0};
+    int rc = EXIT_DONE;
+    bool running = true;
+    catch_interrupt();
+    while (running && !interrupted && cli_ask(cli, &request, &reply, &rc)) {
+        slice task = slice_of(reply.body.data, reply.body.size);
+        running = member_is(task, "state", SL("running"));
+        if (running) {
+            show_progress(task);
+            nanosleep(&pause, NULL);
+        } else {
+            end_progress();
+            rc = show_ended(cli, &reply);
+        }
+        hx_reply_free(&reply);
+    }
+    if (running) end_progress();
+    if (running && interrupted) {
+        say("the task goes on: `hapax tasks show %.*s` looks at it, `hapax tasks cancel %.*s` ends it", (int)id.n, id.p,
+            (int)id.n, id.p);
+        rc = EXIT_UNREACHABLE;
+    }
+    buf_free(&target);
+    return rc;
+}
+
+const struct flag flags_tasks_list[] = {{0}};
+const char about_tasks_list[] = "Long redrives, running and ended since the broker started.";
+
+static void show_tasks(slice json) {
+    static const char *const columns[] = {"id",    "kind",       "queue",    "state", "matched", "redriven",
+                                          "no_op", "started_at", "ended_at", "by",    NULL};
+    print_list(json, columns);
+}
+
+int cmd_tasks_list(struct cli *cli) {
+    return cli_request(cli, "GET", "/v1/tasks", SL(""), show_tasks);
+}
+
+const struct flag flags_tasks_show[] = {{"follow", NULL, "until it has ended"}, {0}};
+const char about_tasks_show[] = "";
+
+int cmd_tasks_show(struct cli *cli) {
+    slice id = slice_str(args_word(cli, 0));
+    if (args_has(cli, "follow")) return follow(cli, id);
+    struct buf target = {0};
+    task_target(&target, id);
+    int rc = cli_request(cli, "GET", target.p, SL(""), NULL);
+    buf_free(&target);
+    return rc;
+}
+
+const struct flag flags_tasks_cancel[] = {FLAGS_SIGNED, {0}};
+const char about_tasks_cancel[] = "What it did stays done; the same redrive later goes on where this one ended.";
+
+int cmd_tasks_cancel(struct cli *cli) {
+    struct buf target = {0};
+    task_target(&target, slice_str(args_word(cli, 0)));
+    int rc = cli_decide(cli, &(struct cli_decision){.method = "DELETE", .target = target.p});
+    buf_free(&target);
+    return rc;
+}
+
+/* ---- redrive */
+
+const struct flag flags_dead_redrive[] = {
+    {"class", "CLASS", "only those whose last attempt ended so: transient, unknown, poison, ..."},
+    {"reason", "TEXT", "only those whose last attempt's reason has this text in it"},
+    {"since", "WHEN", "only those that died in the last 1h, 7d, ..., or since a time like 2026-01-31T12:00:00Z"},
+    {"max", "N", "at most this many"},
+    {"rate", "N", "at most this many a second; runs as a task, which is followed"},
+    {"dry-run", NULL, "only count what would be run again"},
+    {"detach", NULL, "do not follow the task: print its id and leave"},
+    FLAGS_SIGNED,
+    {0},
+};
+const char about_dead_redrive[] =
+    "Runs dead letters again, with their keys, effect keys, steps and history. What was settled meanwhile counts as\n"
+    "no_op and is not run; what any attempt left unknown comes back as a reconcile delivery. Without filters: all.\n"
+    "Ctrl-C leaves a followed task running and says how to cancel it; the exit code is then 3.";
+
+static bool redrive_body(struct cli *cli, struct buf *body) {
+    static const char *const texts[] = {"class", "reason", "since"};
+    i64 most = 0, rate = 0;
+    if (!args_number(cli, "max", 1, INT64_MAX, &most) || !args_number(cli, "rate", 1, 1000000, &rate)) return false;
+    buf_char(body, '{');
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        slice value = slice_str(args_get(cli, texts[i]));
+        if (!utf8_valid(value)) return args_wrong(cli, "--%s is not UTF-8", texts[i]), false;
+        if (value.p) json_put_member(body, texts[i], value);
+    }
+    if (most) json_put_member_i64(body, "max", most);
+    if (rate) json_put_member_i64(body, "rate", rate);
+    if (args_has(cli, "dry-run")) json_put_member_bool(body, "dry_run", true);
+    buf_char(body, '}');
+    return true;
+}
+
+static int redrive_answered(struct cli *cli, const hx_reply *reply) {
+    struct buf id = {0};
+    int rc = EXIT_DONE;
+    bool task = member_text(slice_of(reply->body.data, reply->body.size), "task", &id);
+    if (task && !args_has(cli, "detach"))
+        rc = follow(cli, buf_slice(&id));
+    else
+        cli_show(cli, reply, NULL);
+    buf_free(&id);
+    return rc;
+}
+
+int cmd_dead_redrive(struct cli *cli) {
+    struct buf target = {0}, body = {0};
+    hx_reply reply;
+    int rc = EXIT_USAGE;
+    cli_queue_target(&target, args_word(cli, 0), "", NULL, "/redrive");
+    if (redrive_body(cli, &body)) {
+        struct cli_decision d = {.method = "POST", .target = target.p, .body = buf_slice(&body)};
+        if (cli_ask_signed(cli, &d, &reply, &rc)) rc = redrive_answered(cli, &reply);
+        hx_reply_free(&reply);
+    }
+    buf_free(&target);
+    buf_free(&body);
+    return rc;
+}
