@@ -2,10 +2,14 @@
 
 The tests of a file run side by side, each in a thread with its own queue: most of them wait for leases to run out.
 A test is a function whose name is a sentence, marked with @test; it gets a fresh queue name. The broker is `hx.broker`.
+
+A test that yields is a test in parts: at every yield the broker is killed (SIGKILL) and started again on its data. All tests
+of the file that are at a yield share that restart.
 """
 import base64
 import calendar
 import concurrent.futures
+import inspect
 import itertools
 import json
 import os
@@ -23,6 +27,7 @@ import urllib.parse
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HAPAXD = os.environ.get("HAPAXD", os.path.join(ROOT, "build", "hapaxd"))
+HAPAX = os.environ.get("HAPAX", os.path.join(ROOT, "build", "hapax"))
 TIMEOUT = 40  # of any single wait; only ever reached by a failure
 RFC3339 = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
 
@@ -143,16 +148,47 @@ def quote(text):
 
 
 class Broker:
-    """hapaxd on a free port. Requests go over one kept connection per thread."""
+    """hapaxd on a free port. Requests go over one kept connection per thread. config: the text of its config file."""
 
-    def __init__(self, data=None, open_files=None):
+    def __init__(self, data=None, open_files=None, config=None):
         self.own = data is None
         self.data = data or tempfile.mkdtemp(prefix="hapax-e2e-")
         self.command = [HAPAXD, "--listen", "127.0.0.1:0", "--data", self.data]
+        self.config = os.path.join(self.data, "..", os.path.basename(self.data) + "-hapax.yaml")
+        if config is not None:
+            self.command += ["--config", self.config]
+            self.configure(config)
         if open_files:
             self.command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *self.command]
         self.local = threading.local()
         self.start()
+
+    def configure(self, text):
+        with open(self.config, "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+
+    def reload(self, text):
+        """Another config, and what the broker said about it."""
+        self.configure(text)
+        said = len(self.stderr())
+        self.process.send_signal(signal.SIGHUP)
+        until(lambda: re.search("config", self.stderr()[said:]), "the broker says something about its config")
+        time.sleep(0.01)  # what it says may be several lines, written at once
+        return self.stderr()[said:]
+
+    def restart(self, same_port=False):
+        """Killed, and started again on its data."""
+        code = self.kill()
+        assert code == -signal.SIGKILL, f"the broker ended by itself with {code}: {self.stderr()[-3000:]}"
+        command = list(self.command)
+        if same_port:
+            self.command[self.command.index("127.0.0.1:0")] = f"127.0.0.1:{self.port}"
+        self.start()
+        self.command = command
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
 
     def start(self):
         self.log = tempfile.TemporaryFile()
@@ -185,6 +221,8 @@ class Broker:
             self.kill()
         if self.own:
             shutil.rmtree(self.data, ignore_errors=True)
+        if "--config" in self.command and os.path.exists(self.config):
+            os.unlink(self.config)
 
     def __enter__(self):
         return self
@@ -212,8 +250,8 @@ class Broker:
     def get(self, path):
         return self.call("GET", path)
 
-    def post(self, path, value=None):
-        return self.call("POST", path, b"" if value is None else json.dumps(value).encode())
+    def post(self, path, value=None, headers=()):
+        return self.call("POST", path, b"" if value is None else json.dumps(value).encode(), headers)
 
     # The verbs of the contract. Each returns the Reply; what must not fail asserts it.
 
@@ -253,6 +291,38 @@ class Broker:
         reply = self.settle(verb, message, **members)
         assert reply.status == 200, reply
         return reply.json()
+
+    def rules(self, queue, headers=(), **rules):
+        """Gives the queue these rules; what the broker shows of it then."""
+        reply = self.call("PUT", f"/v1/queues/{queue}", json.dumps(rules).encode(), headers)
+        assert reply.status in (200, 201), reply
+        return reply.json()
+
+    def event(self, queue, value, key=None, headers=()):
+        """Sends a JSON value."""
+        payload = value if isinstance(value, (bytes, str)) else json.dumps(value)
+        return self.send(queue, key, payload, [("Content-Type", "application/json"), *headers])
+
+    def list(self, queue, **params):
+        """The messages of a state, all pages of them."""
+        items, cursor = [], None
+        while True:
+            query = "&".join(f"{n}={quote(str(v))}" for n, v in params.items()) + (f"&cursor={quote(cursor)}" if cursor else "")
+            reply = self.get(f"/v1/queues/{queue}/messages?{query}")
+            assert reply.status == 200, reply
+            items += reply.json()["items"]
+            cursor = reply.json()["next_cursor"]
+            if cursor is None:
+                return items
+
+    def fail(self, queue, *classes, **members):
+        """Takes the next message once for each class and fails it so; the last answer."""
+        for name in classes:
+            answer = self.ok("nack", self.one(queue), **{"class": name}, **members)
+        return answer
+
+    def state(self, queue, key):
+        return self.key(queue, key)["state"]
 
     def key(self, queue, key):
         reply = self.get(f"/v1/queues/{queue}/keys/{quote(key)}")
@@ -321,12 +391,48 @@ class Later:
         return self.future.result(TIMEOUT)
 
 
+def until(condition, what):
+    """Asks again and again; the first answer that is one."""
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.01)
+
+
 def waiting(many, of=None):
     """Returns once that many requests wait at the broker: polls that must be there before something is done to them."""
-    deadline = time.monotonic() + TIMEOUT
-    while (of or broker).get("/v1/stats").json()["waiting"] < many:
-        assert time.monotonic() < deadline, "nobody waits"
-        time.sleep(0.01)
+    until(lambda: (of or broker).get("/v1/stats").json()["waiting"] >= many, f"{many} waiting polls")
+
+
+class Ran:
+    """What became of a command."""
+
+    def __init__(self, words, process, out, err):
+        self.words, self.code, self.text, self.err = words, process.returncode, out.decode(), err.decode()
+
+    @property
+    def json(self):
+        return strict_json(self.text.encode())
+
+    def __repr__(self):
+        return f"$ hapax {' '.join(self.words)}\nexit {self.code}\n{self.text}\n{self.err}"
+
+
+def start_hapax(*words, of=None):
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HAPAX")}
+    env.update(HAPAX_URL=(of or broker).url, USER="tester")
+    return subprocess.Popen([HAPAX, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+
+
+def hapax(*words, exits=0, stdin=b"", of=None):
+    """The hapax command; its exit code must be this one."""
+    process = start_hapax(*words, of=of)
+    ran = Ran(words, process, *process.communicate(stdin, TIMEOUT))
+    assert ran.code == exits, f"wanted exit code {exits}: {ran!r}"
+    return ran
 
 
 # ---- running
@@ -344,13 +450,28 @@ def test(function=None, *, alone=False):
     return function
 
 
-def run_one(function):
-    queue = f"q{next(numbers)}"
-    try:
-        function(*([queue] if function.__code__.co_argcount else []))
-        return None
-    except BaseException:
-        return traceback.format_exc()
+class Run:
+    """A test on its way: to its next yield, or its end."""
+
+    def __init__(self, function):
+        self.function, self.parts, self.error, self.over = function, None, None, False
+
+    def go_on(self):
+        try:
+            if self.parts is None:
+                self.parts = self.function(*([f"q{next(numbers)}"] if self.function.__code__.co_argcount else []))
+            self.over = not inspect.isgenerator(self.parts) or next(self.parts, self) is self
+        except BaseException:
+            self.error, self.over = traceback.format_exc(), True
+
+
+def run_all(runs, pool):
+    while True:
+        running = [run for run in runs if not run.over]
+        concurrent.futures.wait([pool.submit(run.go_on) for run in running])
+        if all(run.over for run in runs):
+            return
+        broker.restart()
 
 
 def report(number, function, error):
@@ -369,14 +490,14 @@ def main(threads=24, shared=True):
     failed = 0
     if shared:
         broker = Broker()
+    runs = [(Run(function), alone) for function, alone in chosen]
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        running = {f: pool.submit(run_one, f) for f, alone in chosen if not alone}
-        for number, (function, alone) in enumerate(chosen, 1):
+        run_all([run for run, alone in runs if not alone], pool)
+        for number, (run, alone) in enumerate(runs, 1):
             if alone:
-                concurrent.futures.wait(running.values())
-            error = run_one(function) if alone else running[function].result()
-            failed += error is not None
-            report(number, function, error)
+                run_all([run], pool)
+            failed += run.error is not None
+            report(number, run.function, run.error)
     if shared:
         failed += finish_shared()
     sys.exit(1 if failed else 0)

@@ -1,0 +1,336 @@
+#!/usr/bin/env python3
+"""The operator's verbs, over HTTP and with the hapax command: purge, forget, replay, erase, and the audit of them all."""
+import json
+import time
+
+import hx
+from hx import hapax, members, problem, same, test
+
+
+def settled(q, key="k", result="r", **rules):
+    b = hx.broker
+    b.rules(q, **rules)
+    b.put(q, key, payload=f"work of {key}")
+    b.ok("ack", b.one(q), result=result)
+
+
+def on_key(q, key, verb, headers=(), **body):
+    return hx.broker.post(f"/v1/queues/{q}/keys/{hx.quote(key)}/{verb}", body, headers)
+
+
+# ---- purge
+
+def everything(q):
+    """A message in each unsettled state, named by it."""
+    b = hx.broker
+    b.rules(q, on_unknown="hold")
+    b.put(q, "dead", "held", "leased")
+    got = {m["key"]: m for m in b.receive(q, max=3, lease="1h")}
+    b.ok("nack", got["dead"], **{"class": "poison"})
+    b.ok("nack", got["held"], **{"class": "unknown"})
+    b.put(q, "pending")
+    b.put(q, "delayed", headers=[("Hapax-Delay", "1h")])
+    return got["leased"]
+
+
+@test
+def a_purge_cancels_what_waits_and_leaves_leases_alone(q):
+    b = hx.broker
+    leased = everything(q)
+    same(b.post(f"/v1/queues/{q}/purge", {"by": "ada"}).json(), {"purged": 4})
+    yield
+    for key in ("dead", "held", "pending", "delayed"):
+        members(b.key(q, key), state="cancelled", reason="purged")
+        members(b.send(q, key).json(), outcome="duplicate", state="cancelled")
+    same(b.ok("ack", leased)["state"], "done")
+    same(b.receive(q), [])
+
+
+@test
+def a_purge_takes_one_state_when_asked(q):
+    b = hx.broker
+    everything(q)
+    same(b.post(f"/v1/queues/{q}/purge", {"state": "held"}).json(), {"purged": 1})
+    same(b.post(f"/v1/queues/{q}/purge", {"state": "dead"}).json(), {"purged": 1})
+    same([b.state(q, k) for k in ("dead", "held", "pending", "leased")], ["cancelled", "cancelled", "pending", "leased"])
+    yield
+    same(b.post(f"/v1/queues/{q}/purge", {"state": "pending"}).json(), {"purged": 2})
+    same(b.post(f"/v1/queues/{q}/purge").json(), {"purged": 0})
+    for wrong in ("leased", "done", 1):
+        same(b.post(f"/v1/queues/{q}/purge", {"state": wrong}).status, 400)
+    problem(b.post(f"/v1/queues/{q}-none/purge"), 404, "no_such_queue")
+
+
+@test
+def a_long_purge_does_not_keep_others_waiting(q):
+    b = hx.broker
+    for part in range(4):
+        b.batch(q, [{"key": f"k{part}-{i}", "payload": "x"} for i in range(5000)])
+    purge = hx.Later(lambda: b.post(f"/v1/queues/{q}/purge"))
+    b.put(q + "-other", "k")
+    b.ok("ack", b.one(q + "-other"))
+    same(purge.value().json(), {"purged": 20000})
+    same(b.queue(q)["pending"], 0)
+
+
+# ---- forget
+
+@test
+def a_forgotten_key_is_new_again(q):
+    b = hx.broker
+    settled(q)
+    same(b.call("DELETE", f"/v1/queues/{q}/keys/k").status, 204)
+    yield
+    problem(b.get(f"/v1/queues/{q}/keys/k"), 404, "no_such_key")
+    members(b.send(q, "k", "work of k").json(), outcome="accepted")
+    m = b.one(q)
+    problem(b.call("DELETE", f"/v1/queues/{q}/keys/k"), 409, "leased")
+    b.ok("ack", m)
+    same(b.call("DELETE", f"/v1/queues/{q}/keys/k").status, 204)
+    problem(b.call("DELETE", f"/v1/queues/{q}/keys/k"), 404, "no_such_key")
+
+
+@test
+def unsettled_work_can_be_forgotten_too(q):
+    b = hx.broker
+    b.put(q, "pending")
+    same(b.call("DELETE", f"/v1/queues/{q}/keys/pending").status, 204)
+    yield
+    same(b.receive(q), [])
+    members(b.send(q, "pending").json(), outcome="accepted")
+
+
+# ---- replay of a key
+
+@test
+def a_replayed_key_runs_as_its_next_generation(q):
+    b = hx.broker
+    b.rules(q, keep_payload="1h")
+    b.put(q, "k", payload="work")
+    m = b.one(q)
+    b.ok("step", m, name="charge", result="tx-1")
+    b.ok("ack", m, result="first")
+    reply = on_key(q, "k", "replay", by="ada")
+    same(reply.status, 202)
+    generation = m["generation"] + 1
+    members(reply.json(), key="k", state="pending", generation=generation, effect_key=f"k~g{generation}")
+    problem(on_key(q, "k", "replay"), 409, "not_settled")
+    yield
+    again = b.one(q)
+    members(again, key="k", payload="work", generation=generation, effect_key=f"k~g{generation}", steps=[])
+    problem(b.settle("ack", m), 409, "fenced")
+    b.ok("ack", again, result="second")
+    members(b.send(q, "k", "work").json(), outcome="duplicate", state="done")
+    same(b.key(q, "k")["result"]["body"], "second")
+    same(on_key(q, "k", "replay").json()["generation"], generation + 1)
+
+
+@test
+def a_payload_that_is_not_kept_cannot_be_replayed(q):
+    b = hx.broker
+    settled(q)
+    problem(on_key(q, "k", "replay"), 409, "payload_gone")
+    problem(on_key(q, "none", "replay"), 404, "no_such_key")
+    settled(q + "-short", keep_payload="1s")
+    time.sleep(1.1)  # the time it is kept
+    yield
+    problem(on_key(q + "-short", "k", "replay"), 409, "payload_gone")
+    same(b.state(q + "-short", "k"), "done")
+
+
+# ---- erase
+
+@test
+def an_erased_key_keeps_nothing_but_itself(q):
+    b = hx.broker
+    settled(q, result="private result", keep_payload="1h")
+    reply = on_key(q, "k", "erase", by="ada", note="asked by the customer")
+    same(reply.status, 200)
+    members(reply.json(), key="k", erased=True, state="done")
+    yield
+    again = b.send(q, "k", "work of k")
+    same(again.status, 200)
+    members(again.json(), outcome="duplicate", state="done")
+    assert b"private" not in again.body and b"private" not in b.get(f"/v1/queues/{q}/keys/k").body
+    problem(on_key(q, "k", "replay"), 409, "payload_gone")
+    same(b.get(f"/v1/queues/{q}/keys/k/result").body, b"")
+
+
+@test
+def what_is_leased_cannot_be_erased(q):
+    b = hx.broker
+    b.put(q, "k")
+    m = b.one(q)
+    problem(on_key(q, "k", "erase"), 409, "leased")
+    b.ok("ack", m)
+    same(on_key(q, "k", "erase").status, 200)
+    problem(on_key(q, "none", "erase"), 404, "no_such_key")
+
+
+# ---- the audit
+
+@test
+def every_decision_is_in_the_audit_with_who_and_why(q):
+    b = hx.broker
+    sign = [("Hapax-Actor", "ada"), ("Hapax-Reason", "grüße, a drill")]
+    b.rules(q, sign, on_unknown="hold", keep_payload="1h")
+    b.post(f"/v1/queues/{q}/pause", None, sign)
+    b.post(f"/v1/queues/{q}/resume", None, sign)
+    ids = {key: b.put(q, key) for key in ("cancel", "resolve", "redrive", "replay", "erase", "forget", "purge")}
+    got = {m["key"]: m for m in b.receive(q, max=10)}
+    b.post(f"/v1/queues/{q}/messages/{ids['cancel']}/cancel", {}, sign)
+    b.ok("nack", got["resolve"], **{"class": "unknown"})
+    on_key(q, "resolve", "resolve", sign, **{"as": "done"})
+    b.ok("nack", got["redrive"], **{"class": "poison"})
+    b.post(f"/v1/queues/{q}/redrive", {}, sign)
+    b.ok("ack", got["replay"])
+    on_key(q, "replay", "replay", sign)
+    b.ok("ack", got["erase"])
+    on_key(q, "erase", "erase", sign)
+    b.ok("ack", got["forget"])
+    b.call("DELETE", f"/v1/queues/{q}/keys/forget", headers=sign)
+    b.post(f"/v1/queues/{q}/purge", {"by": "bob", "note": "in the body"})
+    yield
+    wanted = ["purge", "forget", "erase", "replay", "redrive", "resolve", "cancel", "resume", "pause", "queue_put"]
+    entries = b.get(f"/v1/audit?queue={q}").json()["items"]
+    same([e["what"] for e in entries], wanted, "newest first")
+    members(entries[0], who="bob", why="in the body", queue=q)
+    for e in entries[1:]:
+        members(e, who="ada", why="grüße, a drill", queue=q)
+    for e in entries:
+        if e["what"] in ("forget", "erase", "replay", "resolve", "cancel"):
+            same(e["key"], e["what"])
+
+
+@test
+def the_audit_is_filtered_and_paged(q):
+    b = hx.broker
+    for who in ("ann", "bob", "ann"):
+        b.post(f"/v1/queues/{q}/pause", {"by": f"{who}-{q}"})
+    b.post(f"/v1/queues/{q}/resume")
+    entries = lambda query: b.get(f"/v1/audit?queue={q}&{query}").json()["items"]
+    same(len(entries(f"who=ann-{q}")), 2)
+    same([e["who"] for e in entries("what=resume")], ["anonymous"])
+    same(len(entries("since=1h")), 4)
+    same(entries("since=2120-01-31T12:00:00Z"), [])
+    first = b.get(f"/v1/audit?queue={q}&limit=3").json()
+    same(len(first["items"]), 3)
+    rest = b.get(f"/v1/audit?queue={q}&limit=3&cursor={hx.quote(first['next_cursor'])}").json()
+    same((len(rest["items"]), rest["next_cursor"]), (1, None))
+    for wrong in ("what=nonsense", "since=soon", "limit=0", "cursor=%20"):
+        same(b.get(f"/v1/audit?{wrong}").status, 400, wrong)
+
+
+@test
+def a_refused_decision_leaves_no_trace(q):
+    b = hx.broker
+    b.put(q, "k")
+    b.one(q)
+    b.call("DELETE", f"/v1/queues/{q}/keys/k")
+    on_key(q, "k", "erase")
+    same(b.get(f"/v1/audit?queue={q}").json()["items"], [])
+
+
+# ---- the same with the hapax command
+
+@test
+def hapax_decides_and_signs(q):
+    b = hx.broker
+    b.rules(q, on_unknown="hold", keep_payload="1h")
+    b.put(q, "a", "b", "c")
+    b.fail(q, "unknown", "unknown")
+    assert "a" in hapax("held", "list", q).text
+    held = hapax("held", "list", q, "--json").json["items"]
+    same(sorted(i["key"] for i in held), ["a", "b"])
+    hapax("key", "resolve", q, "a", "--as", "done", "--result", "found", "--by", "ada", "--note", "looked it up")
+    same(b.key(q, "a")["result"]["body"], "found")
+    assert "the line" not in hapax("held", "show", q, held[1]["id"]).text
+    hapax("held", "resolve", q, next(i["id"] for i in held if i["key"] == "b"), "--as", "retry")
+    hapax("key", "replay", q, "a")
+    same(sorted(m["key"] for m in b.receive(q, max=9)), ["a", "b", "c"])
+    assert "leased" in hapax("key", "forget", q, "c", exits=1).err
+    b.rules(q)
+    entries = hapax("audit", "--queue", q, "--json").json["items"]
+    same([(e["what"], e["who"]) for e in entries if e["what"] in ("resolve", "replay")],
+         [("replay", "tester"), ("resolve", "tester"), ("resolve", "ada")])
+    table = hapax("audit", "--queue", q, "--who", "ada").text
+    assert "looked it up" in table and "resolve" in table and "tester" not in table, table
+
+
+@test
+def hapax_erases_and_forgets(q):
+    settled(q)
+    assert hapax("key", "erase", q, "k", "--json").json["erased"] is True
+    hapax("key", "forget", q, "k")
+    hapax("key", "show", q, "k", exits=1)
+    hapax("key", "forget", q, "k", exits=1)
+
+
+@test
+def hapax_sets_rules_without_losing_the_others(q):
+    b = hx.broker
+    hapax("queues", "set", q, "window=2h", "retry.transient.attempts=8", "key=order:${id}", "fingerprint={ignore: [sent_at]}")
+    shown = hapax("queues", "set", q, "lease=10s", "--json").json["config"]
+    members(shown, window="2h", lease="10s", key="order:${id}", fingerprint={"ignore": ["sent_at"]})
+    same(shown["retry"]["transient"]["attempts"], 8)
+    shown = hapax("queues", "set", q, "key=", "--json").json["config"]
+    assert "key" not in shown, shown
+    same(shown["window"], "2h")
+    shown = hapax("queues", "set", q, "class=audit", "--json").json["config"]
+    members(shown, semantics="at_least_once", lease="30s")
+    shown = hapax("queues", "set", q, "--file", "-", "--json", stdin=b"window: 3h  # a comment\nlimits: {pending: 5}\n").json["config"]
+    members(shown, window="3h", semantics="exactly_once", limits={**shown["limits"], "pending": 5})
+    for wrong in (["windwo=1h"], ["window"], ["=1h"], ["window={min: 1h"], []):
+        hapax("queues", "set", q, *wrong, exits=1 if wrong == ["windwo=1h"] else 2)
+    assert "window" in hapax("queues", "set", q, "windwo=1h", exits=1).err
+    assert "remembered" in hapax("queues", "explain", q).text
+    hapax("queues", "delete", q)
+    problem(b.get(f"/v1/queues/{q}"), 404, "no_such_queue")
+
+
+@test
+def hapax_purges_by_state(q):
+    everything(q)
+    same(hapax("queues", "purge", q, "--state", "dead", "--json").json, {"purged": 1})
+    same(hapax("queues", "purge", q, "--json").json, {"purged": 3})
+    assert "leased" in hapax("queues", "purge", q, "--state", "leased", exits=2).err
+
+
+@test
+def hapax_redrives_and_follows_the_task(q):
+    b = hx.broker
+    b.put(q, *(f"k{i}" for i in range(12)))
+    for m in b.receive(q, max=12):
+        b.ok("nack", m, **{"class": "poison"}, reason=f"bad \x1b[31m{m['key']}")
+    table = hapax("dead", "list", q).text
+    assert "poison" in table and "\x1b" not in table and "k11" in table, table
+    same(len(hapax("dead", "list", q, "--reason", "k11", "--json").json["items"]), 1)
+    members(hapax("dead", "redrive", q, "--dry-run", "--json").json, matched=12, redriven=0)
+    members(hapax("dead", "redrive", q, "--max", "2", "--json").json, redriven=2)
+    done = hapax("dead", "redrive", q, "--rate", "20", "--max", "5", "--json").json
+    members(done, state="done", redriven=5)
+    identity = hapax("dead", "redrive", q, "--rate", "1", "--detach", "--json").json["task"]
+    assert identity in hapax("tasks", "list").text
+    same(hapax("tasks", "show", identity, "--json").json["state"], "running")
+    hapax("tasks", "cancel", identity)
+    same(hapax("tasks", "show", identity, "--follow", "--json", exits=1).json["state"], "cancelled")
+    hapax("tasks", "show", "nonsense", exits=1)
+
+
+@test
+def a_followed_task_goes_on_when_it_is_left(q):
+    b = hx.broker
+    b.put(q, *(f"k{i}" for i in range(6)))
+    for m in b.receive(q, max=6):
+        b.ok("nack", m, **{"class": "poison"})
+    process = hx.start_hapax("dead", "redrive", q, "--rate", "5")
+    task = hx.until(lambda: next((t for t in b.get("/v1/tasks").json()["items"] if t["queue"] == q), None), "the task runs")
+    hx.until(lambda: json.loads(b.get(f"/v1/tasks/{task['id']}").body)["redriven"] >= 1, "it has begun")
+    process.send_signal(2)
+    _, err = process.communicate(timeout=hx.TIMEOUT)
+    same(process.returncode, 3)
+    assert f"hapax tasks cancel {task['id']}" in err.decode(), err
+    hx.until(lambda: b.queue(q)["dead"] == 0, "the task goes on")
+
+
+hx.main(threads=40)
