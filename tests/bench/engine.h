@@ -86,6 +86,7 @@ struct bench {
     double seconds;
     u64 seed, first, count, known;
     const char *queue;
+    const char *kind; /* of payload; what it means is the protocol's business */
 
     struct conn *conn;
     int epoll;
@@ -433,7 +434,8 @@ static inline void parse_options(struct bench *b, int argc, char **argv) {
     static const struct option option[] = {{"port", 1, NULL, 'p'},  {"mode", 1, NULL, 'm'},  {"conns", 1, NULL, 'c'},
                                            {"depth", 1, NULL, 'd'}, {"batch", 1, NULL, 'b'}, {"seconds", 1, NULL, 's'},
                                            {"seed", 1, NULL, 'r'},  {"first", 1, NULL, 'f'}, {"count", 1, NULL, 'n'},
-                                           {"known", 1, NULL, 'k'}, {"queue", 1, NULL, 'q'}, {NULL, 0, NULL, 0}};
+                                           {"known", 1, NULL, 'k'}, {"queue", 1, NULL, 'q'}, {"kind", 1, NULL, 't'},
+                                           {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "", option, NULL)) != -1;) {
         unsigned long long v = optarg ? strtoull(optarg, NULL, 10) : 0;
         switch (c) {
@@ -470,6 +472,9 @@ static inline void parse_options(struct bench *b, int argc, char **argv) {
         case 'q':
             b->queue = optarg;
             break;
+        case 't':
+            b->kind = optarg;
+            break;
         default:
             exit(2);
         }
@@ -482,7 +487,7 @@ static inline void parse_options(struct bench *b, int argc, char **argv) {
 }
 
 static inline int bench_main(const struct protocol *protocol, int argc, char **argv) {
-    static struct bench b = {.conns = 8, .depth = 64, .batch = 100, .seed = 1, .queue = "bench"};
+    static struct bench b = {.conns = 8, .depth = 64, .batch = 100, .seed = 1, .queue = "bench", .kind = "plain"};
     b.protocol = protocol;
     parse_options(&b, argc, argv);
     filler_init(&b);

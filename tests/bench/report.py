@@ -17,6 +17,7 @@ TARGETS = [
     ("duplicates of pending keys", "duplicate", "redis", "duplicate", "at least", 2.0),
     ("duplicates of settled keys", "duplicate_settled", "redis", "duplicate", "at least", 2.0),
     ("receive + ack", "consume", "redis", "consume", "at least", 2.0),
+    ("key and schema from 1 KiB of JSON, against a header key", "json_derived", "hapax", "json_header", "at least", 0.75),
     ("depth 1, p50", "p50", "redis", "p50", "at most", 1.0),
     ("depth 1, p99", "p99", "redis", "p99", "at most", 1.0),
 ]

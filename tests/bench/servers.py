@@ -1,5 +1,7 @@
 """The systems under test: each started on loopback in its own directory, on a free port, stopped by its pid."""
 
+import http.client
+import json
 import os
 import pwd
 import shutil
@@ -143,6 +145,15 @@ class Hapax(Server):
             raise RuntimeError(f"hapaxd did not start:\n{(self.dir / 'log').read_text(errors='replace')[-2000:]}")
         self.port = int(line.rstrip().rpartition(":")[2])
         return time.monotonic() - began
+
+    def ask(self, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request(method, path, json.dumps(body or {}))
+        reply = connection.getresponse()
+        text = reply.read().decode(errors="replace")
+        connection.close()
+        if reply.status >= 300:
+            raise RuntimeError(f"hapax {method} {path}: {reply.status} {text[:300]}")
 
     def rss_bytes(self):
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE_BYTES

@@ -5,6 +5,10 @@
 
 enum { SEND, BATCH, FETCH, ACK };
 
+/* --kind json sends 1 KiB of JSON under the same header key, --kind derived the same payload without one: the queue
+ * makes the key of its first field. Both only with --mode send. */
+enum { JSON_BYTES = 1024, JSON_KEY_AT = sizeof("{\"payment_intent_id\":\"") - 1 };
+
 /* ---- one reply */
 
 struct http_reply {
@@ -80,18 +84,46 @@ static void request_line(const struct bench *b, struct buf *out, const char *wha
     buf_lit(out, " HTTP/1.1\r\nHost: 127.0.0.1\r\n");
 }
 
+/* An event as payment systems send them, filled up to its size with a note. */
+static void json_write(const struct bench *b, const char key[KEY_BYTES], char payload[JSON_BYTES]) {
+    static char event[JSON_BYTES];
+    static const char before_note[] =
+        "{\"payment_intent_id\":\"000000000000000000000000000000000000\",\"amount\":129900,\"currency\":\"EUR\","
+        "\"customer\":{"
+        "\"id\":\"cus_8812\",\"name\":\"Zo\\u00eb "
+        "Example\",\"address\":{\"city\":\"Hamburg\",\"zip\":\"20095\",\"country\":\"DE\"}},"
+        "\"items\":[{\"sku\":\"A-1\",\"quantity\":2,\"price\":49950},{\"sku\":\"B-7\",\"quantity\":1,\"price\":30000}],"
+        "\"captured\":true,\"risk\":0.125,\"refund\":null,\"sent_at\":\"2026-01-31T12:00:00.000Z\",\"note\":\"";
+    if (event[0] == 0) {
+        memcpy(event, before_note, sizeof before_note - 1);
+        for (size_t i = sizeof before_note - 1; i < JSON_BYTES - 2; i++) event[i] = b->filler[i % (PAYLOAD_BYTES / 2)];
+        memcpy(event + JSON_BYTES - 2, "\"}", 2);
+    }
+    memcpy(payload, event, JSON_BYTES);
+    memcpy(payload + JSON_KEY_AT, key, KEY_BYTES);
+}
+
 static void send_one(struct bench *b, struct conn *c) {
-    char key[KEY_BYTES], payload[PAYLOAD_BYTES];
+    char key[KEY_BYTES], payload[JSON_BYTES];
+    bool plain = strcmp(b->kind, "plain") == 0;
     u64 number = engine_take(b, 1);
     key_write(b, number, key);
-    payload_write(b, number, key, payload);
+    if (plain)
+        payload_write(b, number, key, payload);
+    else
+        json_write(b, key, payload);
     request_line(b, &c->out, "/messages");
-    buf_lit(&c->out, "Idempotency-Key: ");
-    buf_add(&c->out, key, sizeof key);
-    buf_lit(&c->out, "\r\nContent-Type: text/plain\r\nContent-Length: ");
-    buf_dec(&c->out, PAYLOAD_BYTES);
+    if (strcmp(b->kind, "derived") != 0) {
+        buf_lit(&c->out, "Idempotency-Key: ");
+        buf_add(&c->out, key, sizeof key);
+        buf_lit(&c->out, "\r\n");
+    }
+    buf_slice_add(&c->out, plain ? SL("Content-Type: text/plain\r\nContent-Length: ")
+                                 : SL("Content-Type: application/json\r\nContent-Length: "));
+    size_t bytes = plain ? PAYLOAD_BYTES : JSON_BYTES;
+    buf_dec(&c->out, bytes);
     buf_lit(&c->out, "\r\n\r\n");
-    buf_add(&c->out, payload, sizeof payload);
+    buf_add(&c->out, payload, bytes);
     engine_sent(b, c, SEND, number, 1);
 }
 
