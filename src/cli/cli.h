@@ -94,8 +94,9 @@ void cli_show(const struct cli *cli, const hx_reply *reply, void (*show)(slice j
     }
 struct cli_decision {
     const char *method, *target;
-    slice body;       /* JSON, or nothing */
-    const char *etag; /* If-Match; NULL: whatever is there */
+    slice body;               /* JSON, or nothing */
+    const char *etag;         /* If-Match; NULL: whatever is there */
+    void (*show)(slice json); /* NULL: as a page */
 };
 bool cli_ask_signed(struct cli *cli, const struct cli_decision *d, hx_reply *reply, int *rc); /* as cli_ask */
 int cli_decide(struct cli *cli, const struct cli_decision *d);                                /* and its answer shown */
@@ -128,6 +129,7 @@ void print_buf(struct buf *b);  /* to stdout; empties it */
 void print_json(hx_bytes json); /* as it came, with a line feed */
 /* A JSON object as a page: scalars aligned, arrays of objects as tables. */
 void print_page(slice json);
+void print_queue(slice json); /* a queue's page: its rules, which the broker tells in three forms, once */
 /* The "items" of a list as a table of these columns (a NULL-ended list of names), as far as they are there. */
 void print_items(slice json, const char *const *wanted);
 void print_list(slice json, const char *const *wanted); /* the same, and how to see the rest */

@@ -83,7 +83,7 @@ int cmd_queues_list(struct cli *cli) {
 }
 
 int cmd_queues_show(struct cli *cli) {
-    return request_queue(cli, "GET", "", NULL, "", NULL);
+    return request_queue(cli, "GET", "", NULL, "", print_queue);
 }
 
 /* ---- the broker */

@@ -76,7 +76,7 @@ const char about_dead_list[] =
     "admitted, and its sender was told.";
 
 static void show_dead(slice json) {
-    static const char *const columns[] = {"id",      "key",        "class",   "reason", "attempts",
+    static const char *const columns[] = {"id",      "key",        "class",   "reason", "attempt",
                                           "refused", "first_seen", "payload", NULL};
     print_list(json, columns);
 }
@@ -94,8 +94,8 @@ const char about_held_list[] =
     "table names the fields that differ. `hapax held show` tells all, `hapax held resolve` decides.";
 
 static void show_held(slice json) {
-    static const char *const columns[] = {"id",     "key",      "held_because", "changed", "class",
-                                          "reason", "attempts", "first_seen",   "payload", NULL};
+    static const char *const columns[] = {"id",     "key",     "held_because", "changed", "class",
+                                          "reason", "attempt", "first_seen",   "payload", NULL};
     print_list(json, columns);
 }
 

@@ -364,6 +364,27 @@ void print_page(slice json) {
     print_buf(&out);
 }
 
+void print_queue(slice json) {
+    struct json j;
+    slice name, raw;
+    enum json_type type;
+    struct buf once = {0};
+    json_init(&j, json);
+    buf_char(&once, '{');
+    bool open = json_object(&j);
+    while (open && json_member(&j, &name) && json_value(&j, &type, &raw)) {
+        if (slice_eq(name, SL("config")) || slice_eq(name, SL("rules"))) continue;
+        if (once.len > 1) buf_char(&once, ',');
+        json_put_string(&once, name);
+        buf_char(&once, ':');
+        buf_slice_add(&once, raw);
+    }
+    buf_char(&once, '}');
+    json_free(&j);
+    print_page(buf_slice(&once));
+    buf_free(&once);
+}
+
 void print_items(slice json, const char *const *wanted) {
     struct json j;
     slice name, raw;

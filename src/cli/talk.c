@@ -134,7 +134,7 @@ bool cli_ask_signed(struct cli *cli, const struct cli_decision *d, hx_reply *rep
 int cli_decide(struct cli *cli, const struct cli_decision *d) {
     hx_reply reply;
     int rc;
-    if (cli_ask_signed(cli, d, &reply, &rc)) cli_show(cli, &reply, NULL);
+    if (cli_ask_signed(cli, d, &reply, &rc)) cli_show(cli, &reply, d->show);
     hx_reply_free(&reply);
     return rc;
 }

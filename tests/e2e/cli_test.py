@@ -110,8 +110,10 @@ def closed_port():
 # ---- help and usage
 
 VERBS = ["send", "receive", "ack", "nack", "extend", "step", "start", "release", "key show", "key result", "key try",
-         "queues list", "queues show", "queues explain", "queues pause", "queues resume", "messages list", "messages show",
-         "messages cancel", "stats", "lint", "bench", "verify", "gate install", "gate upgrade", "gate status",
+         "key resolve", "key replay", "key erase", "key forget", "queues list", "queues show", "queues explain", "queues pause",
+         "queues resume", "queues set", "queues purge", "queues delete", "messages list", "messages show", "messages cancel",
+         "dead list", "dead redrive", "held list", "held show", "held resolve", "tasks list", "tasks show", "tasks cancel", "replay",
+         "audit", "stats", "lint", "bench", "verify", "gate install", "gate upgrade", "gate status",
          "gate uninstall", "gate reconcile", "relay init", "relay status", "relay", "version", "help"]
 
 
@@ -162,7 +164,14 @@ def wrong_usage_exits_2_and_names_the_nearest_word():
     exits(2, hapax("stats", "extra"), "too many")
     exits(2, hapax("stats", "-j"), "two dashes")
     exits(2, hapax("stats", "--json=1"), "takes no value")
-    exits(2, hapax("send", "q", "x"), "--key is missing")
+    exits(2, hapax("key", "resolve", "q", "k"), "--as is done")
+    exits(2, hapax("key", "resolve", "q", "k", "--as", "gone"), "--as is done")
+    exits(2, hapax("key", "resolve", "q", "k", "--as", "done", "--result", "r", "--file", "f"), "both")
+    exits(2, hapax("queues", "set", "q"), "KEY=VALUE")
+    exits(2, hapax("queues", "purge", "q", "--state", "leased"), "pending, held or dead")
+    exits(2, hapax("queues", "pause", "q", "--note", "two\nlines"), "one line")
+    exits(2, hapax("dead", "redrive", "q", "--rate", "0"), "1 to 1000000")
+    exits(2, hapax("replay", "q"), "--since or --file")
     exits(2, hapax("send", "q", "x", "--key", "k", "--delay", "soon"), "not a duration")
     exits(2, hapax("send", "q", "x", "--key", "k", "--attr", "novalue"), "NAME=VALUE")
     exits(2, hapax("send", "q", "x", "--key", "k", "--file", "f"), "both")
@@ -184,7 +193,8 @@ def wrong_usage_exits_2_and_names_the_nearest_word():
 def a_broker_that_cannot_be_reached_exits_3_and_says_what_to_do():
     url = "http://127.0.0.1:%d" % closed_port()
     for args in (["send", "q", "x", "--key", "k"], ["receive", "q"], ["receive", "q", "--exec", "true"], ["ack", "t"],
-                 ["stats"], ["key", "show", "q", "k"], ["key", "result", "q", "k"], ["queues", "list"],
+                 ["stats"], ["key", "show", "q", "k"], ["key", "result", "q", "k"], ["queues", "list"], ["audit"], ["dead", "redrive", "q"],
+                 ["queues", "set", "q", "window=1h"], ["replay", "q", "--since", "1h"], ["key", "forget", "q", "k"],
                  ["bench", "--seconds", "1", "--mode", "single"]):
         exits(3, hapax(*args, url=url), "cannot reach")
     ran = exits(3, hapax("stats", "--json", url=url), "Connection refused", "Is hapaxd running?", url)
@@ -299,6 +309,7 @@ def refusals_exit_1_with_the_brokers_code():
     exits(1, hapax("key", "result", "r1-none", "k"), "no_such")
     exits(1, hapax("ack", "garbage"), "token_invalid")
     exits(1, hapax("send", "r1", "x", "--key", "tab\there"), "key_invalid")
+    exits(1, hapax("send", "r1", "x"), "key_missing", "name the intent")
     # Tokens are opaque: one may begin with dashes, and is no flag.
     for dashes in ("-", "--"):
         exits(1, hapax("release", dashes + "x" * 46), "token_invalid")

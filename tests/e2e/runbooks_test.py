@@ -10,6 +10,7 @@ import hx
 from hx import same, test
 
 PAGES = sorted(glob.glob(os.path.join(hx.ROOT, "docs", "runbooks", "*.md")))
+RULES = {"key": "capture:${payment_intent_id}", "fingerprint": "json", "keep_payload": "24h"}
 RETRY = {"transient": {"attempts": 2, "backoff": "1ms", "max": "1ms"}}
 
 
@@ -27,7 +28,7 @@ def good_day(b):
 
 def bad_day(b):
     """pi_1: two effects. pi_4: poison. pi_8, pi_9: dead by timeouts. pi_7: retrying. pi_6: held. pi_5: in flight."""
-    b.rules("payments", key="capture:${payment_intent_id}", keep_payload="24h", retry=RETRY)
+    b.rules("payments", **RULES, retry=RETRY)
     m = event(b, 1)
     b.ok("release", m)
     b.ok("ack", b.one("payments"), effect_id="tx-1")
@@ -36,7 +37,7 @@ def bad_day(b):
     for n in (8, 9):
         b.ok("nack", event(b, n), **{"class": "transient"}, reason="gateway timeout")
         b.ok("nack", b.one("payments"), **{"class": "transient"}, reason="gateway timeout")
-    b.rules("payments", key="capture:${payment_intent_id}", keep_payload="24h", on_unknown="hold", retry={"transient": {"attempts": 6, "backoff": "1h", "max": "1h"}})
+    b.rules("payments", **RULES, on_unknown="hold", retry={"transient": {"attempts": 6, "backoff": "1h", "max": "1h"}})
     b.ok("nack", event(b, 6), **{"class": "unknown"}, reason="connection lost")
     b.ok("nack", event(b, 7), **{"class": "transient"}, reason="gateway timeout")
     event(b, 5)
@@ -46,7 +47,7 @@ def bad_day(b):
 
 def scene(page):
     b = hx.Broker()
-    b.rules("payments", key="capture:${payment_intent_id}", keep_payload="24h")
+    b.rules("payments", **RULES)
     (good_day if os.path.basename(page) == "replay.md" else bad_day)(b)
     return b
 
