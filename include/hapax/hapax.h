@@ -136,7 +136,8 @@ typedef struct hx_attr {
 
 /* A message to be sent. Only key and payload are needed. */
 typedef struct hx_draft {
-    const char *key; /* 1-255 bytes without control characters. May be NULL only where the queue derives it */
+    const char *key; /* 1-255 bytes without control characters. NULL: the queue derives it from the payload, or needs
+                        none (at_least_once, at_most_once: then a send repeated for a lost answer is a second message) */
     hx_bytes payload;
     const char *content_type; /* NULL: application/octet-stream */
     const char *group;        /* FIFO group */

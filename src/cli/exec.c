@@ -48,6 +48,11 @@ static int command_run(const struct runner *r, const hx_message *m, struct buf *
 
 /* ---- the handler */
 
+/* For people: the key, or the id of a message that has none. */
+static const char *name_of(const hx_message *m) {
+    return m->key[0] ? m->key : m->id;
+}
+
 static hx_verdict verdict_of(struct runner *r, hx_message *m, int code, struct buf *output, bool cut) {
     char reason[64];
     snprintf(reason, sizeof(reason), code > CHILD_SIGNALLED ? "command ended by signal %d" : "command exited with %d",
@@ -55,7 +60,7 @@ static hx_verdict verdict_of(struct runner *r, hx_message *m, int code, struct b
     buf_grow(output, 1);
     if (cut && (code == 0 || code == EXIT_REJECTED)) {
         /* The work is done, so the message is settled; half a result would be a wrong one. */
-        say("%s: the command's output is larger than %d bytes: settled without a result", m->key, CHILD_OUTPUT_MAX);
+        say("%s: the command's output is larger than %d bytes: settled without a result", name_of(m), CHILD_OUTPUT_MAX);
         buf_reset(output);
     }
     hx_message_set_reason(m, reason);
@@ -111,7 +116,7 @@ static void on_settled(void *ctx, hx_message *m, hx_verdict verdict, const hx_se
         json_put_member(&b, "state", slice_str(hx_state_text(settled->state)));
         buf_lit(&b, "}\n");
     } else {
-        print_clean(&b, slice_str(m->key), false);
+        print_clean(&b, slice_str(name_of(m)), false);
         buf_printf(&b, "  %s", verdict_name(verdict));
         if (settled->state != HX_STATE_NONE && verdict != HX_DONE)
             buf_printf(&b, "  now %s", hx_state_text(settled->state));
@@ -125,7 +130,7 @@ static void on_settled(void *ctx, hx_message *m, hx_verdict verdict, const hx_se
 
 static void on_lease_lost(void *ctx, hx_message *m) {
     (void)ctx;
-    say("%s: the lease is lost while its command runs: another consumer may be handed the message", m->key);
+    say("%s: the lease is lost while its command runs: another consumer may be handed the message", name_of(m));
 }
 
 static void on_trouble(void *ctx, hx_message *m, const hx_error *err) {
@@ -133,7 +138,7 @@ static void on_trouble(void *ctx, hx_message *m, const hx_error *err) {
     bool forever = args_has(r->cli, "forever");
     int code = cli_exit_code(err);
     if (m) {
-        say("%s: %s: %s", m->key, err->code, err->detail);
+        say("%s: %s: %s", name_of(m), err->code, err->detail);
     } else {
         pthread_mutex_lock(&r->lock);
         cli_failed(r->cli, err, (hx_bytes){0});

@@ -364,23 +364,36 @@ void print_page(slice json) {
     print_buf(&out);
 }
 
+static bool has_member(slice object, slice wanted) {
+    struct json j;
+    slice name;
+    bool found = false;
+    json_init(&j, object);
+    if (object.n && json_object(&j))
+        while (json_member(&j, &name) && json_skip(&j)) found = found || slice_eq(name, wanted);
+    json_free(&j);
+    return found;
+}
+
 void print_queue(slice json) {
     struct json j;
     slice name, raw;
     enum json_type type;
     struct buf once = {0};
+    slice config = member_raw(json, "config");
     json_init(&j, json);
     buf_char(&once, '{');
     bool open = json_object(&j);
     while (open && json_member(&j, &name) && json_value(&j, &type, &raw)) {
-        if (slice_eq(name, SL("config")) || slice_eq(name, SL("rules"))) continue;
+        if (slice_eq(name, SL("config")) || slice_eq(name, SL("rules")) || has_member(config, name)) continue;
         if (once.len > 1) buf_char(&once, ',');
         json_put_string(&once, name);
         buf_char(&once, ':');
         buf_slice_add(&once, raw);
     }
-    buf_char(&once, '}');
     json_free(&j);
+    if (config.n) json_put_member_raw(&once, "rule", config);
+    buf_char(&once, '}');
     print_page(buf_slice(&once));
     buf_free(&once);
 }

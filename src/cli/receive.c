@@ -45,7 +45,7 @@ static const char *delivery_text(hx_delivery d) {
 
 static void show_message(const hx_message *m) {
     struct buf b = {0};
-    line(&b, "key", m->key);
+    if (m->key[0]) line(&b, "key", m->key);
     line(&b, "id", m->id);
     line(&b, "token", m->token);
     buf_printf(&b, "%-12s%lld\n", "fence", (long long)m->fence);

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """The operator's verbs, over HTTP and with the hapax command: purge, forget, replay, erase, and the audit of them all."""
 import json
+import os
+import pty
+import subprocess
 
 import hx
 from hx import hapax, members, problem, same, test
@@ -330,6 +333,75 @@ def a_followed_task_goes_on_when_it_is_left(q):
     same(process.returncode, 3)
     assert f"hapax tasks cancel {task['id']}" in err.decode(), err
     hx.until(lambda: b.queue(q)["dead"] == 0, "the task goes on")
+
+
+@test
+def hapax_runs_commands_on_every_kind_of_queue(q):
+    b = hx.broker
+    for semantics in ("exactly_once", "at_least_once", "at_most_once"):
+        queue = f"{q}-{semantics}"
+        b.rules(queue, semantics=semantics)
+        same(b.send(queue, "k", "keyed").status, 202)
+        if semantics != "exactly_once":
+            identity = b.send(queue, None, "keyless").json()["id"]
+        seen = {}
+        for _ in range(1 if semantics == "exactly_once" else 2):
+            with open(os.path.join(b.data, queue), "w+", encoding="utf-8") as out:
+                ran = hapax("receive", queue, "--exec", f'printf "%s|%s|" "$HAPAX_KEY" "$HAPAX_EFFECT_KEY" > {out.name}; cat >> {out.name}')
+                key, effect_key, payload = out.read().split("|")
+                seen[payload] = (key, effect_key)
+            assert "done" in ran.text, ran
+            os.unlink(os.path.join(b.data, queue))
+        same(seen["keyed"][0], "k")
+        if semantics != "exactly_once":
+            same(seen["keyless"], ("", identity))
+        same(b.receive(queue), [])
+
+
+def at_a_terminal(typed, *words):
+    """The command with a person in front of it: exit code, what it printed, what the screen showed."""
+    person, terminal = pty.openpty()
+    env = {**os.environ, "HAPAX_URL": hx.broker.url}
+    process = subprocess.Popen([hx.HAPAX, *words], stdin=terminal, stdout=subprocess.PIPE, stderr=terminal, env=env)
+    os.close(terminal)
+    os.write(person, typed)
+    out = process.communicate(timeout=hx.TIMEOUT)[0]
+    screen = b""
+    try:
+        while piece := os.read(person, 4096):
+            screen += piece
+    except OSError:
+        pass  # how a terminal says that it is over
+    os.close(person)
+    return process.returncode, out.decode(), screen.decode()
+
+
+@test
+def what_cannot_be_undone_is_asked_about_at_a_terminal(q):
+    b = hx.broker
+    b.put(q, "k")
+    code, _, screen = at_a_terminal(b"no\n", "queues", "purge", q)
+    same((code, b.state(q, "k")), (1, "pending"))
+    assert "Type yes" in screen and "nothing was done" in screen, screen
+    same(at_a_terminal(b"yes\n", "queues", "purge", q)[0], 0)
+    same(b.state(q, "k"), "cancelled")
+    same(at_a_terminal(b"", "key", "forget", q, "k", "--yes")[0], 0)
+
+
+@test
+def progress_is_shown_at_a_terminal_only(q):
+    b = hx.broker
+    b.rules(q, keep_payload="1h")
+    b.put(q, *(f"k{i}" for i in range(8)))
+    code, out, screen = at_a_terminal(b"", "replay", q, "--since", "1h", "--rate", "16")
+    same(code, 0, screen)
+    assert "[####" in screen and "8 of 8" in screen and "[#" not in out, (out, screen)
+    assert "[#" not in hapax("replay", q, "--since", "1h").err
+    for m in b.receive(q, max=8):
+        b.ok("nack", m, **{"class": "poison"})
+    code, out, screen = at_a_terminal(b"", "dead", "redrive", q, "--rate", "10")
+    same(code, 0, screen)
+    assert "redriving" in screen and "of 8" in screen and "redriving" not in out, (out, screen)
 
 
 hx.main(threads=40)

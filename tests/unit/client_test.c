@@ -376,6 +376,27 @@ static void a_reused_key_is_a_conflict_that_names_the_original(void **state) {
     server_stop(s);
 }
 
+static void answer_held(struct exchange *x) {
+    answer(x, 202, "",
+           "{\"outcome\":\"held\",\"duplicate\":false,\"id\":\"m2\",\"queue\":\"q\",\"key\":\"k~0123456789abcdef\","
+           "\"state\":\"held\",\"expires_at\":null}");
+}
+
+static void a_conflict_the_queue_holds_is_told_apart(void **state) {
+    (void)state;
+    struct server *s = server_start(answer_held);
+    hx_client *c = client_of(s, 5000);
+    hx_receipt r;
+    hx_error err;
+    assert_int_equal(send_k(c, &r, &err), HX_OK);
+    assert_int_equal(r.outcome, HX_HELD);
+    assert_int_equal(r.state, HX_STATE_HELD);
+    assert_string_equal(r.id, "m2");
+    hx_receipt_free(&r);
+    hx_close(c);
+    server_stop(s);
+}
+
 static void wrong_drafts_are_refused_before_anything_is_sent(void **state) {
     (void)state;
     struct server *s = server_start(accept_always);
@@ -587,6 +608,44 @@ static void a_send_never_answered_is_unknown_when_its_time_is_up(void **state) {
     assert_true(err.retryable);
     assert_string_equal(r.id, "");
     hx_receipt_free(&r);
+    hx_close(c);
+    server_stop(s);
+}
+
+static void answer_etag(struct exchange *x) {
+    answer(x, 200, "ETag: \"v7\"\r\n", "{}");
+}
+
+static void a_replys_etag_is_handed_on(void **state) {
+    (void)state;
+    struct server *s = server_start(answer_etag);
+    hx_client *c = client_of(s, 5000);
+    hx_request get = {.method = "GET", .target = "/v1/queues/q"};
+    hx_reply reply;
+    assert_int_equal(hx_call(c, &get, &reply, NULL), HX_OK);
+    assert_string_equal(reply.etag, "\"v7\"");
+    hx_reply_free(&reply);
+    hx_close(c);
+    server_stop(s);
+}
+
+static void answer_keyless(struct exchange *x) {
+    answer(x, 200, "",
+           "{\"messages\":[{\"id\":\"m1\",\"key\":null,\"effect_key\":null,\"queue\":\"q\",\"token\":\"t1\",\"fence\":"
+           "\"7\","
+           "\"attempt\":1,\"delivery\":\"first\",\"payload\":\"x\",\"encoding\":\"utf8\"}]}");
+}
+
+static void a_message_without_a_key_is_read(void **state) {
+    (void)state;
+    struct server *s = server_start(answer_keyless);
+    hx_client *c = client_of(s, 5000);
+    hx_received got;
+    assert_int_equal(hx_receive(c, "q", NULL, &got, NULL), HX_OK);
+    assert_int_equal(got.count, 1);
+    assert_string_equal(got.messages[0]->key, "");
+    assert_string_equal(got.messages[0]->effect_key, "m1");
+    hx_received_free(&got);
     hx_close(c);
     server_stop(s);
 }
@@ -1416,6 +1475,7 @@ int main(void) {
         cmocka_unit_test(a_key_beyond_ascii_is_spelled_as_a_display_string),
         cmocka_unit_test(a_duplicate_brings_the_originals_state_and_result),
         cmocka_unit_test(a_reused_key_is_a_conflict_that_names_the_original),
+        cmocka_unit_test(a_conflict_the_queue_holds_is_told_apart),
         cmocka_unit_test(wrong_drafts_are_refused_before_anything_is_sent),
         cmocka_unit_test(a_reply_split_at_every_byte_reads_the_same),
         cmocka_unit_test(replies_that_are_none_are_protocol_errors_of_unknown_effect),
@@ -1424,6 +1484,8 @@ int main(void) {
         cmocka_unit_test(after_a_lost_answer_busy_does_not_mean_not_applied),
         cmocka_unit_test(busy_alone_is_reported_at_once),
         cmocka_unit_test(a_send_never_answered_is_unknown_when_its_time_is_up),
+        cmocka_unit_test(a_replys_etag_is_handed_on),
+        cmocka_unit_test(a_message_without_a_key_is_read),
         cmocka_unit_test(answers_always_lost_end_as_unknown_and_reads_as_unreachable),
         cmocka_unit_test(nobody_listening_is_unreachable_at_once_and_nothing_applied),
         cmocka_unit_test(an_idle_connection_closed_by_the_broker_goes_unnoticed),
