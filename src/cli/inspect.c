@@ -59,7 +59,7 @@ int cmd_key_result(struct cli *cli) {
         rc = cli_failed(cli, &err, (hx_bytes){0});
     else if (cli->json)
         print_result_json(&result);
-    else
+    else if (result.body.size)
         fwrite(result.body.data, 1, result.body.size, stdout);
     hx_result_free(&result);
     return rc;

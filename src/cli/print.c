@@ -42,7 +42,7 @@ void print_clean(struct buf *b, slice s, bool lines) {
 }
 
 void print_buf(struct buf *b) {
-    fwrite(b->p, 1, b->len, stdout);
+    if (b->len) fwrite(b->p, 1, b->len, stdout);
     buf_free(b);
     *b = (struct buf){0};
 }
