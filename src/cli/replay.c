@@ -287,7 +287,8 @@ static int send_chunk(struct drill *d, const char *target, struct buf *hand) {
 /* The next lines of the spool. */
 static void take_chunk(struct drill *d, struct buf *hand) {
     char *line = NULL;
-    size_t room = 0, most = d->rate && d->rate < 4 * CHUNK_LINES ? (size_t)(d->rate + 3) / 4 : CHUNK_LINES;
+    size_t room = 0, most = CHUNK_LINES;
+    if (d->rate && (d->rate + 3) / 4 < CHUNK_LINES) most = (size_t)(d->rate + 3) / 4; /* four a second, and evenly */
     for (size_t n = 0; n < most && hand->len < CHUNK_BYTES; n++) {
         ssize_t got = getline(&line, &room, d->spool);
         if (got <= 0) break;
