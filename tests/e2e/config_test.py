@@ -239,11 +239,16 @@ def a_bad_reload_keeps_the_old_rules_and_says_why():
 @test
 def a_queue_taken_out_of_the_file_keeps_its_work():
     with hx.Broker(config=PAYMENTS) as b:
-        b.send("mails", "m1")
-        b.reload(PAYMENTS.replace("  mails:\n    class: notification\n", ""))
-        b.reload(PAYMENTS)
+        b.put("mails", "m1", "m2")
+        b.reload(PAYMENTS.replace("  mails:\n    class: notification\n", "    window: 30d\n"))
+        problem(b.send("mails", "m3"), 404, "no_such_queue")
+        m = b.one("mails")
         b.restart()
-        same(b.one("mails")["key"], "m1")
+        b.ok("ack", m)
+        same(b.one("mails")["key"], "m2", "what it holds can still be worked off")
+        same(b.queue("mails")["config"]["class"], "notification", "and it keeps its last rules")
+        b.reload(PAYMENTS)
+        members(b.send("mails", "m1").json(), outcome="duplicate", state="done")
 
 
 @test

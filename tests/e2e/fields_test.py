@@ -138,6 +138,22 @@ def a_fingerprint_may_be_of_some_fields_of_the_meaning_or_of_nothing(q):
             problem(b.event(queue, other), 422, "key_reused")
 
 
+@test
+def a_new_fingerprint_rule_knows_the_repeats_of_before(q):
+    b = hx.broker
+    before = [{"id": n, "sent_at": 1} for n in range(3)]
+    keyed(q, "${id}", keep_payload="1h")
+    for event in before:
+        b.event(q, event)
+    b.ok("ack", b.one(q))
+    keyed(q, "${id}", keep_payload="1h", fingerprint={"ignore": ["sent_at"]})
+    yield
+    for event in before:
+        members(b.event(q, event).json(), outcome="duplicate")
+        members(b.event(q, {**event, "sent_at": 2}).json(), outcome="duplicate")
+    problem(b.event(q, {**before[1], "amount": 5}), 422, "key_reused")
+
+
 # ---- schemas
 
 SCHEMA = {"required": ["id", "amount"], "types": {"amount": "integer", "note": ["string", "null"]}, "enum": {"currency": ["EUR", "USD"]},
