@@ -19,7 +19,7 @@ enum {
     CHUNK_LINES = 500,
     CHUNK_BYTES = 1 << 20,
     PAGE_ITEMS = 500,
-    PATIENCE_MS = 30000, /* with a broker that is away or full; backpressure is waited out */
+    PATIENCE_MS = 30000, /* with a broker that is away; backpressure is waited out */
     WAIT_MS = 1000,
     NAMED_MAX = 10,       /* findings named one by one */
     WHOLE = 100000,       /* 100 %, in thousandths of a percent */
@@ -53,7 +53,7 @@ struct drill {
     u64 lines, bytes, gone; /* in the spool; payloads no longer kept */
     u64 sent, no_op, conflict, fresh, refused, named;
     i64 rate, expect, began_ms, reported_ms;
-    bool pressed; /* the user was told that the broker presses back */
+    bool told; /* that there is something to wait for */
 };
 
 static void pause_ms(i64 ms) {
@@ -243,42 +243,46 @@ static void chunk_answered(struct drill *d, struct buf *hand, slice answers, i64
     *hand = left;
 }
 
+/* One request; what has its answer leaves the hand. lost_ms: when a try was made whose answer was lost, 0: none was. */
+static hx_error try_chunk(struct drill *d, const char *target, struct buf *hand, i64 lost_ms) {
+    hx_request request = {.method = "POST",
+                          .target = target,
+                          .body = hx_bytes_of(hand->p, hand->len),
+                          .content_type = "application/x-ndjson",
+                          .once = true};
+    hx_reply reply;
+    hx_error err;
+    if (hx_call(d->cli->client, &request, &reply, &err) == HX_OK) {
+        i64 since_ms = lost_ms ? clock_mono_ms() - lost_ms : -1;
+        chunk_answered(d, hand, slice_of(reply.body.data, reply.body.size), since_ms);
+    }
+    hx_reply_free(&reply);
+    return err;
+}
+
+/* May the rest be taken a little later? */
 static bool passes(const hx_error *err) {
-    return err->status == HX_BUSY || err->status == HX_UNAVAILABLE || err->status == HX_FULL ||
+    return err->status == HX_OK || err->status == HX_BUSY || err->status == HX_UNAVAILABLE || err->status == HX_FULL ||
            err->status == HX_UNREACHABLE || err->status == HX_UNKNOWN;
 }
 
-static void wait_pressed(struct drill *d, i64 ms) {
-    if (!d->pressed) say("the broker presses back: waiting until it takes more");
-    d->pressed = true;
-    pause_ms(ms > 0 ? ms : WAIT_MS);
+static void wait_for_room(struct drill *d, const hx_error *err) {
+    bool away = err->status == HX_UNREACHABLE || err->status == HX_UNKNOWN;
+    if (!d->told)
+        say(away ? "the broker is away: waiting for it" : "the broker presses back: waiting until it takes more");
+    d->told = true;
+    pause_ms(err->retry_after_ms > 0 ? err->retry_after_ms : WAIT_MS);
 }
 
 /* Until every line has its answer. */
 static int send_chunk(struct drill *d, const char *target, struct buf *hand) {
-    i64 began = clock_mono_ms(), moved = began;
-    bool lost = false;
+    i64 began = clock_mono_ms(), heard = began, lost = 0;
     while (hand->len) {
-        hx_request request = {.method = "POST",
-                              .target = target,
-                              .body = hx_bytes_of(hand->p, hand->len),
-                              .content_type = "application/x-ndjson",
-                              .once = true};
-        hx_reply reply;
-        hx_error err;
-        hx_status st = hx_call(d->cli->client, &request, &reply, &err);
-        u64 before = d->sent;
-        if (st == HX_OK)
-            chunk_answered(d, hand, slice_of(reply.body.data, reply.body.size), lost ? clock_mono_ms() - began : -1);
-        else
-            lost = lost || err.applied == HX_APPLIED_UNKNOWN;
-        i64 now = clock_mono_ms();
-        if (d->sent > before || err.status == HX_BUSY) moved = now;
-        int rc = st == HX_OK || (passes(&err) && now - moved < PATIENCE_MS) ? EXIT_DONE
-                                                                            : cli_failed(d->cli, &err, reply.body);
-        hx_reply_free(&reply);
-        if (rc != EXIT_DONE) return rc;
-        if (hand->len) wait_pressed(d, err.retry_after_ms);
+        hx_error err = try_chunk(d, target, hand, lost);
+        if (err.applied == HX_APPLIED_UNKNOWN) lost = began;
+        if (err.status == HX_OK || err.status == HX_BUSY) heard = clock_mono_ms();
+        if (!passes(&err) || clock_mono_ms() - heard > PATIENCE_MS) return cli_failed(d->cli, &err, (hx_bytes){0});
+        if (hand->len) wait_for_room(d, &err);
         show_bar(d, false);
     }
     return EXIT_DONE;

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""Clients that do everything wrong at once, a broker that is killed now and then: nothing but promised answers, and what was
-answered stays true. HAPAX_SEED repeats a run's choices (not its timing); HAPAX_SECONDS makes it longer."""
+"""Clients that do everything wrong at once on queues of different rules, operators in between, a broker that is killed now and
+then: nothing but promised answers, and what was answered stays true. HAPAX_SEED repeats a run's choices (not its timing);
+HAPAX_SECONDS makes it longer."""
+import collections
+import json
 import os
 import random
 import threading
@@ -13,6 +16,8 @@ SEED = int(os.environ.get("HAPAX_SEED", random.SystemRandom().randrange(1 << 32)
 SECONDS = float(os.environ.get("HAPAX_SECONDS", 8))
 CODES = {400, 404, 409, 413, 422, 503}
 CLASSES = ["transient", "unknown", "poison", "rejected", "absent"]
+RETRY = {"transient": {"attempts": 20, "backoff": "1ms", "max": "20ms"}, "unknown": {"attempts": 20}, "crashes": {"attempts": 20}}
+RULES = {"q0": {}, "q1": {"on_unknown": "reconcile", "retry": RETRY}, "q2": {"on_unknown": "hold", "on_conflict": "hold", "on_dead": "skip", "retry": RETRY}}
 
 
 class History:
@@ -21,6 +26,8 @@ class History:
     def __init__(self):
         self.lock = threading.Lock()
         self.ids, self.settled, self.fences, self.tokens, self.wrong = {}, {}, {}, [], []
+        self.leases = collections.defaultdict(dict)  # (queue, key): fence: its message
+        self.verbs = collections.defaultdict(set)    # (queue, key, fence): what was said about that lease, heard or not
 
     def complain(self, text):
         with self.lock:
@@ -43,6 +50,20 @@ class History:
         with self.lock:
             self.outcome(queue, key, state, result)
 
+    def blind_retries(self, queue):
+        """P5: under `reconcile`, what follows an outcome nobody knows is a delivery that asks. A lease nobody spoke about ran
+        out; one that asked goes on asking until it is answered."""
+        found = []
+        for where, leases in self.leases.items():
+            fences = sorted(leases)
+            for before, after in zip(fences, fences[1:]):
+                said = self.verbs[*where, before]
+                unknown = leases[before]["started"] and said <= {"unknown", "extend", "step", "start"}
+                unanswered = leases[before]["delivery"] == "reconcile" and said <= {"unknown", "extend", "step", "start", "transient", "release"}
+                if where[0] == queue and (unknown or unanswered) and leases[after]["delivery"] != "reconcile":
+                    found.append((where, leases[before], said, leases[after]))
+        return found
+
     def delivered(self, m, asked):
         """Whoever was held up longer than the lease hears old news: another may have been handed it meanwhile."""
         where = (m["queue"], m["key"])
@@ -53,6 +74,7 @@ class History:
             if fresh and int(m["fence"]) <= self.fences.get(where, 0):
                 self.wrong.append(f"{where}: fence {m['fence']} after {self.fences[where]}")
             self.fences[where] = max(int(m["fence"]), self.fences.get(where, 0))
+            self.leases[where][int(m["fence"])] = m
             self.tokens.append(m)
 
 
@@ -63,7 +85,7 @@ class Client:
     def run(self, until):
         while time.monotonic() < until and not self.history.wrong:
             try:
-                self.random.choice([self.send, self.batch, self.receive, self.receive, self.settle, self.settle, self.look, self.leave])()
+                self.random.choice([self.send, self.batch, self.receive, self.receive, self.settle, self.settle, self.look, self.leave, self.operate])()
             except (OSError, AssertionError, IndexError) as error:
                 self.excuse(error)
 
@@ -102,7 +124,7 @@ class Client:
         payload = "other" if self.random.random() < 0.05 else key
         body = self.expect(self.broker.send(queue, key, payload, self.headers()), 200, 202)
         if body:
-            self.history.admitted(queue, key, body)
+            self.history.admitted(queue, body["key"], body)  # a held conflict has a key of its own
 
     def batch(self):
         queue, _ = self.name()
@@ -112,14 +134,14 @@ class Client:
         same(reply.status, 200)
         for key, line, got in zip(keys, lines, reply.lines()):
             if isinstance(line, dict) and got["status"] < 300:
-                self.history.admitted(queue, key, got)
+                self.history.admitted(queue, got["key"], got)
 
     def receive(self):
         queue, _ = self.name()
         asked = time.monotonic()
         start = self.random.choice(["auto", "explicit"])
         for m in self.broker.receive(queue, max=self.random.randrange(1, 20), wait=self.random.choice(["0s", "50ms"]), lease="1s", start=start):
-            self.history.delivered(m, asked)
+            self.history.delivered({**m, "started": start == "auto"}, asked)
 
     def settle(self):
         m = self.random.choice(self.history.tokens[-200:])
@@ -128,6 +150,7 @@ class Client:
         extra = {"ack": {"result": result, "effect_id": result}, "nack": {"class": self.random.choice(CLASSES), "result": result, "delay": "20ms"},
                  "extend": {"lease": "1s"}, "step": {"name": f"s{self.random.randrange(3)}", "result": result}}.get(verb, {})
         newest = self.history.fences[m["queue"], m["key"]]  # before asking: a later lease may come in between
+        self.history.verbs[m["queue"], m["key"], int(m["fence"])].add(extra.get("class", verb))
         body = self.expect(self.broker.settle(verb, m, **extra), 200)
         if body and int(m["fence"]) < newest:
             self.history.complain(f"{verb} of {m['key']} with fence {m['fence']} went through, though {newest} was handed out")
@@ -139,6 +162,32 @@ class Client:
         path = self.random.choice([f"/v1/queues/{queue}/keys/{key}", f"/v1/queues/{queue}/messages?state=dead", f"/v1/queues/{queue}/messages?limit=7",
                                    f"/v1/queues/{queue}", "/v1/stats", "/v1/queues"])
         self.expect(self.broker.get(path), 200)
+
+    def operate(self):
+        """What operators do meanwhile. Under q1's rules nobody decides by hand: only the workers' answers count there."""
+        queue, _ = self.name()
+        verb = self.random.choice(["redrive", "pause", "rules", "resolve", "purge"])
+        if verb == "redrive":
+            self.expect(self.broker.post(f"/v1/queues/{queue}/redrive", {"max": 5}), 200)
+        elif verb == "pause":
+            self.expect(self.broker.post(f"/v1/queues/{queue}/pause", {"by": "chaos"}), 200)
+            self.expect(self.broker.post(f"/v1/queues/{queue}/resume", {"by": "chaos"}), 200)
+        elif verb == "rules":
+            rules = {**RULES[queue], "lease": f"{self.random.randrange(1, 60)}s"}
+            self.expect(self.broker.call("PUT", f"/v1/queues/{queue}", json.dumps(rules).encode()), 200, 201)
+        elif verb == "resolve" and queue == "q2":
+            self.resolve(queue)
+        elif verb == "purge" and queue == "q0" and self.random.random() < 0.2:
+            self.expect(self.broker.post(f"/v1/queues/{queue}/purge", {"state": "dead"}), 200)
+
+    def resolve(self, queue):
+        held = self.expect(self.broker.get(f"/v1/queues/{queue}/messages?state=held&limit=5"), 200)["items"]
+        for item in held:
+            way = self.random.choice(["new", "duplicate"] if item["held_because"] == "conflict" else ["done", "rejected", "retry", "dead"])
+            result = {"result": f"r{self.random.randrange(1000)}"} if way in ("done", "rejected") else {}
+            body = self.expect(self.broker.post(f"/v1/queues/{queue}/messages/{item['id']}/resolve", {"as": way, "by": "chaos", **result}), 200)
+            if body and way in ("done", "rejected"):
+                self.history.settled_as(queue, item["key"], way, result["result"])
 
     def leave(self):
         queue, key = self.name()
@@ -153,6 +202,8 @@ def answers_stay_true_through_abuse_and_kills():
     print(f"# HAPAX_SEED={SEED}", flush=True)
     chance, history = random.Random(SEED), History()
     with hx.Broker() as b:
+        for queue, rules in RULES.items():
+            b.rules(queue, **rules)
         until = time.monotonic() + SECONDS
         clients = [hx.Later(Client(b, history, chance.randrange(1 << 32)).run, until) for _ in range(8)]
         while time.monotonic() < until - 2 and not history.wrong:
@@ -164,6 +215,7 @@ def answers_stay_true_through_abuse_and_kills():
         for client in clients:
             client.value()
         same(history.wrong, [])
+        same(history.blind_retries("q1"), [])
         for (queue, key), identity in history.ids.items():
             view = b.key(queue, key)
             same(view["id"], identity, "nothing acknowledged is lost")

@@ -2,6 +2,9 @@
 """Replay as a drill (M29): what was accepted is sent again with one command, and nothing happens. What does happen is counted,
 named, and makes the exit code."""
 import json
+import re
+import socket
+import threading
 import time
 
 import hx
@@ -158,6 +161,59 @@ def a_drill_lives_through_a_restart_of_the_broker(q):
         out, err = process.communicate(timeout=hx.TIMEOUT)
         same(process.returncode, 0, err.decode())
         members(json.loads(out), sent=60, no_op=60)
+
+
+class Lossy:
+    """A way to the broker on which the answer to the first batch is lost."""
+
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.lost = 0
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:
+                return
+            with client, hx.broker.connect() as there:
+                while self.carry(client, there):
+                    pass
+
+    def carry(self, client, there):
+        data = b""
+        while (end := data.find(b"\r\n\r\n")) < 0 or len(data) < end + 4 + self.length(data[:end]):
+            piece = client.recv(65536)
+            if not piece:
+                return False
+            data += piece
+        there.write(data)
+        there.more()
+        if b"/batch" in data[:100] and not self.lost:
+            self.lost += 1
+            return False
+        client.sendall(there.take(len(there.data)))
+        return True
+
+    @staticmethod
+    def length(head):
+        found = re.search(rb"\r\ncontent-length: (\d+)", head, re.I)
+        return int(found.group(1)) if found else 0
+
+
+@test
+def a_lost_answer_does_not_pass_for_a_no_op(q):
+    b = hx.broker
+    b.put(q, "known")
+    time.sleep(0.5)  # so that it is older than the first try by more than an answer takes
+    way = Lossy()
+    lines = ndjson({"key": "known", "payload": "x"}, {"key": "fresh", "payload": "x"})
+    members(replay(q, "--file", "-", of=way, stdin=lines, exits=1), sent=2, no_op=1, new=1)
+    same(way.lost, 1)
+    same(b.key(q, "fresh")["duplicates"], 1, "it was sent twice")
+    way.listener.close()
 
 
 @test
