@@ -21,6 +21,7 @@ enum {
     PAGE_ITEMS = 500,
     PATIENCE_MS = 30000, /* with a broker that is away; backpressure is waited out */
     WAIT_MS = 1000,
+    YOUNGER_MS = 1000,    /* the broker's time of an arrival may lie a little before it */
     NAMED_MAX = 10,       /* findings named one by one */
     WHOLE = 100000,       /* 100 %, in thousandths of a percent */
     REPORT_EVERY_MS = 100 /* the progress bar */
@@ -216,7 +217,7 @@ static bool line_answered(struct drill *d, slice answer, i64 since_ms) {
     if (member_is(answer, "outcome", SL("accepted"))) {
         count(d, &d->fresh, "new", answer);
     } else if (member_is(answer, "outcome", SL("duplicate"))) {
-        bool own = since_ms >= 0 && member_number(answer, "age_ms") <= since_ms;
+        bool own = since_ms >= 0 && member_number(answer, "age_ms") <= since_ms + YOUNGER_MS;
         count(d, own ? &d->fresh : &d->no_op, own ? "new" : NULL, answer);
     } else if (member_is(answer, "outcome", SL("held")) || member_is(answer, "code", SL("key_reused"))) {
         count(d, &d->conflict, "conflict", answer);

@@ -207,7 +207,7 @@ class Lossy:
 def a_lost_answer_does_not_pass_for_a_no_op(q):
     b = hx.broker
     b.put(q, "known")
-    time.sleep(0.5)  # so that it is older than the first try by more than an answer takes
+    time.sleep(1.5)  # so that it is older than the first try beyond doubt
     way = Lossy()
     lines = ndjson({"key": "known", "payload": "x"}, {"key": "fresh", "payload": "x"})
     members(replay(q, "--file", "-", of=way, stdin=lines, exits=1), sent=2, no_op=1, new=1)
