@@ -6,7 +6,7 @@
 #define ACTOR_TAME 1u
 #define FAT_BYTES  950u /* with its content type and effect id just below 1 KiB */
 
-static struct op *op_new(struct world *w, enum op_kind kind) {
+struct op *op_new(struct world *w, enum op_kind kind) {
     struct op *op = arena_alloc(&w->arena, sizeof *op);
     op->kind = kind;
     op->queue = (u32)rng_below(&w->rng, w->profile.queues);
@@ -15,7 +15,7 @@ static struct op *op_new(struct world *w, enum op_kind kind) {
 
 /* ---- producers */
 
-static struct send_item random_send(struct world *w) {
+static struct send_item random_send(struct world *w, u32 queue) {
     const struct profile *p = &w->profile;
     struct send_item s = {.key = (u32)rng_below(&w->rng, p->keys)};
     s.variant = chance(w, p->conflict);
@@ -23,16 +23,18 @@ static struct send_item random_send(struct world *w) {
     if (chance(w, p->group)) s.group = 1 + (u32)rng_below(&w->rng, p->groups);
     if (chance(w, p->delay)) s.delay_ms = between(w, 1, 20000);
     if (chance(w, p->ttl)) s.ttl_ms = between(w, 1, 30000);
+    s.keyless = queue >= 2 && chance(w, 1000) && model_takes_arrivals(w->model, queue);
     return s;
 }
 
 static struct op *send_op(struct world *w) {
     bool batch = chance(w, w->profile.batch);
     struct op *op = op_new(w, batch ? OP_BATCH : OP_SEND);
+    if (op->queue == QUEUES_MOST - 1 && !model_takes_arrivals(w->model, op->queue)) op->queue = 0;
     op->count = batch ? (u32)between(w, 1, 12) : 1;
     op->sends = arena_alloc(&w->arena, op->count * sizeof *op->sends);
-    for (u32 i = 0; i < op->count; i++) op->sends[i] = random_send(w);
-    if (!batch && chance(w, w->profile.prefer_wait)) op->wait_ms = 1000 * between(w, 1, 20);
+    for (u32 i = 0; i < op->count; i++) op->sends[i] = random_send(w, op->queue);
+    if (!batch && op->queue == 0 && chance(w, w->profile.prefer_wait)) op->wait_ms = 1000 * between(w, 1, 20);
     return op;
 }
 
@@ -87,8 +89,8 @@ static struct settle_item random_settle(struct world *w, const struct lease *lea
     u64 n = rng_below(&w->rng, 100);
     s.class = n < 50   ? NACK_TRANSIENT
               : n < 75 ? NACK_UNKNOWN
-              : n < 85 ? NACK_POISON
-              : n < 97 ? NACK_REJECTED
+              : n < 84 ? NACK_POISON
+              : n < 92 ? NACK_REJECTED
                        : NACK_ABSENT;
     if (chance(w, 2000)) s.delay_ms = between(w, 1, 30000);
     if (chance(w, 8000)) s.lease_ms = between(w, 1000, 15000);
@@ -116,27 +118,18 @@ static struct op *settle_op(struct world *w) {
     return op;
 }
 
-/* ---- operators and onlookers */
+/* ---- onlookers */
 
 static struct op *look_op(struct world *w) {
-    static const char *const states[] = {"pending", "leased", "dead"};
+    static const char *const states[] = {"pending", "leased", "held", "dead"};
     static const enum op_kind kinds[] = {OP_KEY, OP_KEY, OP_RESULT, OP_LIST, OP_QUEUE};
     struct op *op = op_new(w, kinds[rng_below(&w->rng, 5)]);
+    if (op->queue == QUEUES_MOST - 1 && op->kind <= OP_RESULT) op->queue = 0; /* keys repeat there */
     op->sends = arena_alloc(&w->arena, sizeof *op->sends);
     op->sends[0].key = (u32)rng_below(&w->rng, w->profile.keys);
-    op->state = slice_str(states[rng_below(&w->rng, 3)]);
+    op->state = slice_str(states[rng_below(&w->rng, 4)]);
     op->max = (u32)between(w, 1, 60);
     if (op->kind == OP_RESULT && chance(w, 5000)) op->wait_ms = between(w, 1, 10000);
-    return op;
-}
-
-static struct op *operator_op(struct world *w) {
-    u64 n = rng_below(&w->rng, 100);
-    struct op *op = op_new(w, n < 15 ? OP_PAUSE : n < 60 ? OP_RESUME : OP_CANCEL);
-    if (op->kind != OP_CANCEL) return op;
-    op->target = model_pick(w->model, &w->rng, op->queue);
-    if (!op->target) return look_op(w);
-    op->id = arena_copy(&w->arena, model_id(op->target));
     return op;
 }
 
@@ -145,10 +138,11 @@ void clients_act(struct world *w) {
     while (w->calls_live < most && w->calls_live + 2 < CALLS_MAX) {
         u64 n = rng_below(&w->rng, 1000);
         u64 sends = 1000ull * w->profile.producers / (most + 1);
-        struct op *op = n < sends ? send_op(w)
-                        : n < 850 ? (chance(w, 3500) ? receive_op(w) : settle_op(w))
-                        : n < 975 ? look_op(w)
-                                  : operator_op(w);
+        struct op *op = n < sends                            ? send_op(w)
+                        : n < 850                            ? (chance(w, 3500) ? receive_op(w) : settle_op(w))
+                        : n < 975 - w->profile.operate / 100 ? look_op(w)
+                                                             : operator_op(w);
+        if (!op) op = look_op(w);
         net_send(w, op, ACTOR_WILD, false);
         if (chance(w, 5000)) return;
     }
@@ -179,6 +173,7 @@ static void ack_at_once(struct world *w, const struct op *received) {
 }
 
 void clients_delivered(struct world *w, const struct op *op, u32 actor) {
+    if (op->kind == OP_REDRIVE && op->task) w->tasks[op->queue] = op->task;
     if (op->kind != OP_RECEIVE || op->lease_count == 0) return;
     if (actor == ACTOR_TAME) {
         ack_at_once(w, op);
@@ -187,12 +182,10 @@ void clients_delivered(struct world *w, const struct op *op, u32 actor) {
     for (u32 i = 0; i < op->lease_count; i++) keep_lease(w, op->leases[i]);
 }
 
-static void send_tame(struct world *w, enum op_kind kind, u32 queue, struct message *target) {
+static void send_tame(struct world *w, enum op_kind kind, u32 queue) {
     struct op *op = op_new(w, kind);
     op->queue = queue;
     op->max = 8;
-    op->target = target;
-    if (target) op->id = arena_copy(&w->arena, model_id(target));
     net_send(w, op, ACTOR_TAME, true);
 }
 
@@ -208,24 +201,26 @@ void clients_fill(struct world *w, u32 from, u32 count) {
 }
 
 void clients_take(struct world *w) {
-    for (u32 q = 0; q < w->profile.queues; q++) send_tame(w, OP_RECEIVE, q, NULL);
+    for (u32 q = 0; q < w->profile.queues; q++) send_tame(w, OP_RECEIVE, q);
 }
 
 static void look_at_one(struct world *w) {
     struct message *msg = model_some_live(w->model, &w->rng);
+    u32 key;
     if (!msg) return;
-    struct op *op = op_new(w, OP_KEY);
-    op->sends = arena_alloc(&w->arena, sizeof *op->sends);
-    model_key_of(msg, &op->queue, &op->sends[0].key);
+    struct op *op = op_new(w, model_id(msg).n ? OP_MESSAGE : OP_KEY);
+    model_key_of(msg, &op->queue, &key);
+    op->target = msg;
+    op->id = arena_copy(&w->arena, model_id(msg));
+    op->key = model_name(w->model, msg);
     net_send(w, op, ACTOR_TAME, true);
 }
 
 void clients_drain(struct world *w) {
     look_at_one(w);
     for (u32 q = 0; q < w->profile.queues && w->calls_live < 64; q++) {
-        struct message *dead = model_some_dead(w->model, q);
-        send_tame(w, OP_RESUME, q, NULL);
-        send_tame(w, OP_RECEIVE, q, NULL);
-        if (dead) send_tame(w, OP_CANCEL, q, dead);
+        send_tame(w, OP_RESUME, q);
+        send_tame(w, OP_RECEIVE, q);
+        operator_drains(w, q);
     }
 }

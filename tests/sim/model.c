@@ -3,9 +3,10 @@
 
 #include <stdio.h>
 
-static const char *const at_names[] = {"pending", "leased", "dead", "done", "rejected", "cancelled", "forgotten"};
-static const char *const end_names[] = {"never",   "open",     "acked",  "nacked",
-                                        "expired", "released", "undone", "cancelled"};
+static const char *const at_names[] = {"pending", "leased",   "held",      "dead",
+                                       "done",    "rejected", "cancelled", "forgotten"};
+static const char *const end_names[] = {"never",    "open",   "acked",     "nacked",     "expired",
+                                        "released", "undone", "cancelled", "handed_out", "decided"};
 
 const char *model_at_name(enum at at) {
     return at_names[at];
@@ -17,8 +18,15 @@ struct model *model_new(struct arena *arena, u32 queues, u32 keys) {
     m->clean = true;
     m->queue_count = queues;
     m->key_count = keys;
-    m->keys = arena_alloc(arena, queues * keys * sizeof(struct message *));
+    m->slot_count = 3 * keys + ARRIVALS_MOST;
+    m->keys = arena_alloc(arena, queues * m->slot_count * sizeof(struct message *));
     m->queues = arena_alloc(arena, queues * sizeof(struct queue));
+    for (u32 q = 0; q < queues; q++) {
+        m->queues[q].policy = &policy_default;
+        m->queues[q].plain = true;
+        m->queues[q].window_most = policy_default.window_max;
+        m->queues[q].changed_run = -1;
+    }
     return m;
 }
 
@@ -86,24 +94,59 @@ static bool noticed(const struct model *m, i64 late_ms) {
     return late_ms >= NOTICE_MS && !m->forgiving && !m->tight && m->run - m->loose_run > NOTICE_MS;
 }
 
-/* A lease ran out: started work counts as a crash, a reservation as nothing. */
-static struct phase expired(const struct phase *p) {
+bool model_doubt(const struct phase *p) {
+    return p->doubt || (p->end == END_EXPIRED && p->started);
+}
+
+void model_group_fate(const struct model *m, const struct message *msg, struct phase *p) {
+    u32 rule = policy_of(m, msg->queue)->on_dead;
+    if (p->at == AT_PENDING || msg->group == 0 || p->conflict) return;
+    if (rule == DEAD_SKIPPED || p->parked)
+        p->parked = 1;
+    else if (rule == DEAD_TAKES_GROUP && p->at == AT_DEAD)
+        p->takes = 1;
+}
+
+/* A lease ran out: started work counts as a crash, and nobody knows what came of it; a reservation counts as nothing. */
+static struct phase expired(const struct model *m, const struct message *msg, const struct phase *p) {
+    const struct policy *rules = policy_of(m, msg->queue);
     struct phase q = *p;
     q.at = AT_PENDING;
     q.end = END_EXPIRED;
     q.due = q.due_max = 0;
     q.since = p->lease_from + p->lease_ms;
-    if (!p->started) q.hidden = 1;
-    if (p->started && ++q.crashes >= 3) q.at = AT_DEAD;
+    q.reconcile = p->lookup;
+    q.parked = q.takes = 0;
+    if (!p->started) {
+        q.hidden = 1;
+        return q;
+    }
+    q.reconcile = p->lookup || rules->on_unknown == UNKNOWN_RECONCILE;
+    if (++q.crashes >= rules->crashes) q.at = q.reconcile ? AT_HELD : AT_DEAD;
+    if (rules->on_unknown == UNKNOWN_HOLD) q.at = AT_HELD;
+    model_group_fate(m, msg, &q);
     return q;
 }
 
-void model_cancel(const struct model *m, struct phase *p, slice reason) {
+void model_stamp(const struct model *m, const struct message *msg, struct phase *p) {
+    const struct policy *rules = policy_of(m, msg->queue);
+    p->settled_min = p->settled_max = m->run;
+    p->settled_slip = m->run_slip;
+    p->window_min = rules->window_min;
+    p->window_max = rules->window_max;
+    /* By its clock, which a crash puts back, the broker may take this for settled before the window was shortened. */
+    const struct queue *q = &m->queues[msg->queue];
+    if (m->run - (m->run_slip - q->changed_slip) <= q->changed_run && q->window_most > p->window_max)
+        p->window_max = q->window_most;
+    p->keep_least = rules->keep_ms;
+    p->parked = p->takes = p->reconcile = 0;
+}
+
+void model_cancel(const struct model *m, const struct message *msg, struct phase *p, slice reason) {
     if (p->at == AT_LEASED) p->end = END_CANCELLED;
     p->at = AT_CANCELLED;
     p->reason = reason;
-    p->settled_min = p->settled_max = m->run;
-    p->settled_slip = m->run_slip;
+    model_stamp(m, msg, p);
 }
 
 bool model_ttl_may_be_over(const struct model *m, const struct message *msg, const struct phase *p) {
@@ -115,32 +158,69 @@ i64 model_ttl_late_ms(const struct model *m, const struct message *msg) {
     return m->delay - (m->delay_slip - msg->ttl_slip) - msg->ttl_at;
 }
 
-static struct phase out_of_ttl(const struct model *m, const struct phase *p) {
+/* Some time ago, not told when: run time passes no faster than delay time. */
+static struct phase out_of_ttl(const struct model *m, const struct message *msg, const struct phase *p) {
     struct phase q = *p;
-    model_cancel(m, &q, SL("ttl"));
-    q.settled_min = m->run > WINDOW_MS ? m->run - WINDOW_MS : 0; /* some time ago: not told */
+    model_cancel(m, msg, &q, SL("ttl"));
+    q.settled_min = m->run - (m->delay - msg->ttl_at);
+    if (q.settled_min < p->since) q.settled_min = p->since;
+    return q;
+}
+
+static i64 age_min(const struct model *m, const struct phase *p) {
+    return m->run - (m->run_slip - p->settled_slip) - p->settled_max;
+}
+
+bool model_may_be_over(const struct model *m, const struct phase *p) {
+    return p->at != AT_FORGOTTEN && model_phase_settled(p) && m->run - p->settled_min >= p->window_min;
+}
+
+bool model_is_over(const struct model *m, const struct phase *p) {
+    return p->at != AT_FORGOTTEN && model_phase_settled(p) && age_min(m, p) >= p->window_max;
+}
+
+/* How long after its window a token may still be known. */
+static bool surely_reaped(const struct model *m, const struct message *msg, const struct phase *p) {
+    const i64 window = policy_default.window_min;
+    return !m->forgiving && m->queues[msg->queue].plain && age_min(m, p) >= window + window / 256 + 5000;
+}
+
+struct phase model_redriven(const struct phase *p, i64 since) {
+    struct phase q = *p;
+    q.at = AT_PENDING;
+    q.doubt = q.reconcile = model_doubt(p);
+    q.end = END_DECIDED;
+    q.failures = q.unknowns = q.crashes = 0;
+    q.due = q.due_max = 0;
+    q.parked = q.takes = 0;
+    q.since = since;
     return q;
 }
 
 /* Each state, and what time may have made of it. A state that time must have ended by now is left out. */
 static void close_one(const struct model *m, const struct message *msg, const struct phase *p, struct set *out) {
+    const struct queue *queue = &m->queues[msg->queue];
     bool stays = true;
     struct phase next;
     if (p->at == AT_LEASED && m->run - p->lease_from >= p->lease_ms) {
-        next = expired(p);
+        next = expired(m, msg, p);
         stays = !noticed(m, m->run - p->lease_from - p->lease_ms);
         close_one(m, msg, &next, out);
     }
-    if (p->at == AT_PENDING && model_ttl_may_be_over(m, msg, p)) {
-        next = out_of_ttl(m, p);
+    if (p->at == AT_DEAD && queue->redriving) {
+        next = model_redriven(p, queue->redriving_from);
+        model_set_add(out, &next);
+    }
+    if (!model_phase_settled(p) && p->at != AT_LEASED && model_ttl_may_be_over(m, msg, p)) {
+        next = out_of_ttl(m, msg, p);
         i64 late = model_ttl_late_ms(m, msg);
         stays = !noticed(m, late < m->run - p->since ? late : m->run - p->since);
         model_set_add(out, &next);
     }
-    if (model_phase_settled(p) && p->at != AT_FORGOTTEN && m->run - p->settled_min >= WINDOW_MS) {
+    if (model_may_be_over(m, p)) {
         next = (struct phase){.at = AT_FORGOTTEN};
         model_set_add(out, &next);
-        stays = m->forgiving || m->run - (m->run_slip - p->settled_slip) - p->settled_max < WINDOW_MS + REAP_MS;
+        stays = !surely_reaped(m, msg, p);
     }
     if (stays) model_set_add(out, p);
 }
@@ -218,9 +298,15 @@ static void live_update(struct model *m, struct message *msg) {
 void model_set_describe(const struct set *s, struct buf *out) {
     for (u32 i = 0; i < s->count; i++) {
         const struct phase *p = &s->at[i];
-        buf_printf(out, "%s%s(%s%s, fence %llu, attempts %u, failures %u+%u, crashes %u)", i ? " | " : "",
-                   at_names[p->at], end_names[p->end], p->started ? ", started" : "", (unsigned long long)p->fence,
-                   p->attempts, p->failures, p->unknowns, p->crashes);
+        buf_printf(out, "%s%s(%s%s%s%s%s, fence %llu, attempts %u, failures %u+%u, crashes %u", i ? " | " : "",
+                   at_names[p->at], end_names[p->end], p->started ? ", started" : "",
+                   p->reconcile ? ", to be looked up" : "", model_doubt(p) ? ", in doubt" : "",
+                   p->conflict ? ", a conflict" : "", (unsigned long long)p->fence, p->attempts, p->failures,
+                   p->unknowns, p->crashes);
+        if (model_phase_settled(p))
+            buf_printf(out, ", settled %lld to %lld, window %lld to %lld", (long long)p->settled_min,
+                       (long long)p->settled_max, (long long)p->window_min, (long long)p->window_max);
+        buf_char(out, ')');
     }
 }
 
@@ -229,7 +315,17 @@ static void count_fate(const struct phase *p) {
     tally.dead_by_crashes += p->at == AT_DEAD && p->end == END_EXPIRED;
 }
 
-u64 model_move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what) {
+u64 model_move_maybe(struct model *m, struct message *msg, explain_fn explain, void *ctx) {
+    struct set both, moved;
+    model_set_close(m, msg, msg->set, &both);
+    if (!model_set_filter(m, msg, msg->set, explain, ctx, &moved)) return msg->versions[msg->version_count - 1].index;
+    for (u32 i = 0; i < moved.count; i++) model_set_add(&both, &moved.at[i]);
+    version_push(m, msg, model_set_copy(m, &both), ++m->moves);
+    live_update(m, msg);
+    return m->moves;
+}
+
+static u64 move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what, bool anew) {
     struct set next;
     if (!model_set_filter(m, msg, msg->set, explain, ctx, &next)) {
         struct buf text = {0};
@@ -238,7 +334,7 @@ u64 model_move(struct model *m, struct message *msg, explain_fn explain, void *c
         model_set_describe(&closed, &text);
         sim_fail("%s: q%u/k%u (%s) can only be %.*s", what, msg->queue, msg->key, msg->id, (int)text.len, text.p);
     }
-    if (subset(&next, msg->set)) {
+    if (!anew && subset(&next, msg->set)) {
         if (next.count < msg->set->count)
             msg->versions[msg->version_count - 1].set = msg->set = model_set_copy(m, &next);
     } else {
@@ -249,29 +345,47 @@ u64 model_move(struct model *m, struct message *msg, explain_fn explain, void *c
     return msg->versions[msg->version_count - 1].index;
 }
 
+u64 model_move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what) {
+    return move(m, msg, explain, ctx, what, false);
+}
+
+u64 model_move_on(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what) {
+    return move(m, msg, explain, ctx, what, true);
+}
+
 /* ---- messages and queues */
 
-struct message *model_message_new(struct model *m, u32 queue, const struct send_item *item) {
-    struct message *msg = arena_alloc(m->arena, sizeof *msg), **slot = key_slot(m, queue, item->key);
+struct message *model_message_new(struct model *m, u32 queue, u32 slot, const struct send_item *item,
+                                  const struct phase *first) {
+    struct message *msg = arena_alloc(m->arena, sizeof *msg), **at = key_slot(m, queue, slot);
     *msg = (struct message){
-        .prev = *slot,
+        .prev = *at,
         .order = ++m->orders,
         .queue = queue,
+        .slot = slot,
         .key = item->key,
+        .keyless = item->keyless,
         .variant = item->variant,
         .group = item->group,
         .has_attr = item->attr,
+        .name = slot < m->key_count ? key_text(m->arena, item->key) : SL(""),
         .born_wall = m->wall,
         .ttl_at = item->ttl_ms ? m->delay + item->ttl_ms : 0,
         .ttl_slip = m->delay_slip,
     };
-    *slot = msg;
-    struct set first = {.count = 1};
-    first.at[0] = (struct phase){.at = AT_PENDING, .due_slip = m->delay_slip};
-    if (item->delay_ms) first.at[0].due = first.at[0].due_max = m->delay + item->delay_ms;
-    version_push(m, msg, model_set_copy(m, &first), ++m->moves);
+    *at = msg;
+    struct set set = {.count = 1};
+    set.at[0] = *first;
+    set.at[0].since = m->run;
+    set.at[0].due_slip = m->delay_slip;
+    if (item->delay_ms) set.at[0].due = set.at[0].due_max = m->delay + item->delay_ms;
+    version_push(m, msg, model_set_copy(m, &set), ++m->moves);
     live_update(m, msg);
     return msg;
+}
+
+slice model_name(const struct model *m, const struct message *msg) {
+    return policy_of(m, msg->queue)->semantics == AT_LEAST_ONCE ? SL("") : msg->name;
 }
 
 slice model_id(const struct message *msg) {
@@ -280,7 +394,7 @@ slice model_id(const struct message *msg) {
 
 /* Ids are never used twice. */
 static void check_id_unused(const struct model *m, const struct message *msg, slice id) {
-    for (u32 i = 0; i < m->queue_count * m->key_count; i++)
+    for (u32 i = 0; i < m->queue_count * m->slot_count; i++)
         for (const struct message *other = m->keys[i]; other; other = other->prev)
             if (other != msg && other->id_known && slice_eq(slice_str(other->id), id))
                 sim_fail("id %.*s of q%u/k%u was used before, for q%u/k%u", (int)id.n, id.p, msg->queue, msg->key,
@@ -306,7 +420,8 @@ static void queue_push(struct model *m, struct queue *q, u64 index) {
         q->versions = more;
         q->version_cap = cap;
     }
-    q->versions[q->version_count++] = (struct queue_version){.index = index, .exists = q->exists, .paused = q->paused};
+    q->versions[q->version_count++] =
+        (struct queue_version){.index = index, .exists = q->exists, .paused = q->paused, .policy = q->policy};
 }
 
 void model_queue_touch(struct model *m, u32 queue) {
@@ -324,6 +439,11 @@ void model_queue_set(struct model *m, u32 queue, bool paused) {
     queue_push(m, q, ++m->moves);
 }
 
+void model_queue_rules(struct model *m, u32 queue) {
+    m->queues[queue].exists = true;
+    queue_push(m, &m->queues[queue], ++m->moves);
+}
+
 bool model_surely_settled(const struct model *m, const struct message *msg) {
     struct set closed;
     model_set_close(m, msg, msg->set, &closed);
@@ -336,13 +456,48 @@ static bool surely_due(const struct model *m, const struct phase *p) {
     return p->due == 0 || m->delay - (m->delay_slip - p->due_slip) >= p->due_max;
 }
 
-static bool surely_first(const struct model *m, const struct message *msg) {
-    if (msg->group == 0) return true;
-    for (u32 i = 0; i < m->live_count; i++) {
-        const struct message *other = m->live[i];
-        if (other->group == msg->group && other->queue == msg->queue && other->order < msg->order) return false;
+/* ---- groups: in the order of admission, one at a time */
+
+static bool keeps_others_back(const struct phase *p) {
+    if (model_phase_settled(p)) return false;
+    return p->at == AT_PENDING || p->at == AT_LEASED || !(p->parked || p->conflict);
+}
+
+static bool same_group(const struct message *a, const struct message *b) {
+    return a != b && a->group == b->group && a->queue == b->queue;
+}
+
+static bool may_keep_back(const struct model *m, const struct message *other, const struct message *msg) {
+    struct set closed;
+    model_set_close(m, other, other->set, &closed);
+    for (u32 i = 0; i < closed.count; i++) {
+        if (closed.at[i].at == AT_LEASED) return true;
+        if (other->order < msg->order && keeps_others_back(&closed.at[i])) return true;
     }
-    return true;
+    return false;
+}
+
+bool model_may_wait(const struct model *m, const struct message *msg) {
+    for (u32 i = 0; msg->group && i < m->live_count; i++)
+        if (same_group(m->live[i], msg) && may_keep_back(m, m->live[i], msg)) return true;
+    return false;
+}
+
+bool model_may_be_taken(const struct model *m, const struct message *msg) {
+    for (u32 i = 0; msg->group && i < m->live_count; i++) {
+        const struct message *other = m->live[i];
+        struct set closed;
+        if (!same_group(other, msg) || other->order > msg->order) continue;
+        model_set_close(m, other, other->set, &closed);
+        for (u32 p = 0; p < closed.count; p++)
+            if (closed.at[p].at == AT_DEAD && closed.at[p].takes) return true;
+    }
+    return false;
+}
+
+bool model_shows_as(const struct model *m, const struct message *msg, const struct phase *p, slice state) {
+    if (slice_eq(state, slice_str(at_names[p->at]))) return true;
+    return p->at == AT_PENDING && slice_eq(state, SL("dead")) && model_may_be_taken(m, msg);
 }
 
 bool model_surely_ready(const struct model *m, const struct message *msg) {
@@ -351,7 +506,7 @@ bool model_surely_ready(const struct model *m, const struct message *msg) {
     model_set_close(m, msg, msg->set, &closed);
     for (u32 i = 0; i < closed.count; i++)
         if (closed.at[i].at != AT_PENDING || !surely_due(m, &closed.at[i])) return false;
-    return surely_first(m, msg);
+    return !model_may_wait(m, msg);
 }
 
 const struct message *model_any_ready(const struct model *m, u32 queue) {
@@ -399,13 +554,13 @@ static void life_over(struct model *m, struct message *msg, struct set *out, con
     for (u32 i = 0; i < closed.count; i++) {
         struct phase p = closed.at[i];
         if (p.at == AT_LEASED) p.lease_from = m->run;
-        if (p.at == AT_PENDING) p.since = m->run;
+        if (p.at != AT_LEASED && !model_phase_settled(&p)) p.since = m->run;
         model_set_add(out, &p);
     }
 }
 
 void model_boot(struct model *m, i64 mono_ms, i64 wall_ms) {
-    for (u32 i = 0; i < m->queue_count * m->key_count; i++)
+    for (u32 i = 0; i < m->queue_count * m->slot_count; i++)
         for (struct message *msg = m->keys[i]; msg; msg = msg->prev)
             for (u32 v = 0; v < msg->version_count; v++) {
                 bool counts = v + 1 == msg->version_count || msg->versions[v + 1].index > m->floor;
@@ -414,13 +569,27 @@ void model_boot(struct model *m, i64 mono_ms, i64 wall_ms) {
                 life_over(m, msg, &rearmed, msg->versions[v].set);
                 msg->versions[v].set = model_set_copy(m, &rearmed);
             }
+    for (u32 q = 0; q < m->queue_count; q++) m->queues[q].redriving = 0, m->queues[q].pressed = false;
     clocks_restart(m, wall_ms);
     m->mono = mono_ms;
     m->loose_run = m->run;
 }
 
-bool model_known(const struct model *m, u32 queue, u32 key) {
-    return *key_slot(m, queue, key) != NULL;
+u32 model_slots(const struct model *m) {
+    return m->slot_count;
+}
+
+bool model_census_ask(const struct model *m, u32 queue, u32 slot, struct op *op) {
+    const struct message *msg = *key_slot(m, queue, slot);
+    if (!msg) return false;
+    op->key = op->id = SL("");
+    bool repeats = msg->id_known && policy_of(m, queue)->semantics == AT_LEAST_ONCE;
+    op->kind = slot < 3 * m->key_count && !repeats ? OP_KEY : OP_MESSAGE;
+    if (op->kind == OP_KEY)
+        op->key = msg->name;
+    else
+        op->id = slice_str(msg->id);
+    return true;
 }
 
 /* ---- the census: which cuts explain what is there now? */
@@ -468,7 +637,7 @@ static struct found key_at(const struct model *m, struct message *newest, u64 cu
 
 static bool explain_absent(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     (void)msg, (void)ctx;
-    return next->at == AT_FORGOTTEN || (model_phase_settled(next) && m->run - next->settled_min >= WINDOW_MS);
+    return next->at == AT_FORGOTTEN || model_may_be_over(m, next);
 }
 
 static bool cut_explains(struct model *m, const struct found *f, const struct http_reply *reply, struct shown *shown,
@@ -504,7 +673,7 @@ static void trace_stretch(u32 queue, u32 key, u64 from, u64 to, const struct fou
 }
 
 void model_census_key(struct model *m, u32 queue, u32 key, const struct http_reply *reply, struct arena *scratch) {
-    u32 slot = queue * m->key_count + key;
+    u32 slot = queue * m->slot_count + key;
     struct shown shown = {.scratch = scratch, .full = true};
     if (reply->status != 200 && reply->status != 404) sim_fail("census: status %u for a key", reply->status);
     shown.view = view_of(scratch, reply->body);
@@ -531,16 +700,20 @@ static struct queue_version queue_at(const struct model *m, u32 queue, u64 cut, 
         if (q->versions[v].index <= cut) return q->versions[v];
         *until = q->versions[v].index;
     }
-    return (struct queue_version){0};
+    return (struct queue_version){.policy = &policy_default};
 }
 
 void model_census_queue(struct model *m, u32 queue, const struct http_reply *reply, struct arena *scratch) {
     struct view v = view_of(scratch, reply->body);
     bool exists = reply->status == 200, paused = view_true(&v, "paused");
+    m->queues[queue].policy = &policy_default;
     for (u64 cut = m->floor, until; cut <= m->moves; cut = until) {
         struct queue_version was = queue_at(m, queue, cut, &until);
         bool made_unseen = exists && !was.exists && m->queues[queue].unsure;
-        if ((was.exists != exists && !made_unseen) || (exists && was.paused != paused)) forbid(m, cut, until);
+        bool same_rules = !exists || policy_shown(was.policy, reply->body, scratch);
+        if (exists && same_rules) m->queues[queue].policy = was.policy;
+        if ((was.exists != exists && !made_unseen) || (exists && was.paused != paused) || !same_rules)
+            forbid(m, cut, until);
     }
     if (!any_cut(m)) no_cut_left(m, "queue", queue, UINT32_MAX, reply->body);
     m->queues[queue].exists = exists;
@@ -583,7 +756,7 @@ static u64 fence_at_least(const struct set *s) {
 static void recount(struct model *m) {
     m->live_count = 0;
     m->fence_top = m->fence_told;
-    for (u32 i = 0; i < m->queue_count * m->key_count; i++) {
+    for (u32 i = 0; i < m->queue_count * m->slot_count; i++) {
         for (struct message *msg = m->keys[i]; msg; msg = msg->prev) msg->live_at = 0;
         struct message *msg = m->keys[i];
         if (!msg) continue;
@@ -615,11 +788,16 @@ void model_census_end(struct model *m) {
 /* ---- for clients and the last phase */
 
 struct message *model_pick(struct model *m, struct rng *rng, u32 queue) {
-    for (u32 tries = 0; tries < 8; tries++) {
-        struct message *msg = *key_slot(m, queue, (u32)rng_below(rng, m->key_count));
+    for (u32 tries = 0; tries < 16; tries++) {
+        u64 slot = rng_below(rng, 3) ? rng_below(rng, m->key_count) : rng_below(rng, m->slot_count);
+        struct message *msg = *key_slot(m, queue, (u32)slot);
         if (msg && msg->id_known) return msg;
     }
     return NULL;
+}
+
+bool model_takes_arrivals(const struct model *m, u32 queue) {
+    return m->queues[queue].arrivals < ARRIVALS_MOST / 3;
 }
 
 u32 model_unsettled(const struct model *m) {
@@ -641,20 +819,34 @@ u32 model_live(const struct model *m) {
     return m->live_count;
 }
 
-static bool may_be_dead(const struct model *m, const struct message *msg) {
+bool model_may_be_held(const struct model *m, const struct message *msg) {
     struct set closed;
     model_set_close(m, msg, msg->set, &closed);
     for (u32 i = 0; i < closed.count; i++)
-        if (closed.at[i].at == AT_DEAD) return true;
+        if (closed.at[i].at == AT_DEAD || closed.at[i].at == AT_HELD) return true;
     return false;
 }
 
-struct message *model_some_dead(const struct model *m, u32 queue) {
+struct message *model_some_stuck(const struct model *m, u32 queue) {
     for (u32 i = 0; i < m->live_count; i++) {
         struct message *msg = m->live[i];
-        if (msg->queue == queue && msg->id_known && may_be_dead(m, msg)) return msg;
+        if (msg->queue == queue && msg->id_known && model_may_be_held(m, msg)) return msg;
     }
     return NULL;
+}
+
+/* ---- the audit trail */
+
+void model_audit_item(struct model *m, slice why) {
+    u64 number;
+    if (why.n < 2 || why.p[0] != 'n' || !slice_u64(slice_of(why.p + 1, why.n - 1), &number)) return;
+    for (struct deed *d = m->deeds; d; d = d->next)
+        if (d->number == number) d->found = true;
+}
+
+void model_audit_end(struct model *m) {
+    for (const struct deed *d = m->deeds; d; d = d->next)
+        if (!d->found) sim_fail("what call %u did is not in the audit trail", d->number);
 }
 
 void model_describe_unsettled(const struct model *m, struct buf *out) {

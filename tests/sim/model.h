@@ -42,20 +42,28 @@ void model_turn_end(struct model *m);
 /* A life of the broker ends; clean: nothing may be lost. Then boot, census of every key and queue, and the cut. */
 void model_life_ends(struct model *m, bool clean);
 void model_boot(struct model *m, i64 mono_ms, i64 wall_ms);
-bool model_known(const struct model *m, u32 queue, u32 key); /* worth asking for */
-void model_census_key(struct model *m, u32 queue, u32 key, const struct http_reply *reply, struct arena *scratch);
+u32 model_slots(const struct model *m);
+/* Makes the question about what is in this slot; false: nothing worth asking for. */
+bool model_census_ask(const struct model *m, u32 queue, u32 slot, struct op *op);
+void model_census_key(struct model *m, u32 queue, u32 slot, const struct http_reply *reply, struct arena *scratch);
 void model_census_queue(struct model *m, u32 queue, const struct http_reply *reply, struct arena *scratch);
 void model_census_end(struct model *m);
 
 /* For clients: some message to ask about or cancel, NULL if there is none; the id as far as it is known. */
 struct message *model_pick(struct model *m, struct rng *rng, u32 queue);
 slice model_id(const struct message *msg);
+slice model_name(const struct model *m, const struct message *msg); /* of its key; empty: it has none, or shares it */
+bool model_takes_arrivals(const struct model *m, u32 queue);        /* room for more that no key leads to */
+bool model_may_be_held(const struct model *m, const struct message *msg);
+/* What operators did and were told of, against the audit trail: its items, then the end. */
+void model_audit_item(struct model *m, slice why);
+void model_audit_end(struct model *m);
 /* The last phase. */
 u32 model_unsettled(const struct model *m);
 u32 model_live(const struct model *m); /* at least as many */
 struct message *model_some_live(const struct model *m, struct rng *rng);
 void model_key_of(const struct message *msg, u32 *queue, u32 *key);
-struct message *model_some_dead(const struct model *m, u32 queue);
+struct message *model_some_stuck(const struct model *m, u32 queue); /* it may be held or dead */
 void model_describe_unsettled(const struct model *m, struct buf *out);
 
 #endif

@@ -48,7 +48,7 @@ static bool problem(const struct settling *s, u32 status, const char *code) {
 
 static bool refused(const struct settling *s, struct phase *p, u32 status, const char *code) {
     if (!problem(s, status, code)) return false;
-    if (!slice_eq(view_text(&s->view, "state"), slice_str(model_at_name((enum at)p->at)))) return false;
+    if (!model_shows_as(s->model, s->item->lease->message, p, view_text(&s->view, "state"))) return false;
     effect_of_refused(s, p);
     return true;
 }
@@ -56,6 +56,11 @@ static bool refused(const struct settling *s, struct phase *p, u32 status, const
 static bool ok_with(const struct settling *s, enum at state, bool duplicate) {
     return s->status == 200 && view_is(&s->view, "state", model_at_name(state)) &&
            view_true(&s->view, "duplicate") == duplicate;
+}
+
+static bool ok_again(const struct settling *s, const struct phase *p) {
+    return s->status == 200 && view_true(&s->view, "duplicate") &&
+           model_shows_as(s->model, s->item->lease->message, p, view_text(&s->view, "state"));
 }
 
 static slice result_type(const struct settle_item *item) {
@@ -78,20 +83,21 @@ static void settle_now(const struct settling *s, struct phase *p, enum at state,
     p->result = s->item->result;
     p->content_type = result_type(s->item);
     p->reason = SL("");
-    p->settled_min = p->settled_max = s->model->run;
-    p->settled_slip = s->model->run_slip;
+    model_stamp(s->model, s->item->lease->message, p);
     effect_add(s, p);
 }
 
-static i64 backoff_ms(u32 failures) {
-    i64 wait = 1000;
-    for (u32 i = 1; i < failures && wait < 300000; i++) wait *= 2;
-    return wait < 300000 ? wait : 300000;
+static i64 backoff_ms(const struct policy *rules, u32 failures) {
+    i64 wait = rules->backoff_ms;
+    for (u32 i = 1; i < failures && wait < rules->backoff_max_ms; i++) wait *= 2;
+    return wait < rules->backoff_max_ms ? wait : rules->backoff_max_ms;
 }
 
+/* count 0: nothing but the delay that was asked for. */
 static bool nack_delayed(const struct settling *s, struct phase *p, u32 count) {
-    i64 at, floor = s->item->delay_ms, base = backoff_ms(count);
-    if (!view_time(&s->view, "not_before", &at)) return false;
+    const struct policy *rules = policy_of(s->model, s->item->lease->message->queue);
+    i64 at = s->model->wall, floor = s->item->delay_ms, base = count ? backoff_ms(rules, count) : 0;
+    if (view_get(&s->view, "not_before") && !view_time(&s->view, "not_before", &at)) return false;
     i64 wait = at - s->model->wall, low = base > floor ? base : floor, high = base + base / 4;
     if (high < low) high = low;
     if (wait < low || wait > high) return false;
@@ -100,28 +106,51 @@ static bool nack_delayed(const struct settling *s, struct phase *p, u32 count) {
     return true;
 }
 
+/* Looked up: it did not happen. */
+static bool nack_absent(const struct settling *s, struct phase *p) {
+    if (!p->lookup) return problem(s, 400, "class_invalid");
+    p->at = AT_PENDING;
+    p->doubt = p->reconcile = p->parked = p->takes = 0;
+    p->end = END_NACKED;
+    return ok_with(s, AT_PENDING, false) && nack_delayed(s, p, 0);
+}
+
 static bool nack(const struct settling *s, struct phase *p) {
+    const struct message *msg = s->item->lease->message;
+    const struct policy *rules = policy_of(s->model, msg->queue);
     enum nack_class class = s->item->class;
-    if (class == NACK_ABSENT) return problem(s, 400, "class_invalid");
+    if (class == NACK_ABSENT && !p->lookup) return problem(s, 400, "class_invalid");
     if (class == NACK_REJECTED) {
         settle_now(s, p, AT_REJECTED, END_NACKED);
         return ok_with(s, AT_REJECTED, false);
     }
     bool reservation = !p->started && (p->at == AT_LEASED || p->end == END_EXPIRED);
+    bool unknown = class == NACK_UNKNOWN;
     if (reservation) p->attempts++;
     no_crash_after_all(p);
-    u32 *count = class == NACK_UNKNOWN ? &p->unknowns : &p->failures, limit = class == NACK_UNKNOWN ? 3 : 6;
+    p->due = p->due_max = 0;
+    if (class == NACK_ABSENT) return nack_absent(s, p);
+    p->reconcile = p->lookup || (unknown && rules->on_unknown == UNKNOWN_RECONCILE);
+    bool as_unknown = unknown || p->reconcile;
+    u32 *count = as_unknown ? &p->unknowns : &p->failures, limit = as_unknown ? rules->unknown : rules->transient;
     ++*count;
     p->end = END_NACKED;
-    p->due = p->due_max = 0;
-    bool dead = class == NACK_POISON || *count >= limit;
-    p->at = dead ? AT_DEAD : AT_PENDING;
+    p->doubt |= unknown;
+    p->at = *count < limit ? AT_PENDING : p->reconcile ? AT_HELD : AT_DEAD;
+    if (unknown && rules->on_unknown == UNKNOWN_HOLD) p->at = AT_HELD;
+    if (class == NACK_POISON) p->at = AT_DEAD;
+    p->takes = 0;
+    if (p->at == AT_PENDING) p->parked = 0;
+    model_group_fate(s->model, msg, p);
     if (!ok_with(s, (enum at)p->at, false)) return false;
-    return dead || nack_delayed(s, p, *count);
+    return p->at != AT_PENDING || nack_delayed(s, p, *count);
 }
 
+/* Not what was set aside, and not beside another of its group. */
 static bool revive(const struct settling *s, struct phase *p, i64 lease_ms) {
-    if (p->at == AT_DEAD) return false;
+    if (p->at == AT_DEAD || p->at == AT_HELD) return false;
+    if (problem(s, 409, "lease_expired") && p->at == AT_PENDING && model_may_wait(s->model, s->item->lease->message))
+        return false;
     no_crash_after_all(p);
     p->at = AT_LEASED;
     p->end = END_OPEN;
@@ -141,7 +170,7 @@ static bool start_too_late(const struct settling *s, struct phase *p) {
     const struct message *msg = s->item->lease->message;
     if (p->started || !model_ttl_may_be_over(s->model, msg, p)) return false;
     if (!problem(s, 409, "settled") || !view_is(&s->view, "state", "cancelled")) return false;
-    model_cancel(s->model, p, SL("ttl"));
+    model_cancel(s->model, msg, p, SL("ttl"));
     return true;
 }
 
@@ -170,6 +199,8 @@ static bool step(const struct settling *s, struct phase *p) {
 static bool release(const struct settling *s, struct phase *p) {
     no_crash_after_all(p);
     if (p->started) p->attempts--; /* the caller vouches that nothing was done */
+    p->reconcile = p->lookup;
+    p->parked = p->takes = 0;
     p->at = AT_PENDING;
     p->end = END_RELEASED;
     p->since = s->model->run;
@@ -188,8 +219,8 @@ static bool no_room(const struct settling *s) {
 
 static bool settle_live(const struct settling *s, struct phase *p) {
     if (s->item->lease->fence != p->fence) return refused(s, p, 409, "fenced");
-    if (s->verb == DO_NACK && p->end == END_NACKED) return ok_with(s, (enum at)p->at, true);
-    if (s->verb == DO_RELEASE && p->end == END_RELEASED) return ok_with(s, (enum at)p->at, true);
+    if (s->verb == DO_NACK && p->end == END_NACKED) return ok_again(s, p);
+    if (s->verb == DO_RELEASE && p->end == END_RELEASED) return ok_again(s, p);
     if (p->end != END_OPEN && p->end != END_EXPIRED) return refused(s, p, 409, "settled");
     if (no_room(s)) {
         effect_of_refused(s, p);
@@ -213,7 +244,24 @@ static bool settle_live(const struct settling *s, struct phase *p) {
     return false;
 }
 
+/* at_most_once: handed out, and so done. A nack is a loss; everything else changes nothing. */
+static bool settle_handed_out(const struct settling *s, struct phase *p) {
+    bool told_done = s->status == 200 && view_is(&s->view, "state", "done");
+    if (s->verb == DO_ACK) {
+        effect_of_refused(s, p);
+        return ok_with(s, AT_DONE, true);
+    }
+    if (s->verb != DO_NACK) return told_done || refused(s, p, 409, "settled");
+    if (problem(s, 507, "storage_full")) return s->model->tight;
+    if (problem(s, 400, "class_invalid")) return s->item->class == NACK_ABSENT;
+    p->by_token = 1;
+    p->end = END_NACKED;
+    p->reason = SL("");
+    return told_done;
+}
+
 static bool settle_settled(const struct settling *s, struct phase *p) {
+    if (p->end == END_HANDED_OUT && s->item->lease->fence == p->fence) return settle_handed_out(s, p);
     bool same = (s->verb == DO_ACK && p->end == END_ACKED) || (s->verb == DO_NACK && p->end == END_NACKED);
     if (p->by_token && same && s->item->lease->fence == p->fence) {
         effect_of_refused(s, p);
@@ -226,6 +274,8 @@ static bool explain_settling(const struct model *m, const struct message *msg, s
     const struct settling *s = ctx;
     (void)m, (void)msg;
     bool unknown = problem(s, 404, "no_such_message");
+    if (next->superseded) /* its key runs as a later generation: an old token moves nothing */
+        return unknown || s->status == 409 || (s->status == 200 && view_true(&s->view, "duplicate"));
     if (next->at == AT_FORGOTTEN) return unknown;
     if (unknown) return false;
     return model_phase_settled(next) ? settle_settled(s, next) : settle_live(s, next);
@@ -245,6 +295,10 @@ static void count_success(const struct settling *s, const struct phase *before, 
                                      offsetof(struct tally, nack_poison), offsetof(struct tally, nack_rejected),
                                      offsetof(struct tally, nack_absent)};
     if (after->at == AT_DEAD && before->at != AT_DEAD) tally.dead++;
+    if (after->at == AT_HELD && before->at != AT_HELD) tally.held++;
+    tally.lookups_answered += before->lookup && s->verb == DO_ACK && !again;
+    tally.held_settled_late += before->at == AT_HELD && model_phase_settled(after);
+    tally.losses += before->end == END_HANDED_OUT && after->end == END_NACKED;
     if (s->verb == DO_ACK) ++*(again ? &tally.ack_repeated : late ? &tally.ack_late : &tally.acked);
     if (s->verb == DO_ACK && s->model->tight) tally.acks_when_full++;
     if (s->verb == DO_NACK && again) tally.nack_repeated++;

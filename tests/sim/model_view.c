@@ -37,10 +37,11 @@ static bool effects_match(struct arena *scratch, const struct view *v, const str
 
 /* The newest lease is the last attempt listed, unless it left no trace. */
 static bool attempts_match(struct arena *scratch, const struct view *v, const struct phase *p) {
-    static const char *const ended[] = {"", "", "acked", "nacked", "expired", "", "", "cancelled"};
+    static const char *const ended[] = {"", "", "acked", "nacked", "expired", "", "", "cancelled", "handed_out", ""};
     const struct member *list = view_get(v, "attempts");
     if (!list) return false;
-    if (p->hidden || p->end == END_NEVER || p->end == END_RELEASED || p->end == END_UNDONE) return true;
+    if (p->hidden || p->end == END_NEVER || p->end == END_RELEASED || p->end == END_UNDONE || p->end == END_DECIDED)
+        return true;
     struct view items = view_of(scratch, list->raw);
     if (items.count == 0) return false;
     struct view last = view_of(scratch, items.at[items.count - 1].raw);
@@ -60,11 +61,26 @@ static bool counts_match(const struct view *v, const struct phase *p) {
 /* What is promised must be what is kept: by the model's bounds of the time that has passed since. */
 static bool expiry_matches(const struct model *m, const struct view *v, const struct phase *p) {
     i64 at;
+    const struct member *shown = view_get(v, "expires_at");
+    if (p->window_max == FOREVER && shown && shown->is_null) return true;
+    if (p->window_min == FOREVER) return false;
     if (!view_time(v, "expires_at", &at)) return false;
     i64 passed_max = m->run - p->settled_min;
     i64 passed_min = m->run - (m->run_slip - p->settled_slip) - p->settled_max;
     i64 left = at - m->wall;
-    return left >= WINDOW_MS - passed_max && left <= WINDOW_MS - passed_min;
+    return left >= p->window_min - passed_max && (p->window_max == FOREVER || left <= p->window_max - passed_min);
+}
+
+/* What a client was told of a window never becomes less. */
+void model_promise(const struct model *m, struct op *op, struct message *msg, const struct view *v) {
+    i64 at, until = FOREVER;
+    if (!model_phase_settled(&msg->set->at[0]) || !view_get(v, "expires_at")) return;
+    if (view_time(v, "expires_at", &at)) until = m->run + at - m->wall;
+    if (until < msg->promised_until)
+        sim_fail("q%u/k%u was promised to be remembered for %lld ms more, and now only for %lld", msg->queue, msg->key,
+                 (long long)(msg->promised_until - m->run), (long long)(until - m->run));
+    op->promised = msg;
+    op->promised_until = until;
 }
 
 /* Exact: lease time is running time, and a restart gives a lease its full length again. */
@@ -75,13 +91,15 @@ bool model_lease_matches(const struct model *m, const struct view *v, const stru
 
 bool model_explain_shown(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     const struct shown *shown = ctx;
-    (void)msg;
-    if (!slice_eq(shown->state, slice_str(model_at_name((enum at)next->at)))) return false;
+    if (!model_shows_as(m, msg, next, shown->state)) return false;
     bool settled = model_phase_settled(next);
     if (settled && !model_result_matches(shown->scratch, &shown->view, next)) return false;
     if (settled && !slice_eq(view_text(&shown->view, "reason"), next->reason)) return false;
     if (settled && !expiry_matches(m, &shown->view, next)) return false;
     if (!shown->full) return true;
+    if (view_true(&shown->view, "erased") != (next->erased != 0)) return false;
+    if (next->at == AT_HELD && !view_is(&shown->view, "held_because", next->conflict ? "conflict" : "unknown"))
+        return false;
     if (next->at == AT_LEASED && !model_lease_matches(m, &shown->view, next)) return false;
     return counts_match(&shown->view, next) && model_steps_match(shown->scratch, &shown->view, next->steps) &&
            (next->effects_unsure || effects_match(shown->scratch, &shown->view, next->effects)) &&
@@ -91,6 +109,12 @@ bool model_explain_shown(const struct model *m, const struct message *msg, struc
 void model_check_identity(struct model *m, struct message *msg, const struct view *v) {
     i64 first_seen;
     model_learn_id(m, msg, view_text(v, "id"));
+    const struct member *key = view_get(v, "key"), *generation = view_get(v, "generation");
+    i64 number = -1;
+    if (msg->keyless ? key && !key->is_null : msg->name.n && key && !slice_eq(key->text, msg->name))
+        sim_fail("q%u/k%u is called by another key", msg->queue, msg->key);
+    if (generation && (!view_i64(v, "generation", &number) || number != msg->generation))
+        sim_fail("q%u/k%u: generation %lld, not %u", msg->queue, msg->key, (long long)number, msg->generation);
     if (view_get(v, "first_seen") && (!view_time(v, "first_seen", &first_seen) || first_seen != msg->born_wall))
         sim_fail("q%u/k%u came first at %lld, not at %.*s", msg->queue, msg->key, (long long)msg->born_wall,
                  (int)view_text(v, "first_seen").n, view_text(v, "first_seen").p);

@@ -54,11 +54,9 @@ struct call *net_send(struct world *w, struct op *op, u32 actor, bool well_behav
 /* ---- answers */
 
 static void trace_answer(const struct op *op, const struct http_reply *r) {
-    static const char *const kinds[] = {"send", "batch", "receive", "settle", "key",   "result",
-                                        "list", "queue", "pause",   "resume", "cancel"};
     if (!tracing) return;
     int n = (int)(r->body.n < 1200 ? r->body.n : 1200);
-    trace("  #%u %s%s%s -> %u after %llu: %.*s", op->number, kinds[op->kind], op->kind == OP_SETTLE ? " " : "",
+    trace("  #%u %s%s%s -> %u after %llu: %.*s", op->number, op_name(op->kind), op->kind == OP_SETTLE ? " " : "",
           op->kind == OP_SETTLE ? verb_name(op->verb) : "", r->status, (unsigned long long)r->after, n, r->body.p);
 }
 

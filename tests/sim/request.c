@@ -13,8 +13,23 @@ const char *nack_name(enum nack_class c) {
     return class_names[c];
 }
 
+static const char *const op_names[] = {
+#define OP_TEXT(name, text) text,
+    OP_LIST_OF(OP_TEXT)
+#undef OP_TEXT
+};
+const char *op_name(enum op_kind kind) {
+    return op_names[kind];
+}
+
+static const char *const as_names[] = {"done", "rejected", "retry", "dead", "new", "duplicate"};
+const char *as_name(enum resolve_as as) {
+    return as_names[as];
+}
+
 slice queue_text(u32 queue) {
-    return queue == 0 ? SL("orders") : SL("mail.out");
+    static const char *const names[QUEUES_MOST] = {"orders", "mail.out", "clicks", "ledger"};
+    return slice_str(names[queue]);
 }
 
 /* A third of the keys need all the quoting there is. */
@@ -67,7 +82,7 @@ static slice ms_text(struct arena *a, i64 ms) {
 
 static void build_send(struct arena *a, const struct op *op, struct request *r) {
     const struct send_item *s = &op->sends[0];
-    field(r, "Idempotency-Key", key_field(a, s->key));
+    if (!s->keyless) field(r, "Idempotency-Key", key_field(a, s->key));
     field(r, "Content-Type", SL("text/plain"));
     if (s->group) field(r, "Hapax-Group", group_text(a, s->group));
     if (s->delay_ms) field(r, "Hapax-Delay", ms_text(a, s->delay_ms));
@@ -81,7 +96,7 @@ static void build_send(struct arena *a, const struct op *op, struct request *r) 
 static void batch_line(struct arena *a, const struct op *op, const struct send_item *s, struct buf *b) {
     slice payload = payload_text(a, op->queue, s->key, s->variant);
     buf_char(b, '{');
-    json_put_member(b, "key", key_text(a, s->key));
+    if (!s->keyless) json_put_member(b, "key", key_text(a, s->key));
     json_put_member(b, "content_type", SL("text/plain"));
     if (utf8_valid(payload)) {
         json_put_member(b, "payload", payload);
@@ -151,9 +166,8 @@ static void build_settle(struct arena *a, const struct op *op, struct request *r
 static void build_key(struct arena *a, const struct op *op, struct request *r, const char *tail) {
     struct buf b = {0};
     buf_printf(&b, "/v1/queues/%s/keys/", queue_text(op->queue).p);
-    buf_percent_encode(&b, key_text(a, op->sends[0].key));
+    buf_percent_encode(&b, op->key.n ? op->key : key_text(a, op->sends[0].key));
     buf_printf(&b, "%s", tail);
-    r->http.method = HTTP_GET;
     r->http.path = arena_copy(a, buf_slice(&b));
     if (op->wait_ms) r->http.query = arena_printf(a, "wait=%lldms", (long long)op->wait_ms);
     buf_free(&b);
@@ -161,6 +175,134 @@ static void build_key(struct arena *a, const struct op *op, struct request *r, c
 
 static void build_queue(struct arena *a, const struct op *op, struct request *r, const char *tail) {
     r->http.path = arena_printf(a, "/v1/queues/%s%s", queue_text(op->queue).p, tail);
+}
+
+static void build_message(struct arena *a, const struct op *op, struct request *r, const char *tail) {
+    r->http.path = arena_printf(a, "/v1/queues/%s/messages/%s%s", queue_text(op->queue).p, op->id.p, tail);
+}
+
+/* Who and why: the number of the call, so that it is found again in the audit trail. */
+static void sign(struct arena *a, const struct op *op, struct request *r) {
+    field(r, "Hapax-Actor", SL("op"));
+    field(r, "Hapax-Reason", arena_printf(a, "n%u", op->number));
+}
+
+static void take_body(struct arena *a, struct request *r, struct buf *b) {
+    field(r, "Content-Type", SL("application/json"));
+    r->http.body = arena_copy(a, buf_slice(b));
+    buf_free(b);
+}
+
+static void build_resolve(struct arena *a, const struct op *op, struct request *r) {
+    struct buf b = {0};
+    buf_char(&b, '{');
+    json_put_member(&b, "as", slice_str(as_name(op->as)));
+    if (op->result.n) json_put_member(&b, "result", op->result);
+    buf_char(&b, '}');
+    build_message(a, op, r, "/resolve");
+    take_body(a, r, &b);
+}
+
+static void build_redrive(struct arena *a, const struct op *op, struct request *r) {
+    struct buf b = {0};
+    buf_char(&b, '{');
+    if (op->rate) json_put_member_i64(&b, "rate", op->rate);
+    if (op->max) json_put_member_i64(&b, "max", op->max);
+    if (op->dry_run) json_put_member_bool(&b, "dry_run", true);
+    buf_char(&b, '}');
+    build_queue(a, op, r, "/redrive");
+    take_body(a, r, &b);
+}
+
+static void build_put(struct arena *a, const struct op *op, struct request *r) {
+    struct buf b = {0};
+    policy_text(op->policy, &b);
+    build_queue(a, op, r, "");
+    r->http.method = HTTP_PUT;
+    take_body(a, r, &b);
+}
+
+static void build_purge(struct arena *a, const struct op *op, struct request *r) {
+    struct buf b = {0};
+    buf_char(&b, '{');
+    if (op->state.n) json_put_member(&b, "state", op->state);
+    buf_char(&b, '}');
+    build_queue(a, op, r, "/purge");
+    take_body(a, r, &b);
+}
+
+static void build_deed(struct arena *a, const struct op *op, struct request *r) {
+    sign(a, op, r);
+    switch (op->kind) {
+    case OP_PUT:
+        build_put(a, op, r);
+        break;
+    case OP_PAUSE:
+        build_queue(a, op, r, "/pause");
+        break;
+    case OP_RESUME:
+        build_queue(a, op, r, "/resume");
+        break;
+    case OP_CANCEL:
+        build_message(a, op, r, "/cancel");
+        break;
+    case OP_RESOLVE:
+        build_resolve(a, op, r);
+        break;
+    case OP_REDRIVE:
+        build_redrive(a, op, r);
+        break;
+    case OP_PURGE:
+        build_purge(a, op, r);
+        break;
+    case OP_REPLAY:
+        build_key(a, op, r, "/replay");
+        break;
+    case OP_ERASE:
+        build_key(a, op, r, "/erase");
+        break;
+    case OP_FORGET:
+        build_key(a, op, r, "");
+        r->http.method = HTTP_DELETE;
+        break;
+    default:
+        CHECK(!"a deed");
+    }
+}
+
+static void build_look(struct arena *a, const struct op *op, struct request *r) {
+    r->http.method = HTTP_GET;
+    switch (op->kind) {
+    case OP_KEY:
+        build_key(a, op, r, "");
+        break;
+    case OP_RESULT:
+        build_key(a, op, r, "/result");
+        break;
+    case OP_MESSAGE:
+        build_message(a, op, r, "");
+        break;
+    case OP_LIST:
+        build_queue(a, op, r, "/messages");
+        r->http.query = arena_printf(a, "state=%s&limit=%u", op->state.p, op->max);
+        break;
+    case OP_QUEUE:
+        build_queue(a, op, r, "");
+        break;
+    case OP_TASK:
+        r->http.path = arena_printf(a, "/v1/tasks/%llu", (unsigned long long)op->task);
+        if (op->cancels) r->http.method = HTTP_DELETE;
+        break;
+    case OP_AUDIT:
+        r->http.path = SL("/v1/audit");
+        r->http.query = op->id.n ? arena_printf(a, "limit=1000&cursor=%s", op->id.p) : SL("limit=1000");
+        break;
+    case OP_STATS:
+        r->http.path = SL("/v1/stats");
+        break;
+    default:
+        CHECK(!"a look");
+    }
 }
 
 void request_build(struct arena *a, const struct op *op, struct request *r) {
@@ -180,34 +322,17 @@ void request_build(struct arena *a, const struct op *op, struct request *r) {
         build_settle(a, op, r);
         break;
     case OP_KEY:
-        build_key(a, op, r, "");
-        break;
+    case OP_MESSAGE:
     case OP_RESULT:
-        build_key(a, op, r, "/result");
-        break;
     case OP_LIST:
-        build_queue(a, op, r, "/messages");
-        r->http.method = HTTP_GET;
-        r->http.query = arena_printf(a, "state=%s&limit=%u", op->state.p, op->max);
-        break;
     case OP_QUEUE:
-        build_queue(a, op, r, "");
-        r->http.method = HTTP_GET;
-        break;
+    case OP_TASK:
+    case OP_AUDIT:
     case OP_STATS:
-        r->http.path = SL("/v1/stats");
-        r->http.method = HTTP_GET;
+        build_look(a, op, r);
         break;
-    case OP_PAUSE:
-        build_queue(a, op, r, "/pause");
-        break;
-    case OP_RESUME:
-        build_queue(a, op, r, "/resume");
-        break;
-    case OP_CANCEL:
-        r->http.path = arena_printf(a, "/v1/queues/%s/messages/%s/cancel", queue_text(op->queue).p, op->id.p);
-        field(r, "Hapax-Actor", SL("op"));
-        break;
+    default:
+        build_deed(a, op, r);
     }
     r->http.body_length = r->http.body.n;
 }

@@ -5,6 +5,8 @@
  *   disk.c    a disk that fails on purpose, in front of the journal room's simulated disk
  *   net.c     calls between clients and broker: delayed, doubled, lost, cut off
  *   clients.c what clients do, well or badly behaved
+ *   operator.c what operators do: rules, decisions, purges, replays, erasing
+ *   policy.c  rules as they are drawn, and as PUT says them
  *   model*.c  what the broker may answer (model.h)
  *   view.c    JSON replies taken apart
  *
@@ -40,27 +42,65 @@ enum nack_class { NACK_TRANSIENT, NACK_UNKNOWN, NACK_POISON, NACK_REJECTED, NACK
 const char *verb_name(enum verb_kind v);
 const char *nack_name(enum nack_class c);
 
-enum op_kind {
-    OP_SEND,
-    OP_BATCH,
-    OP_RECEIVE,
-    OP_SETTLE,
-    OP_KEY,
-    OP_RESULT,
-    OP_LIST,
-    OP_QUEUE,
-    OP_PAUSE,
-    OP_RESUME,
-    OP_CANCEL,
-    OP_STATS,
+#define OP_LIST_OF(X)                                                                                                  \
+    X(SEND, "send")                                                                                                    \
+    X(BATCH, "batch")                                                                                                  \
+    X(RECEIVE, "receive")                                                                                              \
+    X(SETTLE, "settle")                                                                                                \
+    X(KEY, "key")                                                                                                      \
+    X(MESSAGE, "message")                                                                                              \
+    X(RESULT, "result")                                                                                                \
+    X(LIST, "list")                                                                                                    \
+    X(QUEUE, "queue")                                                                                                  \
+    X(PUT, "put")                                                                                                      \
+    X(PAUSE, "pause")                                                                                                  \
+    X(RESUME, "resume")                                                                                                \
+    X(CANCEL, "cancel")                                                                                                \
+    X(RESOLVE, "resolve")                                                                                              \
+    X(REDRIVE, "redrive")                                                                                              \
+    X(TASK, "task")                                                                                                    \
+    X(PURGE, "purge")                                                                                                  \
+    X(REPLAY, "replay")                                                                                                \
+    X(ERASE, "erase")                                                                                                  \
+    X(FORGET, "forget")                                                                                                \
+    X(AUDIT, "audit")                                                                                                  \
+    X(STATS, "stats")
+#define OP_ENUM(name, text) OP_##name,
+enum op_kind { OP_LIST_OF(OP_ENUM) };
+#undef OP_ENUM
+const char *op_name(enum op_kind kind);
+
+enum resolve_as { AS_DONE, AS_REJECTED, AS_RETRY, AS_DEAD, AS_NEW, AS_DUPLICATE, AS_COUNT };
+const char *as_name(enum resolve_as as);
+
+/* ---- a queue's rules, as the contract has them; the numbers stand for the words in policy.c */
+enum { EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE };
+enum { UNKNOWN_RETRY, UNKNOWN_RECONCILE, UNKNOWN_HOLD };
+enum { CONFLICT_REJECT, CONFLICT_HOLD, CONFLICT_NEW };
+enum { DEAD_BLOCKS, DEAD_SKIPPED, DEAD_TAKES_GROUP };
+#define FOREVER INT64_MAX
+
+struct policy {
+    u32 number; /* 0: the defaults nobody asked for. It is the dead lane's owner, so that GET tells which one is in force */
+    u32 semantics, on_unknown, on_conflict, on_dead;
+    i64 window_min, window_max; /* the same: fixed. FOREVER */
+    i64 keep_ms, lease_ms, backoff_ms, backoff_max_ms;
+    u32 transient, unknown, crashes;
+    u32 limit; /* of unsettled messages; 0: none */
 };
+extern const struct policy policy_default;
+struct world;
+struct policy *policy_random(struct world *w, u32 queue);
+void policy_text(const struct policy *p, struct buf *json);
+bool policy_shown(const struct policy *p, slice queue_json, struct arena *scratch); /* does GET show these rules? */
 
 struct message; /* the model's */
 
 struct send_item {
     u32 key;
-    u32 variant; /* of the payload: another one is a conflict */
-    u32 group;   /* 0: none */
+    bool keyless; /* at_least_once and at_most_once queues take that */
+    u32 variant;  /* of the payload: another one is a conflict */
+    u32 group;    /* 0: none */
     i64 delay_ms, ttl_ms;
     bool attr;
 };
@@ -98,16 +138,25 @@ struct op {
     enum verb_kind verb;
     bool array;
     struct settle_item *settles;
-    /* list, cancel */
-    slice state, id;
+    /* list, purge; what names one message: an id, or the text of a key */
+    slice state, id, key;
     struct message *target;
+    const struct policy *policy; /* put */
+    enum resolve_as as;
+    slice result;
+    u32 rate;              /* redrive */
+    bool dry_run, cancels; /* a redrive; a task */
 
     /* The model's notes. */
     bool parked;
     bool was_duplicate;        /* a parked send: how it would have been answered */
     struct message *waits_for; /* a parked send or result */
     i64 parked_mono;
-    u64 saw; /* index of the latest move the reply tells of */
+    u64 saw;                  /* index of the latest move the reply tells of */
+    bool deed;                /* an operator's, done: it has to be in the audit trail */
+    struct message *promised; /* how long this one is remembered was told */
+    i64 promised_until;       /* by the run clock */
+    u64 task;                 /* its number, from the reply to a redrive */
     struct lease **leases;
     u32 lease_count;
 };
@@ -116,6 +165,7 @@ struct op {
 slice queue_text(u32 queue);
 slice key_text(struct arena *a, u32 key);
 slice payload_text(struct arena *a, u32 queue, u32 key, u32 variant);
+#define QUEUES_MOST 4u
 slice group_text(struct arena *a, u32 group);
 
 /* ---- a seed's character: which faults, how often, how busy */
@@ -129,7 +179,8 @@ struct profile {
     /* chances in 10,000 per turn or per call */
     u32 crash, clean_restart, stop, wall_step, fail_disk, full_disk, stall;
     u32 lose_request, lose_reply, double_request, cut_poll, unwritten, crash_in_recovery;
-    u32 slow_disk; /* chance that a turn does no disk work */
+    u32 slow_disk;      /* chance that a turn does no disk work */
+    u32 rules, operate; /* rules change, operators act */
     u32 nack, stale, conflict, group, delay, ttl, explicit_start, batch, prefer_wait, big_result, fat_result;
     bool long_run;
     bool drift;
@@ -182,6 +233,9 @@ struct world {
     } late[CALLS_MAX];
     u32 late_count;
 
+    u32 policies;           /* drawn so far */
+    u64 tasks[QUEUES_MOST]; /* the last known of each queue */
+
     struct lease *held[HELD_MAX]; /* what consumers think they hold */
     struct lease *stale[HELD_MAX];
     u32 held_count, stale_count;
@@ -226,6 +280,13 @@ void clients_delivered(struct world *w, const struct op *op, u32 actor);
 void clients_fill(struct world *w, u32 from, u32 count); /* each queue gets these keys */
 void clients_take(struct world *w);                      /* takes from each queue, and acks */
 void clients_drain(struct world *w);                     /* one turn of well-behaved work */
+struct op *op_new(struct world *w, enum op_kind kind);
+
+/* operator.c */
+struct op *operator_op(struct world *w); /* NULL: nothing to do */
+void operator_starts(struct world *w);   /* gives queues their first rules */
+void operator_drains(struct world *w, u32 queue);
+void operator_checks_audit(struct world *w);
 
 /* request.c */
 struct request {

@@ -32,13 +32,17 @@ static void scarce(struct profile *p, struct rng *r) {
     p->segments = 12 + (u32)rng_below(r, 14);
     p->fat_result = rng_below(r, 2) ? 9000 : 0;
     if (p->fat_result) p->keys = KEYS_MANY;
+    if (p->fat_result && p->queues > 2) p->queues = 2;
+    if (p->fat_result) p->rules = p->operate = 0;
 }
 
 static struct profile profile_of(u64 seed) {
     struct rng r;
     rng_seed(&r, seed * 2654435761u + 17);
     struct profile p = {.seed = seed};
-    p.queues = 1 + (u32)rng_below(&r, 2);
+    p.queues = 1 + (u32)rng_below(&r, QUEUES_MOST);
+    p.rules = some(&r, 300, 2000);
+    p.operate = some(&r, 2000, 7000);
     p.keys = 6 + (u32)rng_below(&r, 55);
     p.groups = 1 + (u32)rng_below(&r, 5);
     p.turns = 250 + (u32)rng_below(&r, 500);
@@ -161,18 +165,16 @@ static void work_until_idle(struct world *w) {
 /* Every key and queue is asked for; the model finds out what the crash left. */
 static void census(struct world *w) {
     struct http_reply reply;
-    struct send_item item = {0};
-    struct op op = {.sends = &item};
+    struct op op = {0};
     for (op.queue = 0; op.queue < w->profile.queues; op.queue++) {
         op.kind = OP_QUEUE;
         net_ask(w, &op, &reply);
         model_census_queue(w->model, op.queue, &reply, &w->scratch);
-        op.kind = OP_KEY;
-        for (item.key = 0; item.key < w->profile.keys; item.key++) {
+        for (u32 slot = 0; slot < model_slots(w->model); slot++) {
             arena_reset(&w->scratch);
-            if (!model_known(w->model, op.queue, item.key)) continue;
+            if (!model_census_ask(w->model, op.queue, slot, &op)) continue;
             net_ask(w, &op, &reply);
-            model_census_key(w->model, op.queue, item.key, &reply, &w->scratch);
+            model_census_key(w->model, op.queue, slot, &reply, &w->scratch);
         }
     }
     arena_reset(&w->scratch);
@@ -181,6 +183,7 @@ static void census(struct world *w) {
 
 static void next_life(struct world *w, bool clean) {
     model_life_ends(w->model, clean);
+    memset(w->tasks, 0, sizeof w->tasks);
     net_forget_all(w);
     drop_objects(w);
     time_down(w);
@@ -415,6 +418,7 @@ static void last_phase(struct world *w) {
         turn(w, between(w, 1, 1000), true);
     }
     restart_cleanly(w);
+    operator_checks_audit(w);
 }
 
 static void on_abort(int sig) {
@@ -444,6 +448,7 @@ void sim_run(u64 seed) {
     start_life(w);
     model_boot(w->model, w->mono_ms, w->wall_ms);
     work_until_idle(w);
+    operator_starts(w);
     if (w->profile.fat_result) brim_phase(w);
     wild_phase(w, w->profile.turns);
     if (w->profile.long_run) {
