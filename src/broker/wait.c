@@ -160,6 +160,7 @@ void wait_run(struct broker *b) {
     /* Serving may wake further queues: the count is looked at anew each time. */
     for (u32 i = 0; i < b->woken_count; i++) serve_queue(b, b->woken[i]);
     b->woken_count = 0;
+    while (b->due) answer(b, b->due); /* at_most_once: what was handed out is an outcome */
 }
 
 void wait_run_due(struct broker *b) {
