@@ -1,28 +1,12 @@
 /* Redrives, and the tasks that long ones become. A task runs in the broker: leaving its progress line does not end it. */
-#include <errno.h>
-#include <signal.h>
+#include <poll.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/json.h"
 #include "cli/cli.h"
 
 enum { POLL_MS = 250 };
-
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int signal_number) {
-    (void)signal_number;
-    interrupted = 1;
-}
-
-static void catch_interrupt(void) {
-    struct sigaction act = {.sa_handler = on_interrupt};
-    sigemptyset(&act.sa_mask);
-    sigaction(SIGINT, &act, NULL);
-    sigaction(SIGTERM, &act, NULL);
-}
 
 /* ---- one task */
 
@@ -50,33 +34,41 @@ static int show_ended(struct cli *cli, const hx_reply *reply) {
     return member_is(task, "state", SL("done")) ? EXIT_DONE : EXIT_REFUSED;
 }
 
+/* A little while; true: somebody asked us to leave. */
+static bool wait_or_leave(int stop_fd) {
+    struct pollfd p = {.fd = stop_fd, .events = POLLIN};
+    return poll(&p, 1, POLL_MS) > 0;
+}
+
+static int left_running(slice id) {
+    end_progress();
+    say("the task goes on: `hapax tasks show %.*s` looks at it, `hapax tasks cancel %.*s` ends it", (int)id.n, id.p,
+        (int)id.n, id.p);
+    return EXIT_UNREACHABLE;
+}
+
 static int follow(struct cli *cli, slice id) {
     struct buf target = {0};
-    const struct timespec pause = {.tv_nsec = POLL_MS * 1000000L};
     task_target(&target, id);
     hx_request request = {.method = "GET", .target = target.p};
     hx_reply reply = {0};
-    int rc = EXIT_DONE;
+    int rc = EXIT_DONE, stop_fd = cli_stop_fd();
     bool running = true;
-    catch_interrupt();
-    while (running && !interrupted && cli_ask(cli, &request, &reply, &rc)) {
+    while (running && cli_ask(cli, &request, &reply, &rc)) {
         slice task = slice_of(reply.body.data, reply.body.size);
         running = member_is(task, "state", SL("running"));
         if (running) {
             show_progress(task);
-            nanosleep(&pause, NULL);
         } else {
             end_progress();
             rc = show_ended(cli, &reply);
         }
         hx_reply_free(&reply);
+        if (!running || !wait_or_leave(stop_fd)) continue;
+        rc = left_running(id);
+        break;
     }
-    if (running) end_progress();
-    if (running && interrupted) {
-        say("the task goes on: `hapax tasks show %.*s` looks at it, `hapax tasks cancel %.*s` ends it", (int)id.n, id.p,
-            (int)id.n, id.p);
-        rc = EXIT_UNREACHABLE;
-    }
+    close(stop_fd);
     buf_free(&target);
     return rc;
 }
