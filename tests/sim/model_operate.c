@@ -304,6 +304,15 @@ static void answered_redrive(struct model *m, struct op *op, u32 status, const s
     tally.redriven += s.possible > 0;
 }
 
+/* The disk was full in the middle: each of them is done, or not. */
+static void half_done(struct model *m, const struct op *op) {
+    struct sweep s = {.only = op->state};
+    if (op->kind != OP_PURGE && op->kind != OP_REDRIVE) sim_fail("%s was done by half", op_name(op->kind));
+    for (u32 i = m->live_count; i-- > 0;)
+        if (m->live[i]->queue == op->queue)
+            model_move_maybe(m, m->live[i], op->kind == OP_PURGE ? explain_purged : explain_redriven, &s);
+}
+
 /* Until it is known to have ended, a task may have redriven any dead one. */
 static void answered_task(struct model *m, struct op *op, u32 status, const struct view *v) {
     bool running = status == 200 && view_is(v, "state", "running");
@@ -318,6 +327,7 @@ static void answered_task(struct model *m, struct op *op, u32 status, const stru
 bool model_answered_deed(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
     struct view v = view_of(scratch, reply->body);
     struct deciding d = {.op = op, .status = reply->status, .view = &v};
+    if (reply->status == 507 && view_is(&v, "applied", "unknown")) half_done(m, op);
     if (model_refused_by_queue(m, op, reply->status, &v)) return false;
     if (reply->status == 404 && view_is(&v, "code", "no_such_queue")) {
         if (m->queues[op->queue].exists) sim_fail("queue %u is gone", op->queue);

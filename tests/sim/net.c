@@ -106,8 +106,19 @@ void net_settle_late(struct world *w) {
 
 /* ---- a turn of the net */
 
+/* Whether a send that is made to wait is new is not told before it is answered, and by then others have come between: the
+ * key is looked up first. */
+static void look_first(struct world *w, const struct op *op) {
+    struct op look = {.kind = OP_KEY, .queue = op->queue, .sends = op->sends};
+    struct http_reply reply;
+    net_ask(w, &look, &reply);
+    model_answered(w->model, &look, &reply, &w->scratch);
+    arena_reset(&w->scratch);
+}
+
 static void arrive(struct world *w, struct call *c) {
     struct request r;
+    if (c->op->kind == OP_SEND && c->op->wait_ms) look_first(w, c->op);
     request_build(&w->scratch, c->op, &r);
     if (tracing)
         trace("  #%u %.*s?%.*s key %d: %.*s", c->op->number, (int)r.http.path.n, r.http.path.p, (int)r.http.query.n,
