@@ -204,22 +204,30 @@ void api_send(struct call *c) {
     buf_free(&key_store);
 }
 
-/* It settled, or the sender has waited long enough. */
+static void answer_forgotten(struct broker *b, struct wait *w) {
+    struct call c = {.b = b, .conn = w->conn};
+    wait_end(b, w);
+    fail(&c, PROBLEM_no_such_key, "it was forgotten meanwhile");
+    reply_failure(&c);
+    buf_free(&c.failure.detail);
+    buf_free(&c.failure.more);
+}
+
+/* It settled, or the sender has waited long enough, or an operator had it forgotten. */
 void answer_send(struct broker *b, struct wait *w) {
-    struct admission a = {.verdict = w->duplicate ? SEND_DUPLICATE : SEND_ACCEPTED, .state = STATE_PENDING};
+    struct admission a = {.verdict = w->duplicate ? SEND_DUPLICATE : SEND_ACCEPTED};
     struct seen *s = broker_find_id(b, w->ref.hash, w->ref.seq);
-    a.out.ref = w->ref;
-    a.seen = s;
+    if (!s) return answer_forgotten(b, w);
     struct queue_info q;
+    struct rec_arrivals arrivals;
     core_queue_info(b->core, b->now, w->ref.queue, &q);
-    if (s) {
-        struct rec_arrivals arrivals;
-        core_arrivals_view(b->core, s, &arrivals);
-        a.out.duplicates = arrivals.duplicates;
-        a.out.first_seen_ms = s->settle ? s->settle->first_seen_ms : s->message->first_seen_ms;
-        a.key = seen_key(s);
-        a.state = seen_state(b, s);
-    }
+    core_arrivals_view(b->core, s, &arrivals);
+    a.out.ref = w->ref;
+    a.out.duplicates = arrivals.duplicates;
+    a.out.first_seen_ms = s->settle ? s->settle->first_seen_ms : s->message->first_seen_ms;
+    a.seen = s;
+    a.key = seen_key(s);
+    a.state = seen_state(b, s);
     reply_admission(b, w->conn, &a, q.name, w->wait_asked_s);
     wait_end(b, w);
 }
