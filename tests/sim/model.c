@@ -215,7 +215,7 @@ static void close_one(const struct model *m, const struct message *msg, const st
         next = out_of_ttl(m, msg, p);
         i64 late = model_ttl_late_ms(m, msg);
         stays = !noticed(m, late < m->run - p->since ? late : m->run - p->since);
-        model_set_add(out, &next);
+        close_one(m, msg, &next, out);
     }
     if (model_may_be_over(m, p)) {
         next = (struct phase){.at = AT_FORGOTTEN};
@@ -497,7 +497,8 @@ bool model_may_be_taken(const struct model *m, const struct message *msg) {
 
 bool model_shows_as(const struct model *m, const struct message *msg, const struct phase *p, slice state) {
     if (slice_eq(state, slice_str(at_names[p->at]))) return true;
-    return p->at == AT_PENDING && slice_eq(state, SL("dead")) && model_may_be_taken(m, msg);
+    if (p->at != AT_PENDING || !slice_eq(state, SL("dead"))) return false;
+    return m->forgiving ? msg->group != 0 : model_may_be_taken(m, msg); /* of its head nothing is known yet */
 }
 
 bool model_surely_ready(const struct model *m, const struct message *msg) {

@@ -609,6 +609,12 @@ static void parked_send(struct model *m, struct op *op) {
     struct set left;
     model_queue_touch(m, op->queue);
     op->was_duplicate = msg && model_set_filter(m, msg, msg->set, explain_unsettled, NULL, &left);
+    if (tracing && msg) {
+        struct buf text = {0};
+        model_set_describe(msg->set, &text);
+        trace("  #%u waits; its key was %.*s", op->number, (int)text.len, text.p);
+        buf_free(&text);
+    }
     if (!op->was_duplicate) {
         op->waits_for = admit(m, op, op->sends[0].key, &op->sends[0], false);
         return;
