@@ -285,9 +285,10 @@ static void reply_task(struct broker *b, void *conn, const struct task *t) {
     struct call c = {.b = b, .conn = conn};
     buf_reset(&b->body);
     if (t->state == TASK_FAILED) {
+        unsigned long long deeds = t->purged + t->redriven;
         fail(&c, PROBLEM_storage_full, "the disk has no room for more; %llu were done, the others are as they were",
-             (unsigned long long)(t->purged + t->redriven));
-        c.failure.applied_unknown = t->purged + t->redriven > 0;
+             deeds);
+        c.failure.applied_unknown = deeds > 0;
         reply_failure(&c);
     } else if (t->state == TASK_RUNNING && b->draining) {
         fail(&c, PROBLEM_shutting_down, "this broker is about to exit; ask for the rest again");

@@ -222,6 +222,7 @@ enum erase_verdict core_erase(struct core *c, struct core_now now, const struct 
         c->likely = seen->at.message;
         settle_record(c, m, seen->message, STATE_CANCELLED, &r);
     } else {
+        CHECK(seen->settle);
         if (seen->settle->erased) return ERASE_ALREADY;
         r.settle = *seen->settle;
         r.settle.carried = true;
@@ -245,6 +246,7 @@ u64 core_erase_upto(const struct core *c) {
 enum forget_verdict core_forget(struct core *c, struct core_now now, const struct seen *seen) {
     c->now = now;
     c->likely = seen->at.message;
+    CHECK(seen->settle || seen->message);
     if (seen->message && message_at(c, seen->at.message)->place == PLACE_LEASED) return FORGET_LEASED;
     struct record r = {.type = REC_FORGET};
     r.forget.ref = seen->settle ? seen->settle->ref : seen->message->ref;
