@@ -58,11 +58,11 @@ static bool make_group(const struct knock *k) {
 }
 
 /* Keyed apart from the index: an answer shows fingerprints, and they must tell nothing about its hashes. */
-static u64 fingerprint_of(const struct knock *k) {
+static u64 fingerprint_of(const struct knock *k, struct payload_view *v) {
     struct siphash_key key;
-    if (!k->rules->fingerprint) return core_fingerprint(k->b->core, k->in->payload);
+    if (!k->rules || !k->rules->fingerprint) return core_fingerprint(k->b->core, v->payload);
     memcpy(&key, k->b->options.secret + sizeof key, sizeof key);
-    return fingerprint_eval(k->rules->fingerprint, &k->b->view, &key);
+    return fingerprint_eval(k->rules->fingerprint, v, &key);
 }
 
 static bool look_at(const struct knock *k, header_lookup *header, void *header_ctx) {
@@ -78,7 +78,7 @@ static bool look_at(const struct knock *k, header_lookup *header, void *header_c
     if (q->schema && !schema_check(q->schema, &k->b->view, &why)) return refuse(k, why.text);
     if (q->key && !make_key(k)) return false;
     if (q->order_by && !make_group(k)) return false;
-    in->fingerprint = fingerprint_of(k);
+    in->fingerprint = fingerprint_of(k, &k->b->view);
     return true;
 }
 
@@ -119,16 +119,35 @@ slice said_header(void *ctx, slice name) {
 
 /* ---- what the core makes of it */
 
+static bool payload_before(struct broker *b, const struct seen *s, slice *out) {
+    if (!s->message && !core_payload_kept(b->core, b->now, s->settle)) return false;
+    *out = s->message ? s->message->payload : s->settle->kept.payload;
+    return true;
+}
+
+/* The fingerprint that is stored may have been made under former rules. Before a repeat is taken for a conflict because of
+ * that: the same bytes are the same payload under any rule, and a payload that is still there is looked at by the present
+ * one. */
+static void agree_with(const struct knock *k, const struct seen *s) {
+    struct broker *b = k->b;
+    u64 stored = s->settle ? s->settle->fingerprint : s->message->fingerprint;
+    slice before;
+    if (stored == k->in->fingerprint) return;
+    bool same = stored == core_fingerprint(b->core, k->in->payload);
+    if (!same && payload_before(b, s, &before)) {
+        payload_view_init(&b->other_view, before, SL(""), NULL, NULL);
+        same = fingerprint_of(k, &b->other_view) == k->in->fingerprint;
+    }
+    if (same) k->in->fingerprint = stored;
+}
+
 static void conflict_details(struct broker *b, const struct send_in *in, const struct admission *a, struct failure *f) {
     failure_set(f, PROBLEM_key_reused, "this key came first with another payload; that one stands");
     buf_reset(&f->more);
     put_id(&f->more, "id", &a->out.ref);
     json_put_member_time(&f->more, "first_seen", a->out.first_seen_ms);
-    const struct seen *s = a->seen;
-    if (s->message)
-        put_changed(b, &f->more, in->queue, s->message->payload, in->payload, false);
-    else if (core_payload_kept(b->core, b->now, s->settle))
-        put_changed(b, &f->more, in->queue, s->settle->kept.payload, in->payload, false);
+    slice before;
+    if (payload_before(b, a->seen, &before)) put_changed(b, &f->more, in->queue, before, in->payload, false);
 }
 
 /* Another payload under a known key, which the queue does not simply reject: it has a key of its own. */
@@ -188,6 +207,7 @@ static bool enter(struct knock *k, header_lookup *header, void *header_ctx, stru
     in->hash = in->key.n ? core_hash(b->core, in->queue, in->key) : 0;
     a->seen = sought ? broker_find_key(b, in->queue, in->hash, in->key) : NULL;
     a->key = in->key;
+    if (a->seen) agree_with(k, a->seen);
     a->verdict = core_send(b->core, b->now, in, a->seen, &a->out);
     if (a->verdict == SEND_ELSEWHERE) admit_elsewhere(b, in, a);
     return admitted(b, in, a, k->f);
