@@ -81,7 +81,7 @@ hx_st broker_open(const struct broker_options *options, struct broker_time t, st
     b->started_mono_ms = t.mono_ms;
     b->next_receipt = 1;
     b->next_task = (u64)t.wall_ms; /* an id of before the last start names nothing */
-    for (u32 i = 0; i < 4; i++) b->memos[i].second = INT64_MIN;
+    for (u32 i = 0; i < TIME_MEMOS; i++) b->memos[i].second = INT64_MIN;
     struct core_options core = {.seed = options->seed};
     memcpy(&core.hash_key, options->secret, sizeof core.hash_key);
     b->core = core_new(&core);

@@ -112,6 +112,8 @@ struct lookup {
     struct buf base_store, arrivals_store;
 };
 
+#define TIME_MEMOS 64 /* seconds whose text is kept: of duplicates that come in any order */
+
 struct broker {
     struct broker_options options;
     struct journal *journal;
@@ -158,7 +160,7 @@ struct broker {
     struct time_memo {
         i64 second; /* written as text before, and its text */
         char text[24];
-    } memos[4];
+    } memos[TIME_MEMOS];
 
     u64 compact_cursor, compact_until; /* until == 0: not compacting */
     u64 compact_appended;              /* what was appended up to the last slice, and when that was */

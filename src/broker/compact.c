@@ -42,35 +42,59 @@ static bool pressed(struct broker *b, const struct journal_stats *s) {
     return journal_room(b->journal) < wanted && s->used_bytes > live + live / 8 + 2 * s->segment_bytes;
 }
 
-/* Most records of an old segment are dead, and their type or first field tells: only the others are decoded. */
-static bool maybe_needed(struct broker *b, const struct journal_record *rec) {
-    switch (rec->type) {
-    case REC_MESSAGE:
-    case REC_SETTLE:
-    case REC_ARRIVALS:
-        return rec->body.n >= 8 && core_points_at(b->core, get_u64(rec->body.p), rec->pos);
-    case REC_QUEUE:
-    case REC_AUDIT:
-        return true;
-    default:
-        return false;
-    }
+/* A record that belongs to a key: does the key still point at it? */
+static bool is_keyed(const struct journal_record *rec) {
+    return rec->type == REC_MESSAGE || rec->type == REC_SETTLE || rec->type == REC_ARRIVALS;
 }
 
-static hx_st carry_one(void *ctx, const struct journal_record *rec, struct errbuf *err) {
-    struct broker *b = ctx;
+static hx_st carry_one(struct broker *b, const struct journal_record *rec, struct errbuf *err) {
     struct record r, arrivals;
-    if (!maybe_needed(b, rec)) return ST_OK;
-    buf_reset(&b->scratch); /* carrying appends, which may move what the record's slices point into */
-    buf_slice_add(&b->scratch, rec->body);
-    u64 pos = rec->pos;
-    hx_st st = record_decode(rec->type, rec->version, buf_slice(&b->scratch), &r, err);
+    if (is_keyed(rec) && !core_points_at(b->core, get_u64(rec->body.p), rec->pos)) return ST_OK;
+    hx_st st = record_decode(rec->type, rec->version, rec->body, &r, err);
     if (st != ST_OK) return st;
     bool base = r.type == REC_MESSAGE || r.type == REC_SETTLE;
-    u64 arrivals_pos = base ? core_carry_arrivals(b->core, &r, pos) : 0;
+    u64 arrivals_pos = base ? core_carry_arrivals(b->core, &r, rec->pos) : 0;
     if (arrivals_pos) broker_fetch(b, arrivals_pos, 0, &b->lookup.arrivals_store, &arrivals);
-    core_carry(b->core, b->now, &r, pos, arrivals_pos ? &arrivals.arrivals : NULL);
+    core_carry(b->core, b->now, &r, rec->pos, arrivals_pos ? &arrivals.arrivals : NULL);
     return ST_OK;
+}
+
+/* Most records of an old segment are dead, and finding that out is a look-up in cold memory. So they are taken some at a
+ * time, and the waits overlap. Their bodies are copied: the scan's memory moves on, and carrying appends. */
+#define TOGETHER 32u
+struct collected {
+    struct broker *b;
+    u32 count, keyed;
+    u64 hashes[TOGETHER];
+    struct journal_record at[TOGETHER];
+    size_t from[TOGETHER]; /* of the body, in b->scratch */
+};
+
+static hx_st carry_collected(struct collected *c, struct errbuf *err) {
+    hx_st st = ST_OK;
+    broker_prefetch(c->b, c->hashes, c->keyed);
+    for (u32 i = 0; i < c->count && st == ST_OK; i++) {
+        c->at[i].body.p = c->b->scratch.p + c->from[i];
+        st = carry_one(c->b, &c->at[i], err);
+    }
+    c->count = c->keyed = 0;
+    buf_reset(&c->b->scratch);
+    return st;
+}
+
+/* What other records did is in the message's own by now, or the message is settled. */
+static hx_st collect(void *ctx, const struct journal_record *rec, struct errbuf *err) {
+    struct collected *c = ctx;
+    if (is_keyed(rec)) {
+        if (rec->body.n < 8) return err_set(err, ST_DAMAGED, "a %s record without a hash", record_name(rec->type));
+        c->hashes[c->keyed++] = get_u64(rec->body.p);
+    } else if (rec->type != REC_QUEUE && rec->type != REC_AUDIT) {
+        return ST_OK;
+    }
+    c->from[c->count] = c->b->scratch.len;
+    c->at[c->count++] = *rec;
+    buf_slice_add(&c->b->scratch, rec->body);
+    return c->count == TOGETHER ? carry_collected(c, err) : ST_OK;
 }
 
 /* As much as was appended calls for, and a little for the time that passed, so that it ends also when nothing is. */
@@ -96,7 +120,10 @@ void compact_some(struct broker *b) {
     struct errbuf err = {{0}};
     u64 bytes = compaction_due(b);
     if (bytes < SLICE_MIN) return;
-    hx_st st = journal_scan(b->journal, &b->compact_cursor, b->compact_until, bytes, carry_one, b, &err);
+    struct collected collected = {.b = b};
+    buf_reset(&b->scratch);
+    hx_st st = journal_scan(b->journal, &b->compact_cursor, b->compact_until, bytes, collect, &collected, &err);
+    if (st == ST_OK) st = carry_collected(&collected, &err);
     b->compact_appended = b->appended;
     b->compact_mono_ms = b->time.mono_ms;
     if (st != ST_OK) {

@@ -10,8 +10,7 @@ void put_id(struct buf *b, const char *name, const struct ref *ref) {
 
 void put_time(struct broker *br, struct buf *b, slice prefix, i64 unix_ms) {
     i64 second = unix_ms / 1000;
-    struct time_memo *memo =
-        &br->memos[second & 3]; /* when it was sent, now, when the lease ends: seconds of their own */
+    struct time_memo *memo = &br->memos[second % TIME_MEMOS];
     if (unix_ms < 0 || second != memo->second) {
         struct buf text = {.p = memo->text, .cap = sizeof memo->text};
         buf_rfc3339(&text, unix_ms);
