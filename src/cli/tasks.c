@@ -47,12 +47,13 @@ static int left_running(slice id) {
     return EXIT_UNREACHABLE;
 }
 
-static int follow(struct cli *cli, slice id) {
+/* stop_fd: taken before the task was asked for, so that no Ctrl-C falls in between. */
+static int follow(struct cli *cli, slice id, int stop_fd) {
     struct buf target = {0};
     task_target(&target, id);
     hx_request request = {.method = "GET", .target = target.p};
     hx_reply reply = {0};
-    int rc = EXIT_DONE, stop_fd = cli_stop_fd();
+    int rc = EXIT_DONE;
     bool running = true;
     while (running && cli_ask(cli, &request, &reply, &rc)) {
         slice task = slice_of(reply.body.data, reply.body.size);
@@ -68,7 +69,6 @@ static int follow(struct cli *cli, slice id) {
         rc = left_running(id);
         break;
     }
-    close(stop_fd);
     buf_free(&target);
     return rc;
 }
@@ -91,10 +91,16 @@ const char about_tasks_show[] = "";
 
 int cmd_tasks_show(struct cli *cli) {
     slice id = slice_str(args_word(cli, 0));
-    if (args_has(cli, "follow")) return follow(cli, id);
     struct buf target = {0};
+    int rc;
     task_target(&target, id);
-    int rc = cli_request(cli, "GET", target.p, SL(""), NULL);
+    if (args_has(cli, "follow")) {
+        int stop_fd = cli_stop_fd();
+        rc = follow(cli, id, stop_fd);
+        close(stop_fd);
+    } else {
+        rc = cli_request(cli, "GET", target.p, SL(""), NULL);
+    }
     buf_free(&target);
     return rc;
 }
@@ -145,12 +151,12 @@ static bool redrive_body(struct cli *cli, struct buf *body) {
     return true;
 }
 
-static int redrive_answered(struct cli *cli, const hx_reply *reply) {
+static int redrive_answered(struct cli *cli, const hx_reply *reply, int stop_fd) {
     struct buf id = {0};
     int rc = EXIT_DONE;
     bool task = member_text(slice_of(reply->body.data, reply->body.size), "task", &id);
     if (task && !args_has(cli, "detach"))
-        rc = follow(cli, buf_slice(&id));
+        rc = follow(cli, buf_slice(&id), stop_fd);
     else
         cli_show(cli, reply, NULL);
     buf_free(&id);
@@ -164,7 +170,9 @@ int cmd_dead_redrive(struct cli *cli) {
     cli_queue_target(&target, args_word(cli, 0), "", NULL, "/redrive");
     if (redrive_body(cli, &body)) {
         struct cli_decision d = {.method = "POST", .target = target.p, .body = buf_slice(&body)};
-        if (cli_ask_signed(cli, &d, &reply, &rc)) rc = redrive_answered(cli, &reply);
+        int stop_fd = cli_stop_fd();
+        if (cli_ask_signed(cli, &d, &reply, &rc)) rc = redrive_answered(cli, &reply, stop_fd);
+        close(stop_fd);
         hx_reply_free(&reply);
     }
     buf_free(&target);
