@@ -48,15 +48,16 @@ class NotReady(Exception):
 class Broker:
     """One data directory and the process that serves it. Restarts keep the port."""
 
-    def __init__(self, data, log=None, env=None):
-        self.data, self.wrapper, self.env = data, [], env or {}
+    def __init__(self, data, log=None, env=None, config=None):
+        self.data, self.wrapper, self.env, self.config = data, [], env or {}, config
         self.port, self.process = 0, None
         self.log = log or data + ".log"
 
     def spawn(self):
+        options = ["--config", self.config] if self.config else []
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                self.wrapper + [HAPAXD, "--listen", f"127.0.0.1:{self.port}", "--data", self.data],
+                self.wrapper + [HAPAXD, "--listen", f"127.0.0.1:{self.port}", "--data", self.data, *options],
                 stdout=subprocess.PIPE, stderr=log, env={**os.environ, **self.env}, start_new_session=True)
         return self
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 
 import broker as b
+import rules
 
 LOAD_BOUND_S = 240
 
@@ -17,14 +18,17 @@ SERVES = "every_restart_serves_again"
 DRAINS = "the_load_drains_and_every_answer_is_in_the_contract"
 SOUND = "the_history_shows_no_violation"
 LOADED = "the_load_was_a_load"
+RULED = "every_queue_keeps_its_own_rules_over_reloads_and_operators_verbs"
 STOPS = "sigterm_ends_the_broker_with_exit_code_0"
-PROMISES = [SERVES, DRAINS, SOUND, LOADED, STOPS]
+PROMISES = [SERVES, DRAINS, SOUND, LOADED, RULED, STOPS]
 
 
 class Storm:
-    def __init__(self, directory, seed, data=None, pending_max=30000, load_options=()):
+    def __init__(self, directory, seed, data=None, pending_max=30000, load_options=(), ruled=False):
+        """ruled: with a config file, and workers and an operator on queues with rules of their own."""
         self.seed, self.pending_max, self.load_options = seed, pending_max, list(load_options)
         self.broker = b.new_broker(data or os.path.join(directory, "data"), log=os.path.join(directory, "log"))
+        self.rules = rules.Rules(self.broker, directory, seed) if ruled else None
         self.history = os.path.join(directory, "history")
         self.load, self.load_said, self.judged = None, "", ""
         self.admitted = self.acked = 0
@@ -37,6 +41,8 @@ class Storm:
              "--time-ms", "86400000", "--pending-max", str(self.pending_max), *self.load_options],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         b.UNDO.append(self.load.kill)
+        if self.rules:
+            self.rules.begin()
 
     def restart(self):
         """False, and a problem noted, if it does not come back."""
@@ -48,6 +54,8 @@ class Storm:
             return False
 
     def give_up(self):
+        if self.rules:
+            self.rules.stop()
         self.load.kill()
         self.load_said, _ = self.load.communicate()
         self.broker.kill()
@@ -62,6 +70,9 @@ class Storm:
             return
         if self.load.returncode != 0:
             self.problems.append((DRAINS, self.load_said))
+        broken = self.rules.end() if self.rules else []
+        if broken:
+            self.problems.append((RULED, "\n".join(broken)))
         stopped = self.broker.stop()
         if stopped != 0:
             self.problems.append((STOPS, f"exit code {stopped}\n{self.broker.last_words()}"))
@@ -79,7 +90,7 @@ class Storm:
             self.problems.append((LOADED, f"only {self.admitted} messages admitted"))
 
     def summary(self):
-        said = self.load_said.splitlines()[-1:]
+        said = self.load_said.splitlines()[-1:] + ([self.rules.summary()] if self.rules else [])
         return "\n".join(said + [line for line in self.judged.splitlines() if not line.startswith("VIOLATION")])
 
     def assert_clear(self):

@@ -270,13 +270,18 @@ static bool settle_settled(const struct settling *s, struct phase *p) {
     return refused(s, p, 409, s->item->lease->fence < p->fence ? "fenced" : "settled");
 }
 
+/* Its key has run again since: which of the older ones the token is of is not remembered. */
+static bool later_generation(const struct model *m, const struct message *msg) {
+    const struct message *now = *key_slot(m, msg->queue, msg->slot);
+    return now && now != msg && now->generation > 0;
+}
+
 static bool explain_settling(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     const struct settling *s = ctx;
-    (void)m, (void)msg;
     bool unknown = problem(s, 404, "no_such_message");
     if (next->superseded) /* its key runs as a later generation: an old token moves nothing */
         return unknown || s->status == 409 || (s->status == 200 && view_true(&s->view, "duplicate"));
-    if (next->at == AT_FORGOTTEN) return unknown;
+    if (next->at == AT_FORGOTTEN) return unknown || (later_generation(m, msg) && problem(s, 409, "fenced"));
     if (unknown) return false;
     return model_phase_settled(next) ? settle_settled(s, next) : settle_live(s, next);
 }

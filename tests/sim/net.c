@@ -63,7 +63,9 @@ static void trace_answer(const struct op *op, const struct http_reply *r) {
 static void take_answer(struct world *w, struct call *c, const struct http_reply *reply) {
     if (c->state != CALL_IN_BROKER) sim_fail("a request was answered twice");
     trace_answer(c->op, reply);
+    sim_excused = world_dead(w);
     model_answered(w->model, c->op, reply, &w->scratch);
+    sim_excused = false;
     arena_reset(&w->scratch);
     c->state = CALL_ANSWERED;
     c->after = reply->after;

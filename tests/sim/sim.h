@@ -19,6 +19,8 @@
 #include "journal/disk_sim.h"
 #include "journal/file.h"
 
+#include <setjmp.h>
+
 /* ---- what happened over a run, so that the simulator cannot silently stop testing something */
 struct tally {
 #define TALLY(name) u64 name;
@@ -33,7 +35,11 @@ slice arena_printf(struct arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void trace_open(bool to_stderr);
 void trace(const char *fmt, ...) PRINTF_LIKE(1, 2);
 extern bool tracing;
-/* Something is wrong: says what and where, and ends the process with status 1. */
+/* Something is wrong: says what and where, and ends the process with status 1. Unless it is excused: the journal failed in
+ * the middle of the request, its answer will never leave and may say anything, and what became of it is not told. Then the
+ * seed is given up. */
+extern bool sim_excused;
+extern sigjmp_buf sim_given_up;
 _Noreturn void sim_fail(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
 /* ---- requests as clients mean them */

@@ -444,6 +444,12 @@ void sim_run(u64 seed) {
     struct world *w = mem_zalloc(sizeof *w);
     now_running = w;
     signal(SIGABRT, on_abort);
+    if (sigsetjmp(sim_given_up, 1)) {
+        sim_excused = false;
+        inside_broker = 0;
+        trace("given up");
+        return;
+    }
     open_world(w, seed);
     start_life(w);
     model_boot(w->model, w->mono_ms, w->wall_ms);
