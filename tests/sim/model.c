@@ -836,6 +836,14 @@ struct message *model_some_stuck(const struct model *m, u32 queue) {
     return NULL;
 }
 
+struct message *model_some_taken(const struct model *m, u32 queue) {
+    for (u32 i = 0; i < m->live_count; i++) {
+        struct message *msg = m->live[i];
+        if (msg->queue == queue && msg->id_known && model_may_be_taken(m, msg)) return msg;
+    }
+    return NULL;
+}
+
 /* ---- the audit trail */
 
 void model_audit_item(struct model *m, slice why) {

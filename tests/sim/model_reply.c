@@ -322,7 +322,10 @@ static void check_group(struct model *m, struct message *msg) {
     for (u32 i = m->live_count; i-- > 0;) {
         struct message *other = m->live[i];
         if (other == msg || other->queue != msg->queue || other->group != msg->group) continue;
-        if (other->order < msg->order) tally.group_skipped++;
+        if (other->order < msg->order) {
+            bool dead = other->set->at[0].at == AT_DEAD;
+            ++*(dead ? &tally.group_skipped : &tally.group_passed);
+        }
         model_move(m, other, explain_beside, msg, "FIFO: another message of its group was handed out");
     }
 }
@@ -409,6 +412,10 @@ static void answered_receive(struct model *m, struct op *op, const struct http_r
 
 /* ---- looking up */
 
+static void count_taken(const struct message *msg, slice state) {
+    tally.group_taken += msg->set->at[0].at == AT_PENDING && slice_eq(state, SL("dead"));
+}
+
 /* Of an operator's call or a look-up by id: the message as it is now. */
 struct message *model_target(struct model *m, const struct op *op) {
     struct message *msg = op->target, *now = *key_slot(m, op->queue, msg->slot);
@@ -430,6 +437,7 @@ static void answered_key(struct model *m, struct op *op, const struct http_reply
     shown.state = view_text(&shown.view, "state");
     model_check_identity(m, msg, &shown.view);
     model_saw(op, model_move(m, msg, model_explain_shown, &shown, "shown"));
+    count_taken(msg, shown.state);
     if (view_i64(&shown.view, "duplicates", &shown.duplicates)) model_check_duplicates(msg, shown.duplicates);
     model_promise(m, op, msg, &shown.view);
 }
@@ -488,6 +496,7 @@ static void answered_list(struct model *m, struct op *op, const struct http_repl
             sim_fail("a list of %.*s holds something else", (int)op->state.n, op->state.p);
         model_check_identity(m, msg, &shown.view);
         model_saw(op, model_move(m, msg, model_explain_shown, &shown, "listed"));
+        count_taken(msg, shown.state);
     }
     if (!cursor->is_null) return;
     u32 sure = 0;

@@ -26,7 +26,7 @@ static struct op *put_op(struct world *w) {
 static struct op *resolve_op(struct world *w) {
     struct op *op = op_new(w, OP_RESOLVE);
     struct message *stuck = chance(w, 6000) ? model_some_stuck(w->model, op->queue) : NULL;
-    if (!stuck && chance(w, 5000)) stuck = model_some_live(w->model, &w->rng);
+    if (!stuck && chance(w, 5000)) stuck = model_some_taken(w->model, op->queue);
     op->as = (enum resolve_as)rng_below(&w->rng, AS_COUNT);
     if (op->as <= AS_REJECTED) op->result = arena_printf(&w->arena, "found %u", (u32)rng_below(&w->rng, 100));
     return aimed_at(w, op, stuck ? stuck : model_pick(w->model, &w->rng, op->queue));
