@@ -2,7 +2,10 @@
  *
  * A duplicate needs no record before it is answered. It is tallied in memory, and tallies are written down together, at
  * most a second late, as one ARRIVALS record per key that holds the whole count and the last eight. A conflict is written
- * down at once. What is written is not kept in memory: only its position, for keys that ever came twice. */
+ * down at once. What is written is not kept in memory: only its position, for keys that ever came twice.
+ *
+ * On a full disk nobody's room is taken for this (P8): tallies stay in memory until there is some. If more keys repeat
+ * meanwhile than there are tallies, the keys' own counts are given up, and only the queue's goes on. */
 #include "base/pages.h"
 #include "core/core_priv.h"
 
@@ -93,18 +96,30 @@ void tally_view(const struct tally *t, struct rec_arrivals *out) {
         };
 }
 
-void tally_write(struct core *c, struct tally *t) {
-    if (t->fresh == 0 && t->fresh_conflicts == 0) return;
+bool tally_write(struct core *c, struct tally *t) {
+    if (t->fresh == 0 && t->fresh_conflicts == 0) return true;
     struct record r; /* large, and written thousands at a time: only what is used is set */
     r.type = REC_ARRIVALS;
     r.arrivals.ref = t->ref;
     r.arrivals.fresh = t->fresh;
     r.arrivals.fresh_conflicts = t->fresh_conflicts;
     tally_view(t, &r.arrivals);
+    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return false;
     queue_at(c, t->ref.queue)->unwritten_duplicates -= t->fresh;
     t->fresh = t->fresh_conflicts = 0;
     c->likely_entry = t->entry;
     core_emit(c, &r);
+    return true;
+}
+
+/* The key's own count will not be written; the queue's is still to be. */
+static void tally_give_up(struct core *c, struct tally *t) {
+    struct queue *q = queue_at(c, t->ref.queue);
+    q->uncounted.duplicates += t->fresh;
+    q->uncounted.conflicts += t->fresh_conflicts;
+    q->unwritten_duplicates -= t->fresh;
+    t->fresh = t->fresh_conflicts = 0;
+    c->uncounted = true;
 }
 
 /* Entries of a flush lie anywhere: what the ones after next will touch is brought near meanwhile. */
@@ -146,7 +161,10 @@ bool tally_write_due(struct core *c, u32 budget, bool all) {
         if (budget == 0) return true;
         struct tally *t = &c->tallies[c->tally_count - 1];
         prefetch_writes(c);
-        tally_write(c, t);
+        if (!tally_write(c, t)) {
+            if (!all) return false; /* no room: they wait */
+            tally_give_up(c, t);
+        }
         tally_let_go(c, t);
     }
     return false;
@@ -204,11 +222,7 @@ void arrivals_apply(struct core *c, u32 entry, u64 pos) {
 void arrivals_forget(struct core *c, u32 entry) {
     struct tally *t = tally_find(c, entry);
     if (t) {
-        /* The key's own count goes with it; the queue's is still to be written. */
-        struct queue *q = queue_at(c, index_entry(&c->keys, entry)->queue);
-        q->uncounted.duplicates += t->fresh;
-        c->uncounted = true;
-        q->unwritten_duplicates -= t->fresh;
+        tally_give_up(c, t);
         tally_let_go(c, t);
     }
     struct entry *e = index_entry(&c->keys, entry);

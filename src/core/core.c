@@ -133,7 +133,7 @@ hx_st core_start(struct core *c, const struct core_sink *sink, i64 wall_ms, stru
     return ST_OK;
 }
 
-/* Counts that no record implies. Losing the last second's in a crash is allowed. */
+/* Counts that no record implies. Losing the last second's in a crash is allowed. Without room they wait in memory. */
 static void write_counts(struct core *c) {
     if (!c->uncounted) return;
     c->uncounted = false;
@@ -142,6 +142,10 @@ static void write_counts(struct core *c) {
         static const struct counters none;
         if (memcmp(&q->uncounted, &none, sizeof none) == 0) continue;
         struct record r = {.type = REC_COUNTS, .counts = {.queue = (u16)id, .add = q->uncounted}};
+        if (!room_for(c, c->sink->cost(record_size_max(&r)))) {
+            c->uncounted = true;
+            return;
+        }
         core_emit(c, &r);
     }
 }

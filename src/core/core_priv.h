@@ -304,7 +304,7 @@ u64 kept_bytes(const struct kept *k);
 void tally_prefetch(const struct core *c, u32 entry, bool written);
 struct tally *tally_find(const struct core *c, u32 entry);
 void tally_note(struct core *c, u32 entry, const struct rec_arrivals *known, enum arrival_kind kind, slice request_id);
-void tally_write(struct core *c, struct tally *t);
+bool tally_write(struct core *c, struct tally *t); /* false: no room; it stays as it is */
 void tally_view(const struct tally *t, struct rec_arrivals *out);
 bool tally_write_due(struct core *c, u32 budget, bool all);
 void arrivals_apply(struct core *c, u32 entry, u64 pos);

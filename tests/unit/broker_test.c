@@ -433,6 +433,42 @@ static void erased_bytes_leave_the_disk(void **state) {
     assert_int_equal(send("q", "k", "the customer's secret"), 200); /* the key is known all the same */
 }
 
+/* ---- a full disk */
+
+static u32 fill_disk(const char *queue) {
+    static char large[65536];
+    memset(large, 'x', sizeof large - 1);
+    u32 n = 0;
+    for (;; n++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%u", n);
+        if (send(queue, key, large) == 507) return n;
+        pass(1);
+    }
+}
+
+static void repeats_on_a_full_disk_leave_what_was_accepted_its_room(void **state) {
+    (void)state;
+    static char result[1100];
+    disk_sim_set_capacity(w.disk, 24u << 20);
+    u32 accepted = fill_disk("q");
+    assert_true(accepted > 10);
+    for (u32 i = 0; i < 20000; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%u", i % accepted);
+        assert_int_equal(send("q", key, "another payload"), 422);
+        if (i % 100 == 0) pass(10);
+    }
+    memset(result, 'r', sizeof result);
+    snprintf(result, sizeof result, ",\"result\":\"%0*d\"", 1000, 1);
+    for (u32 i = 0; i < accepted; i++) {
+        assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
+        char body[1300];
+        snprintf(body, sizeof body, "{\"token\":\"%s\"%s}", w.token, result);
+        assert_int_equal(call("POST /v1/ack", body), 200);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(rules_given_with_put_survive_a_restart, set_up, tear_down),
@@ -451,6 +487,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_is_refused_is_not_in_the_audit_trail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_old_generations_token_is_fenced, set_up, tear_down),
         cmocka_unit_test_setup_teardown(erased_bytes_leave_the_disk, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(repeats_on_a_full_disk_leave_what_was_accepted_its_room, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
