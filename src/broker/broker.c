@@ -219,17 +219,27 @@ struct seen *lookup_found(struct broker *b, struct lookup *l, const struct found
     return &l->seen;
 }
 
+static bool in_force(struct broker *b, const struct seen *s) {
+    return s->message || core_key_left_ms(b->core, b->now, s->settle) > 0;
+}
+
+/* Where keys once repeated one may be known several times: one that is past its window must not hide another. */
 struct seen *lookup_key(struct broker *b, struct lookup *l, u16 queue, u64 hash, slice key) {
     struct core_cursor cursor = {0};
-    struct found f;
+    struct found f, past;
+    bool any_past = false;
     while (core_find(b->core, hash, &cursor, &f)) {
         if (f.queue != queue) continue;
         lookup_load(b, l, &f);
         if (!slice_eq(seen_key(&l->seen), key)) continue; /* a collision is no duplicate */
-        lookup_load_arrivals(b, l);
-        return &l->seen;
+        if (in_force(b, &l->seen)) {
+            lookup_load_arrivals(b, l);
+            return &l->seen;
+        }
+        past = f;
+        any_past = true;
     }
-    return NULL;
+    return any_past ? lookup_found(b, l, &past) : NULL;
 }
 
 struct seen *lookup_id(struct broker *b, struct lookup *l, u64 hash, u64 seq) {

@@ -433,6 +433,34 @@ static void erased_bytes_leave_the_disk(void **state) {
     assert_int_equal(send("q", "k", "the customer's secret"), 200); /* the key is known all the same */
 }
 
+/* ---- one admission per key, whatever its rules were or are */
+
+static void take_and_ack(const char *queue) {
+    char path[64];
+    snprintf(path, sizeof path, "POST /v1/queues/%s/receive", queue);
+    w.token[0] = 0;
+    assert_int_equal(call(path, ""), 200);
+    assert_int_equal(settle("ack", ""), 200);
+}
+
+static void pass_seconds(u32 seconds) {
+    while (seconds--) pass(1000);
+}
+
+static void a_queue_that_stops_repeating_keys_knows_the_last_one_of_each(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"semantics\":\"at_least_once\",\"window\":\"20s\"}"), 201);
+    assert_int_equal(send("q", "k", "x"), 202);
+    take_and_ack("q");
+    pass_seconds(15);
+    assert_int_equal(send("q", "k", "x"), 202);
+    take_and_ack("q");
+    assert_int_equal(call("PUT /v1/queues/q", "{\"window\":\"20s\"}"), 200);
+    pass_seconds(5); /* the first is just past its window and still in memory */
+    assert_int_equal(send("q", "k", "x"), 200);
+    assert_said("\"duplicate\":true");
+}
+
 /* ---- a full disk */
 
 static u32 fill_disk(const char *queue) {
@@ -487,6 +515,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_is_refused_is_not_in_the_audit_trail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_old_generations_token_is_fenced, set_up, tear_down),
         cmocka_unit_test_setup_teardown(erased_bytes_leave_the_disk, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_queue_that_stops_repeating_keys_knows_the_last_one_of_each, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(repeats_on_a_full_disk_leave_what_was_accepted_its_room, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
