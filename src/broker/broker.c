@@ -219,7 +219,11 @@ struct seen *lookup_found(struct broker *b, struct lookup *l, const struct found
     return &l->seen;
 }
 
-static bool in_force(struct broker *b, const struct seen *s) {
+u64 seen_fingerprint(const struct seen *s) {
+    return s->settle ? s->settle->fingerprint : s->message->fingerprint;
+}
+
+bool seen_in_force(struct broker *b, const struct seen *s) {
     return s->message || core_key_left_ms(b->core, b->now, s->settle) > 0;
 }
 
@@ -232,7 +236,7 @@ struct seen *lookup_key(struct broker *b, struct lookup *l, u16 queue, u64 hash,
         if (f.queue != queue) continue;
         lookup_load(b, l, &f);
         if (!slice_eq(seen_key(&l->seen), key)) continue; /* a collision is no duplicate */
-        if (in_force(b, &l->seen)) {
+        if (seen_in_force(b, &l->seen)) {
             lookup_load_arrivals(b, l);
             return &l->seen;
         }

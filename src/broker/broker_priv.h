@@ -186,6 +186,8 @@ struct seen *lookup_id(struct broker *b, struct lookup *l, u64 hash, u64 seq);
 struct seen *lookup_found(struct broker *b, struct lookup *l, const struct found *f);
 const struct ref *seen_ref(const struct seen *s);
 slice seen_key(const struct seen *s);
+u64 seen_fingerprint(const struct seen *s);
+bool seen_in_force(struct broker *b, const struct seen *s); /* unsettled, or not past its window */
 enum state seen_state(struct broker *b, const struct seen *s);
 bool broker_room(struct broker *b, u64 bytes);           /* can that much be written beside what is promised? */
 i64 wall_of_delay(const struct broker *b, i64 delay_ms); /* delay clock to wall clock */

@@ -162,6 +162,18 @@ static void admit_elsewhere(struct broker *b, const struct send_in *in, struct a
         a->seen = other;
 }
 
+/* It came in before under a key of its own, for its key was another's then. That one's window may be over, its own is not:
+ * then it is still known by its own. */
+static void look_elsewhere(struct broker *b, struct send_in *in, struct admission *a) {
+    if (!core_queue_had_conflicts(b->core, in->queue) || !core_other_key(b->core, in, &a->first)) return;
+    slice key = slice_of(a->first.other_key, a->first.other_key_len);
+    struct seen *other = lookup_key(b, &b->other, in->queue, a->first.other_hash, key);
+    if (!other || !seen_in_force(b, other) || seen_fingerprint(other) != in->fingerprint) return;
+    a->seen = other;
+    in->key = key;
+    in->hash = a->first.other_hash;
+}
+
 static bool admitted(struct broker *b, const struct send_in *in, struct admission *a, struct failure *f) {
     switch (a->verdict) {
     case SEND_ACCEPTED:
@@ -206,6 +218,7 @@ static bool enter(struct knock *k, header_lookup *header, void *header_ctx, stru
     bool sought = in->key.n && (!k->rules || k->rules->rules.semantics != SEMANTICS_AT_LEAST_ONCE);
     in->hash = in->key.n ? core_hash(b->core, in->queue, in->key) : 0;
     a->seen = sought ? broker_find_key(b, in->queue, in->hash, in->key) : NULL;
+    if (sought && !(a->seen && seen_in_force(b, a->seen))) look_elsewhere(b, in, a);
     a->key = in->key;
     if (a->seen) agree_with(k, a->seen);
     a->verdict = core_send(b->core, b->now, in, a->seen, &a->out);

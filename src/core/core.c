@@ -357,6 +357,11 @@ const struct rules *core_queue_rules(const struct core *c, u16 queue) {
     return &queue_at(c, queue)->rules;
 }
 
+bool core_queue_had_conflicts(const struct core *c, u16 queue) {
+    const struct counters *n = &queue_at(c, queue)->counters;
+    return n->conflicts_admitted || n->conflicts_held;
+}
+
 void core_queue_info(const struct core *c, struct core_now now, u16 queue, struct queue_info *out) {
     const struct queue *q = queue_at(c, queue);
     *out = (struct queue_info){

@@ -233,6 +233,11 @@ struct send_out {
 /* seen: what core_find yielded whose key bytes equal in->key, or NULL. Prefer an unsettled one to a settled one. */
 enum send_verdict core_send(struct core *c, struct core_now now, const struct send_in *in, const struct seen *seen,
                             struct send_out *out);
+/* The key a conflicting arrival has for itself, into out->other_key and _hash. false: it would be too long. */
+bool core_other_key(const struct core *c, const struct send_in *in, struct send_out *out);
+/* Has this queue ever given an arrival such a key? Then look that up too before a message comes in under a key that is not
+ * known, or not any more: it may have come in before, while its key was another's. */
+bool core_queue_had_conflicts(const struct core *c, u16 queue);
 /* The second step. in: as before (its own key and hash); first: what core_send answered; other: what is known under
  * first->other_key, or NULL. ACCEPTED (on_conflict new), HELD (hold), DUPLICATE of such an arrival (out->ref is its),
  * CONFLICT (too many are held, or that key is taken by something else), FULL, BACKPRESSURE. */

@@ -90,8 +90,7 @@ static enum send_verdict admit(struct core *c, const struct record *r, struct se
     return SEND_ACCEPTED;
 }
 
-/* The key a conflicting arrival gets for itself. false: it would be too long. */
-static bool other_key(const struct core *c, const struct send_in *in, struct send_out *out) {
+bool core_other_key(const struct core *c, const struct send_in *in, struct send_out *out) {
     static const char digits[] = "0123456789abcdef";
     if (in->key.n + OTHER_KEY_TAIL > KEY_BYTES_MAX) return false;
     char *p = out->other_key + in->key.n;
@@ -119,7 +118,7 @@ static enum send_verdict send_again(struct core *c, const struct send_in *in, co
         if (seen->settle) window_learn(c, q, c->now.run_ms - seen->settle->settled_run_ms);
         return SEND_DUPLICATE;
     }
-    return q->rules.on_conflict != ON_CONFLICT_REJECT && other_key(c, in, out) ? SEND_ELSEWHERE : SEND_CONFLICT;
+    return q->rules.on_conflict != ON_CONFLICT_REJECT && core_other_key(c, in, out) ? SEND_ELSEWHERE : SEND_CONFLICT;
 }
 
 enum send_verdict core_send(struct core *c, struct core_now now, const struct send_in *in, const struct seen *seen,

@@ -447,6 +447,21 @@ static void pass_seconds(u32 seconds) {
     while (seconds--) pass(1000);
 }
 
+static void a_conflict_admitted_under_its_own_key_is_known_though_the_first_key_is_past_its_window(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"on_conflict\":\"new\",\"window\":\"20s\"}"), 201);
+    assert_int_equal(send("q", "k", "first"), 202);
+    take_and_ack("q");
+    pass_seconds(15);
+    assert_int_equal(send("q", "k", "second"), 202);
+    take_and_ack("q");
+    pass_seconds(10); /* the first is forgotten, the second was done ten seconds ago */
+    send("q", "k", "second");
+    assert_said("\"duplicate\":true");
+    assert_int_equal(send("q", "k", "third"), 202); /* it is not the key that is known, but that payload under it */
+    assert_said("\"duplicate\":false");
+}
+
 static void a_queue_that_stops_repeating_keys_knows_the_last_one_of_each(void **state) {
     (void)state;
     assert_int_equal(call("PUT /v1/queues/q", "{\"semantics\":\"at_least_once\",\"window\":\"20s\"}"), 201);
@@ -515,6 +530,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_is_refused_is_not_in_the_audit_trail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_old_generations_token_is_fenced, set_up, tear_down),
         cmocka_unit_test_setup_teardown(erased_bytes_leave_the_disk, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            a_conflict_admitted_under_its_own_key_is_known_though_the_first_key_is_past_its_window, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_queue_that_stops_repeating_keys_knows_the_last_one_of_each, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(repeats_on_a_full_disk_leave_what_was_accepted_its_room, set_up, tear_down),
