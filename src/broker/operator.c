@@ -1,5 +1,5 @@
-/* Operators' calls: who, what and why. Every deed is in the audit trail before it is done, in the same batch, so that a crash
- * leaves both or neither. */
+/* Operators' calls: who, what and why. Every deed is in the audit trail before it is done, and only if there is room for it
+ * too: nothing is done unnamed, and what was refused is not in the trail. */
 #include "broker/broker_priv.h"
 
 #define NOTE_BYTES_MAX 512u
@@ -81,6 +81,16 @@ void deed_free(struct deed *d) {
     json_free(&d->json);
 }
 
+#define DEED_BYTES 8192u /* what a deed asks of the journal beside what is said in it: more than enough */
+
+static u64 deed_room(const struct deed *d, enum deed_kind what, const struct seen *s, slice detail) {
+    u64 bytes = DEED_BYTES + d->result.text.n + d->result.base64.n;
+    if (what == DEED_QUEUE_PUT) bytes += detail.n;
+    if (what != DEED_REPLAY) return bytes;
+    const struct kept *k = &s->settle->kept;
+    return bytes + k->group.n + k->content_type.n + k->attrs.n + k->traceparent.n + k->tracestate.n + k->payload.n;
+}
+
 bool deed_audit(struct call *c, const struct deed *d, enum deed_kind what, u16 queue, const struct seen *s,
                 slice detail) {
     struct buf id = {0};
@@ -96,10 +106,11 @@ bool deed_audit(struct call *c, const struct deed *d, enum deed_kind what, u16 q
         .id = buf_slice(&id),
         .why = d->note,
         .detail = detail,
+        .then = deed_room(d, what, s, detail),
     };
     bool ok = core_audit(c->b->core, c->b->now, &in);
     buf_free(&id);
-    return ok || fail(c, PROBLEM_storage_full, "the disk has no room to write down who did this");
+    return ok || fail(c, PROBLEM_storage_full, "the disk has no room for this");
 }
 
 /* ---- looking at the trail */

@@ -316,7 +316,7 @@ bool core_queue_set(struct core *c, struct core_now now, slice name, const struc
     bool same =
         rules_equal(&r.queue.rules, &q->rules) && r.queue.origin == q->origin && slice_eq(r.queue.config, q->config);
     if (same) return true;
-    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return false;
+    if (!room_for_deed(c, c->sink->cost(record_size_max(&r)))) return false;
     core_emit(c, &r);
     return true;
 }

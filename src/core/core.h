@@ -393,8 +393,9 @@ enum forget_verdict core_forget(struct core *c, struct core_now now, const struc
 struct audit_in {
     u16 queue; /* 0: none */
     slice who, what, queue_name, key, id, why, detail;
+    u64 then; /* room the deed itself will ask for */
 };
-/* Written before the deed, in the same batch: either both survive a crash or neither. false: no room. */
+/* Written before the deed, which a crash may leave undone but never unnamed. false: no room for both; nothing is written. */
 bool core_audit(struct core *c, struct core_now now, const struct audit_in *in);
 void core_audit_keep(struct core *c, i64 keep_ms);
 /* Newest first: the record before number `before` (0: the newest). false: no more. Read it back at *pos. */

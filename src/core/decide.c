@@ -296,7 +296,7 @@ enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struc
     }
     r.settle.reason = reason;
     r.settle.history = slice_of(h->p, h->len);
-    if (reason.n > RESULT_ALWAYS_FITS && !room_for(c, reason.n)) return CANCEL_FULL;
+    if (reason.n > RESULT_ALWAYS_FITS && !room_for_deed(c, reason.n)) return CANCEL_FULL;
     settle_emit(c, &r);
     return CANCEL_OK;
 }

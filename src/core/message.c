@@ -425,7 +425,15 @@ void reserve_on(struct core *c, const struct message *m) {
     c->reserved_bytes += settlement_room(c, m) + (m->lease_paid ? lease_room(c) : 0);
 }
 
-bool room_for(const struct core *c, u64 bytes) {
-    u64 need = c->reserved_bytes + bytes + HEADROOM_BYTES;
+static bool room_beside(const struct core *c, u64 bytes, u64 headroom) {
+    u64 need = c->reserved_bytes + bytes + headroom;
     return c->sink->room(c->sink->ctx) >= need || c->sink->need(c->sink->ctx, need);
+}
+
+bool room_for(const struct core *c, u64 bytes) {
+    return room_beside(c, bytes, HEADROOM_BYTES);
+}
+
+bool room_for_deed(const struct core *c, u64 bytes) {
+    return room_beside(c, bytes, HEADROOM_BYTES / 4);
 }

@@ -33,7 +33,7 @@ static struct record decide_record(const struct core *c, const struct message *m
 /* Itself, its part of the settlement's history, and the next lease. */
 static bool decide_fits(const struct core *c, const struct record *r) {
     u64 size = record_size_max(r);
-    return room_for(c, c->sink->cost(size) + size + lease_room(c));
+    return room_for_deed(c, c->sink->cost(size) + size + lease_room(c));
 }
 
 /* ---- resolve */
@@ -53,7 +53,7 @@ static enum resolve_verdict resolve_settled(struct core *c, const struct seen *s
     r.settle.result = in->result;
     r.settle.history = slice_of(h->p, h->len);
     u64 said = in->result.n + in->content_type.n + r.settle.reason.n + history_item_size(&item);
-    if (said > RESULT_ALWAYS_FITS && !room_for(c, said - RESULT_ALWAYS_FITS)) return RESOLVE_FULL;
+    if (said > RESULT_ALWAYS_FITS && !room_for_deed(c, said - RESULT_ALWAYS_FITS)) return RESOLVE_FULL;
     settle_emit(c, &r);
     return RESOLVE_OK;
 }
@@ -189,7 +189,8 @@ enum again_verdict core_again(struct core *c, struct core_now now, const struct 
         .generation = s->generation + 1,
         .history = slice_of(h->p, h->len),
     };
-    if (!room_for(c, c->sink->cost(record_size_max(&r)) + admission_room(c, s->key.n + h->len, 0))) return AGAIN_FULL;
+    if (!room_for_deed(c, c->sink->cost(record_size_max(&r)) + admission_room(c, s->key.n + h->len, 0)))
+        return AGAIN_FULL;
     core_emit(c, &r);
     out->ref = r.message.ref;
     out->first_seen_ms = now.wall_ms;
@@ -234,7 +235,7 @@ enum erase_verdict core_erase(struct core *c, struct core_now now, const struct 
     r.settle.result = r.settle.content_type = SL("");
     r.settle.reason = SL("erased");
     r.settle.history = slice_of(h->p, h->len);
-    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return ERASE_FULL;
+    if (!room_for_deed(c, c->sink->cost(record_size_max(&r)))) return ERASE_FULL;
     core_emit(c, &r);
     return ERASE_OK;
 }
@@ -251,7 +252,7 @@ enum forget_verdict core_forget(struct core *c, struct core_now now, const struc
     struct record r = {.type = REC_FORGET};
     r.forget.ref = seen->settle ? seen->settle->ref : seen->message->ref;
     r.forget.from_pos = seen->settle ? seen->at.pos : 0;
-    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return FORGET_FULL;
+    if (!room_for_deed(c, c->sink->cost(record_size_max(&r)))) return FORGET_FULL;
     core_emit(c, &r);
     return FORGET_OK;
 }

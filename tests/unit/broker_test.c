@@ -512,6 +512,44 @@ static void repeats_on_a_full_disk_leave_what_was_accepted_its_room(void **state
     }
 }
 
+static void what_is_refused_for_lack_of_room_is_not_in_the_audit_trail(void **state) {
+    (void)state;
+    make_dead("q", 1);
+    char line[128];
+    snprintf(line, sizeof line, "POST /v1/queues/q/messages/%s/resolve", w.id);
+    disk_sim_set_capacity(w.disk, 24u << 20);
+    fill_disk("q");
+    struct buf body = {0};
+    buf_lit(&body, "{\"as\":\"done\",\"by\":\"ada\",\"result\":\"");
+    for (u32 i = 0; i < 600000; i++) buf_char(&body, 'r');
+    buf_lit(&body, "\"}");
+    assert_int_equal(request(line, NULL, buf_slice(&body), NULL), 507);
+    buf_free(&body);
+    assert_said("\"applied\":\"no\"");
+    assert_int_equal(call("GET /v1/audit?who=ada", ""), 200);
+    assert_said("{\"items\":[]");
+}
+
+static void operators_can_make_room_on_a_full_disk(void **state) {
+    (void)state;
+    disk_sim_set_capacity(w.disk, 24u << 20);
+    fill_disk("q");
+    for (u32 i = 0;; i++) { /* to the brim */
+        char key[16];
+        snprintf(key, sizeof key, "s%u", i);
+        if (send("q", key, "x") == 507) break;
+    }
+    for (u32 i = 0; i < 40; i++)
+        assert_int_equal(call(i % 2 ? "POST /v1/queues/q/resume" : "POST /v1/queues/q/pause", ""), 200);
+    assert_int_equal(call("DELETE /v1/queues/q/keys/k0", "{\"by\":\"ada\"}"), 204);
+    assert_int_equal(call("POST /v1/queues/q/keys/k1/erase", "{\"by\":\"ada\"}"), 200);
+    void *user;
+    request("POST /v1/queues/q/purge", NULL, SL("{\"by\":\"ada\"}"), &user);
+    for (u32 i = 0; i < 100; i++) pass(10);
+    assert_int_equal(w.status, 200);
+    assert_said("\"purged\":");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(rules_given_with_put_survive_a_restart, set_up, tear_down),
@@ -535,6 +573,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_queue_that_stops_repeating_keys_knows_the_last_one_of_each, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(repeats_on_a_full_disk_leave_what_was_accepted_its_room, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_is_refused_for_lack_of_room_is_not_in_the_audit_trail, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(operators_can_make_room_on_a_full_disk, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
