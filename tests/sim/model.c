@@ -547,27 +547,44 @@ static void clocks_restart(struct model *m, i64 wall_ms) {
     m->ahead_max = m->ahead_min = after - wall_ms;
 }
 
-/* The states at the crash, as time had made them by then; live leases get their full length again. */
-static void life_over(struct model *m, struct message *msg, struct set *out, const struct set *in) {
-    struct set closed;
-    model_set_close(m, msg, in, &closed);
-    out->count = 0;
-    for (u32 i = 0; i < closed.count; i++) {
-        struct phase p = closed.at[i];
+static void rearm(const struct model *m, const struct set *closed, struct set *out) {
+    for (u32 i = 0; i < closed->count; i++) {
+        struct phase p = closed->at[i];
         if (p.at == AT_LEASED) p.lease_from = m->run;
         if (p.at != AT_LEASED && !model_phase_settled(&p)) p.since = m->run;
         model_set_add(out, &p);
     }
 }
 
+/* The states at the crash, as time had made them by then, by whatever rules were in force for a cut in [from, to); live
+ * leases get their full length again. */
+static void life_over(struct model *m, struct message *msg, struct set *out, const struct set *in, u64 from, u64 to) {
+    struct queue *q = &m->queues[msg->queue];
+    const struct policy *newest = q->policy;
+    struct set closed;
+    out->count = 0;
+    for (u32 v = 0; v < q->version_count; v++) {
+        bool over = v + 1 < q->version_count && q->versions[v + 1].index <= from;
+        if (over || q->versions[v].index >= to) continue;
+        q->policy = q->versions[v].policy;
+        model_set_close(m, msg, in, &closed);
+        rearm(m, &closed, out);
+    }
+    q->policy = newest;
+    if (out->count > 0) return;
+    model_set_close(m, msg, in, &closed);
+    rearm(m, &closed, out);
+}
+
 void model_boot(struct model *m, i64 mono_ms, i64 wall_ms) {
     for (u32 i = 0; i < m->queue_count * m->slot_count; i++)
         for (struct message *msg = m->keys[i]; msg; msg = msg->prev)
             for (u32 v = 0; v < msg->version_count; v++) {
-                bool counts = v + 1 == msg->version_count || msg->versions[v + 1].index > m->floor;
+                u64 to = v + 1 < msg->version_count ? msg->versions[v + 1].index : m->moves + 1;
+                u64 from = msg->versions[v].index > m->floor ? msg->versions[v].index : m->floor;
                 struct set rearmed;
-                if (!counts) continue;
-                life_over(m, msg, &rearmed, msg->versions[v].set);
+                if (to <= m->floor) continue;
+                life_over(m, msg, &rearmed, msg->versions[v].set, from, to);
                 msg->versions[v].set = model_set_copy(m, &rearmed);
             }
     for (u32 q = 0; q < m->queue_count; q++) m->queues[q].redriving = 0, m->queues[q].pressed = false;
