@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The judge is judged: check_history must pass good histories and catch every planted bug, each by its own name.
+"""The judges are judged: check_history and rules_judge must pass good histories and catch every planted bug, each by its own
+name.
 
 Prints TAP."""
 import os
@@ -9,6 +10,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import rules_judge  # noqa: E402
 from broker import CHECK_HISTORY, ensure_built  # noqa: E402
 
 
@@ -633,10 +635,205 @@ def run(build):
     return done.returncode, done.stdout
 
 
+# ---- queues with rules of their own
+
+POLICIES = {
+    "money": rules_judge.Policy("exactly_once", rules_judge.RECONCILE),
+    "holds": rules_judge.Policy("exactly_once", rules_judge.HOLD),
+    "clicks": rules_judge.Policy("at_most_once"),
+    "ledger": rules_judge.Policy("at_least_once"),
+}
+
+
+class RuledHistory:
+    """Calls one after the other; each takes a moment."""
+
+    def __init__(self):
+        self.calls, self.now, self.fence, self.trail, self.views, self.drained = [], 0, 100, [], {}, True
+
+    def add(self, op, queue="money", key="k", id="i", phase="ok", **more):
+        self.now += 2
+        self.calls.append({"op": op, "queue": queue, "key": key, "id": id, "phase": phase, "asked": self.now - 1,
+                           "told": None if phase == "info" else self.now, **more})
+
+    def send(self, queue="money", key="k", id="i", duplicate=False, **more):
+        self.add("send", queue, key, id, duplicate=duplicate, **more)
+
+    def recv(self, queue="money", key="k", id="i", delivery="first", generation=0, effect_key=None, **more):
+        self.fence += 1
+        self.add("recv", queue, key, id, fence=self.fence, delivery=delivery, generation=generation,
+                 effect_key=effect_key or key, **more)
+        return self.fence
+
+    def settle(self, fence, verb="ack", cls=None, queue="money", phase="ok", duplicate=False):
+        self.add("settle", queue, phase=phase, fence=fence, verb=verb, duplicate=duplicate, **{"class": cls})
+
+    def verb(self, op, queue="money", key="k", id="i", phase="ok", audited=None, **more):
+        note = f"n{len(self.calls)}"
+        self.add(op, queue, key, id, phase, note=note, **more)
+        if audited if audited is not None else phase == "ok":
+            self.trail.append(note)
+
+
+def a_look_up_after_a_death(h):
+    h.recv()
+    h.settle(h.recv(delivery="reconcile"), "nack", "absent")
+    h.settle(h.recv(delivery="retry"))
+
+
+def an_unanswered_nack_may_have_said_that_nothing_was_done(h):
+    h.settle(h.recv(), "nack", "transient", phase="info")
+    h.settle(h.recv(delivery="retry"))
+
+
+def an_operator_vouches_for_what_was_held(h):
+    h.recv("holds")
+    h.verb("resolve", "holds", **{"as": "retry"})
+    h.settle(h.recv("holds", delivery="retry"), queue="holds")
+
+
+def a_redriven_death_is_looked_up(h):
+    h.recv("holds")
+    h.verb("resolve", "holds", **{"as": "dead"})
+    h.verb("redrive", "holds", key=None)
+    h.settle(h.recv("holds", delivery="reconcile"), queue="holds")
+
+
+def each_click_once_each_entry_every_time(h):
+    h.send("clicks")
+    h.recv("clicks")
+    for id in ("a", "b"):
+        h.send("ledger", id=id)
+        h.recv("ledger", id=id)
+
+
+def a_replay_is_the_next_generation(h):
+    h.settle(h.recv())
+    h.verb("replay")
+    h.settle(h.recv(id="j", generation=1, effect_key="k~g1"))
+
+
+def a_forgotten_key_is_new(h):
+    h.settle(h.recv())
+    h.verb("forget")
+    h.send(id="j")
+
+
+def what_was_refused_is_not_in_the_trail(h):
+    h.verb("cancel", phase="fail")
+    h.verb("cancel", phase="info", audited=True)
+    h.verb("cancel", phase="info", audited=False)
+
+
+RULED_GOOD = [a_look_up_after_a_death, an_unanswered_nack_may_have_said_that_nothing_was_done,
+              an_operator_vouches_for_what_was_held, a_redriven_death_is_looked_up, each_click_once_each_entry_every_time,
+              a_replay_is_the_next_generation, a_forgotten_key_is_new, what_was_refused_is_not_in_the_trail]
+
+
+def done_again_after_a_death(h):
+    h.recv()
+    h.recv(delivery="retry")
+
+
+def done_again_after_an_unknown_outcome(h):
+    h.settle(h.recv(), "nack", "unknown")
+    h.recv(delivery="retry")
+
+
+def held_work_comes_back_by_itself(h):
+    h.recv("holds")
+    h.recv("holds", delivery="reconcile")
+
+
+def a_redrive_forgets_the_doubt(h):
+    h.recv("holds")
+    h.verb("redrive", "holds", key=None)
+    h.recv("holds", delivery="retry")
+
+
+def a_click_twice(h):
+    h.recv("clicks")
+    h.recv("clicks", delivery="retry")
+
+
+def an_entry_taken_for_a_repeat(h):
+    h.send("ledger", id="a")
+    h.recv("ledger", id="a")
+    h.send("ledger", id="a", duplicate=True)
+
+
+def an_entry_never_delivered(h):
+    h.send("ledger", id="a")
+
+
+def an_effect_twice(h):
+    h.add("effect")
+    h.add("effect")
+
+
+def delivered_after_it_was_decided(h):
+    h.recv()
+    h.verb("resolve", **{"as": "done"})
+    h.recv(delivery="reconcile")
+
+
+def a_late_ack_undoes_a_decision(h):
+    fence = h.recv()
+    h.verb("resolve", **{"as": "rejected"})
+    h.settle(fence)
+
+
+def a_forgotten_key_comes_back(h):
+    h.verb("forget")
+    h.send(duplicate=True)
+
+
+def a_generation_nobody_asked_for(h):
+    h.recv(generation=1, effect_key="k~g1")
+
+
+def a_replay_under_the_old_effect_key(h):
+    h.verb("replay")
+    h.recv(id="j", generation=1, effect_key="k")
+
+
+def a_deed_that_is_not_in_the_trail(h):
+    h.verb("cancel", audited=False)
+
+
+def an_attempt_in_the_trail(h):
+    h.verb("cancel", phase="fail", audited=True)
+
+
+def erased_words_shown(h):
+    h.verb("erase")
+    h.views["money", "k"] = {"id": "i", "erased": True, "result": {"body": "secret"}}
+
+
+def work_that_never_ends(h):
+    h.drained = False
+
+
+RULED_BUGS = [("blind-retry", done_again_after_a_death), ("blind-retry", done_again_after_an_unknown_outcome),
+              ("held-escaped", held_work_comes_back_by_itself), ("blind-retry", a_redrive_forgets_the_doubt),
+              ("delivered-twice", a_click_twice), ("dropped-as-duplicate", an_entry_taken_for_a_repeat),
+              ("lost", an_entry_never_delivered), ("effect-twice", an_effect_twice),
+              ("decided-yet-delivered", delivered_after_it_was_decided), ("decided-token-lives", a_late_ack_undoes_a_decision),
+              ("not-forgotten", a_forgotten_key_comes_back), ("generation", a_generation_nobody_asked_for),
+              ("effect-key", a_replay_under_the_old_effect_key), ("audit", a_deed_that_is_not_in_the_trail),
+              ("audit", an_attempt_in_the_trail), ("erased-shown", erased_words_shown), ("stuck", work_that_never_ends)]
+
+
+def run_ruled(build):
+    h = RuledHistory()
+    build(h)
+    return rules_judge.judge(POLICIES, h.calls, h.trail, h.views, h.drained)
+
+
 def main():
     failed = 0
     ensure_built()
-    print(f"1..{len(GOOD) + len(BUGS) + 1}")
+    print(f"1..{len(GOOD) + len(BUGS) + 1 + len(RULED_GOOD) + len(RULED_BUGS)}")
     number = 0
 
     def report(ok, name, output=""):
@@ -657,6 +854,12 @@ def main():
         report(code == 1 and caught, f"planted bug caught as {word}: {build.__name__}", output)
     code, output = run(lambda h: h.lines.append("not a history"))
     report(code == 2, "an unusable history is not a pass", output)
+    for build in RULED_GOOD:
+        found = run_ruled(build)
+        report(not found, f"good history of rules passes: {build.__name__}", str(found))
+    for word, build in RULED_BUGS:
+        found = run_ruled(build)
+        report(any(what == word for what, _ in found), f"planted bug caught as {word}: {build.__name__}", str(found))
     return 1 if failed else 0
 
 
