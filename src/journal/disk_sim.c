@@ -176,13 +176,23 @@ static void settle(struct sim *s, struct inode *inode, enum disk_sim_crash how) 
     drop_changes(inode);
 }
 
+/* A rename is atomic, and one that survives takes its file along from wherever a lost one had left it: there are no links here,
+ * so a file never has two names. */
+static void only_name(struct names *names, const char *text, struct inode *inode) {
+    inode->refs++;
+    for (size_t i = names->count; i-- > 0;)
+        if (names->at[i].inode == inode) name_remove(names, names->at[i].text, inode);
+    name_set(names, text, inode);
+    unref(inode);
+}
+
 static void settle_names(struct sim *s, enum disk_sim_crash how) {
     while (s->pending) {
         struct name_change *c = s->pending;
         s->pending = c->next;
         bool survives = how == DISK_SIM_KEEP || (how == DISK_SIM_TEAR && rng_below(&s->rng, 2) == 0);
         if (survives && c->from[0]) name_remove(&s->kept, c->from, c->inode);
-        if (survives && c->to[0]) name_set(&s->kept, c->to, c->inode);
+        if (survives && c->to[0]) only_name(&s->kept, c->to, c->inode);
         unref(c->inode);
         mem_free(c);
     }
