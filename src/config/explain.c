@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/json.h"
 #include "config/config_priv.h"
 #include "config/template.h"
 
@@ -56,6 +57,38 @@ static void key_words(const struct queue_config *q, struct buf *b) {
     line(b, "A message that lacks one of these fields is refused: it would have no identity.");
 }
 
+/* The fields of {"only":[...]} or {"ignore":[...]}, as "a, b.c". */
+static void fingerprint_fields(slice rule, bool *only, struct buf *fields) {
+    struct json j;
+    slice name, field;
+    json_init(&j, rule);
+    if (json_object(&j)) {
+        while (json_member(&j, &name) && json_array(&j)) {
+            *only = slice_eq(name, SL("only"));
+            while (json_element(&j) && json_string(&j, &field))
+                buf_printf(fields, "%s%.*s", fields->len ? ", " : "", (int)field.n, field.p);
+        }
+    }
+    json_free(&j);
+    buf_char(fields, '\0');
+}
+
+static void same_words(const struct queue_config *q, struct buf *b) {
+    slice rule = q->fingerprint_json;
+    if (rule.n == 0 || slice_eq(rule, SL("\"bytes\""))) {
+        line(b, "Two payloads are the same if their bytes are.");
+    } else if (slice_eq(rule, SL("\"json\""))) {
+        line(b, "Two payloads are the same if they say the same as JSON: order, spaces and spelling do not matter.");
+    } else {
+        bool only = false;
+        struct buf fields = {0};
+        fingerprint_fields(rule, &only, &fields);
+        line(b, "Two payloads are the same if they agree in %s %s.", only ? "these fields:" : "all fields but",
+             fields.p);
+        buf_free(&fields);
+    }
+}
+
 static void conflict_words(const struct queue_config *q, struct buf *b) {
     static const char *const words[] = {
         [ON_CONFLICT_REJECT] = "is refused (422 key_reused) with the changed fields",
@@ -66,10 +99,7 @@ static void conflict_words(const struct queue_config *q, struct buf *b) {
         line(b, "Payloads are not compared: a known key is a repeat whatever it carries.");
         return;
     }
-    if (q->fingerprint_json.n)
-        line(b, "Two payloads are the same if they agree by %s.", q->fingerprint_json.p);
-    else
-        line(b, "Two payloads are the same if their bytes are.");
+    same_words(q, b);
     line(b, "A known key with another payload %s.", words[q->rules.on_conflict]);
 }
 
@@ -131,16 +161,22 @@ static void unknown_words(const struct queue_config *q, struct buf *b) {
     }
 }
 
-static void schema_words(const struct queue_config *q, struct buf *b) {
-    if (!q->schema) return;
-    line(b, "Wrong shape (schema): not admitted (422). A copy goes to the dead lane, up to %u of them or %s.",
-         q->rules.refused_kept, value_size_text(q->rules.refused_bytes).p);
+/* Messages that cannot have a key or a group are refused as those of a wrong shape are. */
+static bool refuses(const struct queue_config *q) {
+    return q->schema || q->key || q->order_by;
+}
+
+static void refused_words(const struct queue_config *q, struct buf *b) {
+    if (!refuses(q)) return;
+    line(b, "Wrong shape (%s): not admitted (422). A copy goes to the dead lane, up to %u of them or %s.",
+         q->schema ? "schema" : "a field of its template is missing", q->rules.refused_kept,
+         value_size_text(q->rules.refused_bytes).p);
 }
 
 static void failures(const struct queue_config *q, struct buf *b) {
     const struct rules *r = &q->rules;
     heading(b, "What happens at a failure");
-    schema_words(q, b);
+    refused_words(q, b);
     if (r->semantics == SEMANTICS_AT_MOST_ONCE) {
         line(b, "Nothing: it was settled when it was handed out.");
         return;
@@ -165,7 +201,8 @@ static void order_words(const struct queue_config *q, struct buf *b) {
     } else {
         line(b, "Only messages with the same Hapax-Group header are delivered one after the other.");
     }
-    line(b, "When the first of a group is dead, the group %s.", words[q->rules.on_dead]);
+    if (q->rules.semantics != SEMANTICS_AT_MOST_ONCE)
+        line(b, "When the first of a group is dead, the group %s.", words[q->rules.on_dead]);
 }
 
 static void limit_words(const struct queue_config *q, struct buf *b) {
@@ -200,7 +237,8 @@ static void operator_words(const struct queue_config *q, struct buf *b) {
     const struct rules *r = &q->rules;
     const char *name = q->name.p;
     heading(b, "What to do");
-    line(b, "Owner of dead and held messages: %s.", owner_of(q));
+    if (r->semantics != SEMANTICS_AT_MOST_ONCE || refuses(q))
+        line(b, "Owner of dead and held messages: %s.", owner_of(q));
     if (r->semantics != SEMANTICS_AT_MOST_ONCE) {
         line(b,
              "- Dead: `hapax dead list %s`, mend the cause, `hapax dead redrive %s --dry-run`, then without it. Keys, "
