@@ -31,12 +31,10 @@ static bool take_count(struct json *j, u64 *out) {
     return true;
 }
 
-static bool take_member(struct json *j, slice name, struct deed *d, const char *members) {
+static bool take_member(struct json *j, slice name, struct deed *d) {
     bool taken;
     if (slice_eq(name, SL("by"))) return json_string(j, &d->by);
     if (slice_eq(name, SL("note"))) return json_string(j, &d->note);
-    /* Nothing is passed over: a filter that was mistyped would let everything through. */
-    if (!listed(members, name)) return json_fail(j, "a member that this call does not have");
     if (slice_eq(name, SL("as"))) return json_string(j, &d->as);
     if (slice_eq(name, SL("state"))) return json_string(j, &d->state);
     if (slice_eq(name, SL("class"))) return json_string(j, &d->class_name);
@@ -48,12 +46,23 @@ static bool take_member(struct json *j, slice name, struct deed *d, const char *
     return result_member(j, name, &d->result, &taken) && taken;
 }
 
+/* Nothing is passed over: a filter that was mistyped would let everything through. */
+static bool known(const char *members, slice name) {
+    return listed("by note", name) || listed(members, name);
+}
+
 static bool read_body(struct call *c, struct deed *d, const char *members) {
-    slice name;
+    slice name, stranger = {0};
     if (!members || slice_trim(c->req->body).n == 0) return true;
-    if (json_object(&d->json))
-        while (json_member(&d->json, &name))
-            if (!take_member(&d->json, name, d, members)) break;
+    if (json_object(&d->json)) {
+        while (json_member(&d->json, &name)) {
+            if (!known(members, name)) stranger = name;
+            if (stranger.p || !take_member(&d->json, name, d)) break;
+        }
+    }
+    if (stranger.p)
+        return fail(c, PROBLEM_json_invalid, "this call has no member \"%.*s\"; it has: by note%s%s", (int)stranger.n,
+                    stranger.p, *members ? " " : "", members);
     if (json_end(&d->json)) return true;
     struct buf why = {0};
     json_error(&d->json, &why);

@@ -36,6 +36,16 @@ def everything(q):
 
 
 @test
+def a_member_the_call_does_not_have_is_named(q):
+    b = hx.broker
+    b.put(q, "k")
+    reply = b.post(f"/v1/queues/{q}/purge", {"sate": "dead", "by": "ada"})
+    members(reply.json(), status=400, code="json_invalid", applied="no")
+    assert '"sate"' in reply.json()["detail"] and "by note state" in reply.json()["detail"], reply
+    same(b.state(q, "k"), "pending")
+
+
+@test
 def a_purge_cancels_what_waits_and_leaves_leases_alone(q):
     b = hx.broker
     leased = everything(q)
