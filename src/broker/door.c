@@ -28,18 +28,20 @@ static bool refuse(const struct knock *k, const char *why) {
     return false;
 }
 
+static bool refuse_unmade(const struct knock *k, const char *what, const struct errbuf *why) {
+    struct buf text = {0};
+    buf_printf(&text, "no %s can be made of it: %s", what, why->text);
+    buf_char(&text, '\0');
+    refuse(k, text.p);
+    buf_free(&text);
+    return false;
+}
+
 static bool make_key(const struct knock *k) {
     struct errbuf why;
     struct buf *store = &k->b->key_store;
     buf_reset(store);
-    if (template_eval(k->rules->key, &k->b->view, store, &why) != TEMPLATE_OK) {
-        struct buf text = {0};
-        buf_printf(&text, "no key can be made of it: %s", why.text);
-        buf_char(&text, '\0');
-        refuse(k, text.p);
-        buf_free(&text);
-        return false;
-    }
+    if (template_eval(k->rules->key, &k->b->view, store, &why) != TEMPLATE_OK) return refuse_unmade(k, "key", &why);
     slice key = buf_slice(store), given = k->in->key;
     k->in->key = key;
     if (given.n == 0 || slice_eq(given, key)) return true;
@@ -52,7 +54,8 @@ static bool make_group(const struct knock *k) {
     struct errbuf why;
     struct buf *store = &k->b->group_store;
     buf_reset(store);
-    if (template_eval(k->rules->order_by, &k->b->view, store, &why) != TEMPLATE_OK) return refuse(k, why.text);
+    if (template_eval(k->rules->order_by, &k->b->view, store, &why) != TEMPLATE_OK)
+        return refuse_unmade(k, "group", &why);
     k->in->group = buf_slice(store);
     return true;
 }

@@ -224,6 +224,16 @@ def keys(messages):
 
 
 @test
+def a_message_that_belongs_to_no_group_is_refused_for_that(q):
+    b = hx.broker
+    b.rules(q, order_by="${user}")
+    for value in ({}, {"user": None}, {"user": {}}):
+        reply = b.event(q, value, "k")
+        members(reply.json(), status=422, code="schema")
+        assert "no group can be made of it: field user is " in reply.json()["detail"], reply
+
+
+@test
 def a_retrying_head_holds_its_group_back_and_nothing_else(q):
     b = hx.broker
     b.rules(q, order_by="${user}", retry={"transient": {"attempts": 3, "backoff": "1h", "max": "1h"}})
