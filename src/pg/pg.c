@@ -67,12 +67,18 @@ static void pq_load(void) {
 
 /* ---- errors */
 
-/* libpq's messages end in a line feed and may have several lines. */
+/* libpq's messages end in a line feed and may have several lines, indented ones too: they become one. */
 static void put_message(struct errbuf *err, const char *message) {
     char flat[sizeof(err->text)];
-    snprintf(flat, sizeof(flat), "%s", message && *message ? message : "no reason given");
-    for (char *p = flat; *p; p++)
-        if (*p == '\n') *p = p[1] ? ' ' : '\0';
+    size_t n = 0;
+    if (!message || !*message) message = "no reason given";
+    for (const char *p = message; *p && n + 1 < sizeof(flat); p++) {
+        bool white = *p == '\n' || *p == '\t' || *p == ' ';
+        if (!white) flat[n++] = *p;
+        if (white && n && flat[n - 1] != ' ') flat[n++] = ' ';
+    }
+    if (n && flat[n - 1] == ' ') n--;
+    flat[n] = '\0';
     err_set(err, ST_IO, "%s", flat);
 }
 
@@ -98,7 +104,7 @@ static hx_st refused(struct pg *pg, const PGresult *result, struct errbuf *err) 
     const char *hint = pq.PQresultErrorField(result, PG_DIAG_MESSAGE_HINT);
     if (!code) return lost(pg, err);
     snprintf(pg->sqlstate, sizeof(pg->sqlstate), "%s", code);
-    return err_set(err, status_of(code), "database: %s: %s%s%s", code, text ? text : "no message", hint ? " " : "",
+    return err_set(err, status_of(code), "database: %s: %s%s%s", code, text ? text : "no message", hint ? ". " : "",
                    hint ? hint : "");
 }
 
