@@ -451,7 +451,7 @@ static int find_place(struct settings *s, const struct config *config, struct pl
         fprintf(stderr, "hapaxd: --listen wants HOST:PORT with a numeric host, not '%s'\n", p->listen);
         return 2;
     }
-    return may_listen(s, config, p->listen, p->host) ? 0 : 2;
+    return may_listen(s, config, p->listen, p->host) ? 0 : s->listen ? 2 : 1; /* 2: the call is wrong, 1: the file is */
 }
 
 static void serve(struct daemon *d, const struct place_to_be *p) {
