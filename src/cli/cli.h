@@ -120,6 +120,16 @@ struct pg *cli_database(struct cli *cli, int stop_fd, int *rc);
 /* Says it (with --json as a problem, to stdout) and returns the exit code. `connected`: it may have been applied. */
 int cli_database_failed(struct cli *cli, hx_st st, const struct errbuf *err, bool connected);
 
+/* ---- accepted.c */
+
+/* Each message the queue accepted since, as the broker lists it, settled ones too. false: it failed, *rc says how, and the
+ * user was told. */
+bool accepted_each(struct cli *cli, const char *queue, const char *since, void (*each)(void *ctx, slice item),
+                   void *ctx, int *rc);
+/* An item's payload, content type and attributes as members of a batch line. false: its payload is not kept. */
+bool accepted_payload(struct buf *line, slice item);
+void accepted_copy(struct buf *line, slice item, const char *name); /* one more member, if it has it */
+
 /* ---- print.c */
 
 /* Appends text with control characters, broken UTF-8 and direction overrides made visible (\x1b, \u202e). Line feeds
@@ -130,11 +140,11 @@ void print_json(hx_bytes json); /* as it came, with a line feed */
 /* A JSON object as a page: scalars aligned, arrays of objects as tables. */
 void print_page(slice json);
 void print_queue(slice json); /* a queue's page: its rules, which the broker tells in three forms, once */
-/* The "items" of a list as a table of these columns (a NULL-ended list of names), as far as they are there. */
-void print_items(slice json, const char *const *wanted);
-void print_list(slice json, const char *const *wanted); /* the same, and how to see the rest */
-void print_body(hx_bytes body);                         /* a payload for people: clean, and ended by a line feed */
-void say(const char *fmt, ...) PRINTF_LIKE(1, 2);       /* "hapax: ..." on stderr, clean */
+/* The "items" of a list as a table of these columns (a NULL-ended list of names), as far as they are there, and how to see
+ * the rest. */
+void print_list(slice json, const char *const *wanted);
+void print_body(hx_bytes body);                   /* a payload for people: clean, and ended by a line feed */
+void say(const char *fmt, ...) PRINTF_LIKE(1, 2); /* "hapax: ..." on stderr, clean */
 
 struct table;
 struct table *table_new(void);

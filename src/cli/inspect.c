@@ -67,7 +67,11 @@ int cmd_key_result(struct cli *cli) {
 
 /* ---- queues */
 
-const struct flag flags_queues_list[] = {{0}};
+const struct flag flags_queues_list[] = {
+    {"limit", "N", "how many at most, 1 to 1000, default 100"},
+    {"cursor", "CURSOR", "go on where a list ended: its next_cursor"},
+    {0},
+};
 const char about_queues_list[] = "";
 const struct flag flags_queues_show[] = {{0}};
 const char about_queues_show[] = "";
@@ -75,11 +79,17 @@ const char about_queues_show[] = "";
 static void show_queues(slice json) {
     static const char *const columns[] = {"name", "paused",  "pending",         "leased",  "held", "dead",
                                           "keys", "delayed", "oldest_ready_ms", "pressed", NULL};
-    print_items(json, columns);
+    print_list(json, columns);
 }
 
 int cmd_queues_list(struct cli *cli) {
-    return cli_request(cli, "GET", "/v1/queues", SL(""), show_queues);
+    static const char *const filters[] = {"limit", "cursor", NULL};
+    struct buf target = {0};
+    buf_lit(&target, "/v1/queues");
+    cli_query(cli, &target, filters);
+    int rc = cli_request(cli, "GET", target.p, SL(""), show_queues);
+    buf_free(&target);
+    return rc;
 }
 
 int cmd_queues_show(struct cli *cli) {

@@ -398,7 +398,7 @@ void print_queue(slice json) {
     buf_free(&once);
 }
 
-void print_items(slice json, const char *const *wanted) {
+static void print_items(slice json, const char *const *wanted) {
     struct json j;
     slice name, raw;
     enum json_type type;

@@ -18,7 +18,6 @@
 enum {
     CHUNK_LINES = 500,
     CHUNK_BYTES = 1 << 20,
-    PAGE_ITEMS = 500,
     PATIENCE_MS = 30000, /* with a broker that is away; backpressure is waited out */
     WAIT_MS = 1000,
     YOUNGER_MS = 1000,    /* the broker's time of an arrival may lie a little before it */
@@ -73,72 +72,22 @@ static void spool_line(struct drill *d, struct buf *line) {
     buf_reset(line);
 }
 
-static void copy_member(struct buf *line, slice item, const char *from, const char *to) {
-    slice raw = member_raw(item, from);
-    if (raw.n && !slice_eq(raw, SL("null"))) json_put_member_raw(line, to, raw);
-}
-
 /* A listed message as a line of a batch. */
-static void spool_item(struct drill *d, slice item) {
+static void spool_item(void *ctx, slice item) {
+    struct drill *d = ctx;
     struct buf line = {0};
-    slice payload = member_raw(item, "payload");
-    if (!payload.n || slice_eq(payload, SL("null"))) {
+    buf_char(&line, '{');
+    if (!accepted_payload(&line, item)) {
         d->gone++;
+        buf_free(&line);
         return;
     }
-    buf_char(&line, '{');
-    if (!d->derives_key) copy_member(&line, item, "key", "key");
-    if (!d->derives_group) copy_member(&line, item, "group", "group");
-    copy_member(&line, item, "payload", member_is(item, "encoding", SL("base64")) ? "payload_base64" : "payload");
-    copy_member(&line, item, "content_type", "content_type");
-    copy_member(&line, item, "attrs", "attrs");
+    if (!d->derives_key) accepted_copy(&line, item, "key");
+    if (!d->derives_group) accepted_copy(&line, item, "group");
     json_put_member(&line, "request_id", slice_str(d->request_id));
     buf_char(&line, '}');
     spool_line(d, &line);
     buf_free(&line);
-}
-
-static void spool_items(struct drill *d, slice items) {
-    struct json j;
-    slice raw;
-    enum json_type type;
-    json_init(&j, items);
-    if (json_array(&j))
-        while (json_element(&j) && json_value(&j, &type, &raw)) spool_item(d, raw);
-    json_free(&j);
-}
-
-/* One page of what was accepted. *cursor is where it goes on; empty: nowhere. */
-static bool spool_page(struct drill *d, struct buf *cursor, int *rc) {
-    struct buf target = {0};
-    hx_reply reply;
-    cli_queue_target(&target, d->queue, "/messages?accepted_since=", args_get(d->cli, "since"), "");
-    target.len--;
-    buf_printf(&target, "&limit=%d", PAGE_ITEMS);
-    if (cursor->len) {
-        buf_lit(&target, "&cursor=");
-        buf_percent_encode(&target, buf_slice(cursor));
-    }
-    buf_char(&target, '\0');
-    hx_request request = {.method = "GET", .target = target.p};
-    bool ok = cli_ask(d->cli, &request, &reply, rc);
-    buf_reset(cursor);
-    if (ok) {
-        slice page = slice_of(reply.body.data, reply.body.size);
-        spool_items(d, member_raw(page, "items"));
-        member_text(page, "next_cursor", cursor);
-    }
-    hx_reply_free(&reply);
-    buf_free(&target);
-    return ok;
-}
-
-static bool gather_accepted(struct drill *d, int *rc) {
-    struct buf cursor = {0};
-    bool ok = spool_page(d, &cursor, rc);
-    while (ok && cursor.len) ok = spool_page(d, &cursor, rc);
-    buf_free(&cursor);
-    return ok;
 }
 
 /* A line of the user's file, with the approver if it names no request of its own. What is no object goes as it is: the
@@ -460,7 +409,8 @@ int cmd_replay(struct cli *cli) {
         say("cannot make a temporary file: %s", strerrordesc_np(errno));
         return EXIT_REFUSED;
     }
-    bool ok = args_has(cli, "file") ? gather_file(&d, &rc) : gather_accepted(&d, &rc);
+    bool ok = args_has(cli, "file") ? gather_file(&d, &rc)
+                                    : accepted_each(cli, d.queue, args_get(cli, "since"), spool_item, &d, &rc);
     if (ok && (fflush(d.spool) != 0 || ferror(d.spool))) {
         say("cannot write the temporary file: %s", strerrordesc_np(errno));
         rc = EXIT_REFUSED;

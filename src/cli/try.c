@@ -6,10 +6,14 @@
 #include "cli/cli.h"
 #include "cli/trial.h"
 
+#define EVER "36500d"
+
 const struct flag flags_key_try[] = {
     {"template", "TEMPLATE", "the key template, as in a queue's `key:` (required)"},
     {"fingerprint", "RULE", "bytes (default), json, none, '{only: [a]}' or '{ignore: [sent_at]}'"},
     {"schema", "RULES", "a schema as in the config, e.g. '{required: [id]}'"},
+    {"queue", "QUEUE", "instead of a file: what this queue accepted, as far as its payloads are kept (keep_payload)"},
+    {"since", "WHEN", "with --queue: only of the last 24h, 7d, ..., or since a time like 2026-01-31T12:00:00Z"},
     {"batch", NULL, "lines are those of a batch: {\"payload\",\"content_type\"?,\"attrs\"?,...}"},
     {0},
 };
@@ -21,7 +25,8 @@ const char about_key_try[] =
     "another fingerprint, failures no key at all. Many conflicts: the key is too broad, or a volatile field needs\n"
     "--fingerprint '{ignore: [...]}'. No repeats where there should be: it is too narrow. With --batch, attributes "
     "are\n"
-    "the headers hapax-attr-NAME. Exit code 1: there were conflicts or failures, or nothing to try.";
+    "the headers hapax-attr-NAME; so they are with --queue, where line N is the Nth message that was accepted.\n"
+    "Exit code 1: there were conflicts or failures, or nothing to try.";
 
 /* ---- what was asked */
 
@@ -342,8 +347,8 @@ static void show_json(const struct trial *t) {
 
 /* ---- the verb */
 
-static int try_text(struct cli *cli, const struct rules *r, slice text) {
-    struct lines lines = {.rest = text, .batch = args_has(cli, "batch")};
+static int try_text(struct cli *cli, const struct rules *r, slice text, bool batch) {
+    struct lines lines = {.rest = text, .batch = batch};
     struct trial *trial = trial_new(r->key, r->fingerprint, r->schema);
     bool ok = try_lines(&lines, trial);
     struct trial_counts n = trial_counts(trial);
@@ -357,13 +362,52 @@ static int try_text(struct cli *cli, const struct rules *r, slice text) {
     return ok && n.messages && !n.conflicts && !n.failures ? EXIT_DONE : EXIT_REFUSED;
 }
 
+/* What a queue accepted, as batch lines. */
+struct kept {
+    struct buf lines;
+    u64 gone;
+};
+
+static void keep_item(void *ctx, slice item) {
+    struct kept *k = ctx;
+    size_t start = k->lines.len;
+    buf_char(&k->lines, '{');
+    if (accepted_payload(&k->lines, item)) {
+        buf_lit(&k->lines, "}\n");
+    } else {
+        k->lines.len = start;
+        k->gone++;
+    }
+}
+
+static int try_queue(struct cli *cli, const struct rules *r) {
+    const char *since = args_get(cli, "since");
+    struct kept k = {0};
+    int rc;
+    if (accepted_each(cli, args_get(cli, "queue"), since ? since : EVER, keep_item, &k, &rc)) {
+        if (k.gone) say("%llu more have no payload any longer (keep_payload)", (unsigned long long)k.gone);
+        rc = try_text(cli, r, buf_slice(&k.lines), true);
+    }
+    buf_free(&k.lines);
+    return rc;
+}
+
+static int try_file(struct cli *cli, const struct rules *r) {
+    struct buf text = {0};
+    int rc = EXIT_REFUSED;
+    if (cli_read_file(args_word(cli, 0), &text)) rc = try_text(cli, r, buf_slice(&text), args_has(cli, "batch"));
+    buf_free(&text);
+    return rc;
+}
+
 int cmd_key_try(struct cli *cli) {
     struct rules r = {0};
-    struct buf text = {0};
     int rc = EXIT_USAGE;
+    bool queue = args_has(cli, "queue");
+    if (queue == (args_word(cli, 0) != NULL)) return args_wrong(cli, "expected either FILE or --queue QUEUE");
+    if (!queue && args_has(cli, "since")) return args_wrong(cli, "--since goes with --queue");
     if (read_template(cli, &r.key) && read_fingerprint(cli, &r.fingerprint) && read_schema(cli, &r.schema))
-        rc = cli_read_file(args_word(cli, 0), &text) ? try_text(cli, &r, buf_slice(&text)) : EXIT_REFUSED;
-    buf_free(&text);
+        rc = queue ? try_queue(cli, &r) : try_file(cli, &r);
     rules_free(&r);
     return rc;
 }

@@ -537,6 +537,19 @@ def key_show_tells_why_an_event_was_ignored():
 
 
 @test
+def a_list_of_queues_that_goes_on_says_so():
+    for name in ("many1", "many2", "many3"):
+        ok(hapax("queues", "set", name, "lease=30s"))
+    cursor = re.search(r"there are more: --cursor (\S+)", ok(hapax("queues", "list", "--limit", "2")).err)
+    assert cursor
+    names = [q["name"] for q in ok(hapax("queues", "list", "--limit", "2", "--json")).json["items"]]
+    rest = ok(hapax("queues", "list", "--limit", "1000", "--cursor", cursor.group(1), "--json")).json
+    assert len(names) == 2 and rest["next_cursor"] is None, rest
+    names += [q["name"] for q in rest["items"]]
+    assert len(set(names)) == len(names) and {"many1", "many2", "many3"} <= set(names), names
+
+
+@test
 def queues_are_listed_shown_paused_and_resumed():
     send("l2", "k")
     names = [q["name"] for q in ok(hapax("queues", "list", "--json")).json["items"]]

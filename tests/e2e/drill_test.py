@@ -217,6 +217,23 @@ def a_lost_answer_does_not_pass_for_a_no_op(q):
 
 
 @test
+def a_template_is_tried_on_what_a_queue_accepted(q):
+    b = hx.broker
+    count = busy_day(q)
+    yield
+    tried = hapax("key", "try", "--queue", q, "--template", "${id}:${header.hapax-attr-colour}", "--json", exits=1).json
+    members(tried, messages=count, keys=5, repeats=0, conflicts=0, failures=2)
+    same({r["reason"].split(":")[0] for r in tried["failure_reasons"]}, {"header hapax-attr-colour is missing", "the payload is not JSON"})
+    tried = hapax("key", "try", "--queue", q, "--since", "1h", "--template", "all:${n}", "--json", exits=1).json
+    members(tried, messages=count, keys=1, conflicts=5, failures=1)
+    same(b.post(f"/v1/queues/{q}/keys/done/erase").status, 200)
+    assert "1 more have no payload" in hapax("key", "try", "--queue", q, "--template", "${n}", exits=1).err
+    for flags in ([], ["--queue", q, "-"], ["--since", "1h", "-"]):
+        assert "--queue" in hapax("key", "try", "--template", "${n}", *flags, exits=2).err, flags
+    assert "no_such_queue" in hapax("key", "try", "--queue", q + "-none", "--template", "${n}", exits=1).err
+
+
+@test
 def a_broker_that_is_away_makes_the_exit_code_3(q):
     with hx.Broker() as b:
         b.rules(q, keep_payload="1h")
