@@ -50,6 +50,7 @@ void model_tight(struct model *m, bool tight) {
 /* The clocks are written down every 10 s at least. */
 void model_all_durable(struct model *m) {
     if (m->run - m->mark.run < 12000) return;
+    if (m->loose_run <= m->mark.run) m->counted_run = m->mark.run; /* there was room ever since */
     m->safe = m->mark;
     m->mark.run = m->run;
     m->mark.delay = m->delay;
@@ -521,7 +522,7 @@ const struct message *model_any_ready(const struct model *m, u32 queue) {
 
 void model_life_ends(struct model *m, bool clean) {
     m->clean = clean;
-    m->sure_run = m->safe.run;
+    m->counts_kept = clean && !m->tight && m->run - m->loose_run > NOTICE_MS;
     m->forgiving = true;
     m->parked_count = 0;
     if (clean) m->floor = m->moves;
@@ -781,7 +782,7 @@ static void recount(struct model *m) {
         live_update(m, msg);
         u64 fence = fence_at_least(msg->set);
         if (fence > m->fence_top) m->fence_top = fence;
-        if (!m->clean && msg->dup_run >= m->sure_run) msg->dups_min = msg->dups_safe;
+        if (!m->counts_kept && msg->dup_run >= m->counted_run) msg->dups_min = msg->dups_safe;
         if (msg->dups_shown >= 0) model_check_duplicates(msg, msg->dups_shown);
     }
 }

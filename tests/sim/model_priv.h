@@ -128,7 +128,8 @@ struct model {
     struct {
         i64 run, delay;
     } safe, mark; /* clocks that surely are written down; the next such */
-    i64 sure_run; /* safe.run of the life that ended */
+    i64 counted_run; /* duplicates that came before it surely are written down; for the others there may have been no room */
+    bool counts_kept; /* of the life that ended: all of them are */
     bool tight;
     i64 loose_run; /* since when there has been room */
 

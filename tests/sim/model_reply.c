@@ -115,25 +115,41 @@ static struct message *admit(struct model *m, struct op *op, u32 slot, const str
     return msg;
 }
 
-/* A known key with another payload, where that gets a key of its own: KEY~ and the fingerprint. */
-static bool got_own_key(struct model *m, struct op *op, const struct send_item *item, const struct view *v,
+/* What conflicts may get a key of its own: KEY~ and the fingerprint. */
+static bool has_own_key(struct model *m, const struct op *op, const struct send_item *item, const struct view *v,
                         struct arena *scratch) {
     slice key = view_text(v, "key"), sent = key_text(scratch, item->key);
     if (on_its_own(m, op->queue, item) || slice_eq(key, sent)) return false;
-    struct message *original = *key_slot(m, op->queue, item->key);
     if (key.n != sent.n + 17 || memcmp(key.p, sent.p, sent.n) != 0 || key.p[sent.n] != '~')
         sim_fail("q%u/k%u is called %.*s", op->queue, item->key, (int)key.n, key.p);
+    return true;
+}
+
+/* It gets one now: its first key is known with another payload, and the rules want it so. */
+static bool gets_own_key(struct model *m, struct op *op, const struct send_item *item, const struct view *v,
+                         struct arena *scratch) {
+    if (!has_own_key(m, op, item, v, scratch)) return false;
+    struct message *original = *key_slot(m, op->queue, item->key);
     if (!original || original->variant == item->variant) sim_fail("an own key for what is no conflict");
     if (policy_of(m, op->queue)->on_conflict == CONFLICT_REJECT) sim_fail("an own key for what is to be rejected");
     model_saw(op, model_move(m, original, explain_known, NULL, "conflict"));
     return true;
 }
 
+/* Admitted under its first key: then it is not known by one of its own. */
+static void check_no_own_key(struct model *m, struct op *op, const struct send_item *item) {
+    struct message *own = *key_slot(m, op->queue, slot_of_derived(m, item->key, item->variant));
+    if (own) model_saw(op, model_move(m, own, model_explain_not_shown, NULL, "P2: admitted under its first key"));
+}
+
 static struct message *admitted(struct model *m, struct op *op, const struct send_item *item, const struct view *v,
                                 struct arena *scratch) {
     bool hold = policy_of(m, op->queue)->on_conflict == CONFLICT_HOLD;
     if (on_its_own(m, op->queue, item)) return admit(m, op, arrival_slot(m, op->queue), item, false);
-    if (!got_own_key(m, op, item, v, scratch)) return admit(m, op, item->key, item, false);
+    if (!gets_own_key(m, op, item, v, scratch)) {
+        check_no_own_key(m, op, item);
+        return admit(m, op, item->key, item, false);
+    }
     struct message *msg = admit(m, op, slot_of_derived(m, item->key, item->variant), item, hold);
     msg->name = arena_copy(m->arena, view_text(v, "key"));
     ++*(hold ? &tally.conflicts_held : &tally.conflicts_new);
@@ -141,7 +157,7 @@ static struct message *admitted(struct model *m, struct op *op, const struct sen
 }
 
 static void duplicate_arrived(struct model *m, struct message *msg) {
-    if (msg->dup_run < m->safe.run) msg->dups_safe = msg->dups_min;
+    if (msg->dup_run < m->counted_run) msg->dups_safe = msg->dups_min;
     msg->dup_run = m->run;
     msg->dups++;
     msg->dups_min++;
@@ -164,7 +180,7 @@ static void answered_accepted(struct model *m, struct op *op, const struct send_
 static void answered_duplicate(struct model *m, struct op *op, const struct send_item *item, u32 status,
                                const struct view *v, struct arena *scratch) {
     if (on_its_own(m, op->queue, item)) sim_fail("at_least_once, or without a key: there are no duplicates");
-    bool own = !op->parked && got_own_key(m, op, item, v, scratch);
+    bool own = !op->parked && has_own_key(m, op, item, v, scratch);
     u32 slot = own ? slot_of_derived(m, item->key, item->variant) : item->key;
     struct message *msg = op->parked ? op->waits_for : *key_slot(m, op->queue, slot);
     if (!msg) sim_fail("q%u/k%u was never accepted and is called a duplicate", op->queue, item->key);
