@@ -76,6 +76,8 @@ static void end_task(struct broker *b, struct task *t, enum task_state state) {
     t->state = state;
     t->ended_ms = b->now.wall_ms;
     b->tasks_running--;
+    mem_free(t->refs); /* ended tasks are kept to be looked at; a million names are not */
+    t->refs = NULL;
 }
 
 /* The oldest of those that have ended make room. */

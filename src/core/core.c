@@ -142,7 +142,7 @@ static void write_counts(struct core *c) {
         static const struct counters none;
         if (memcmp(&q->uncounted, &none, sizeof none) == 0) continue;
         struct record r = {.type = REC_COUNTS, .counts = {.queue = (u16)id, .add = q->uncounted}};
-        if (!room_for(c, c->sink->cost(record_size_max(&r)))) {
+        if (!room_for_count(c, c->sink->cost(record_size_max(&r)))) {
             c->uncounted = true;
             return;
         }

@@ -280,6 +280,8 @@ u64 settlement_room(const struct core *c, const struct message *m);
 u64 lease_room(const struct core *c);
 u64 admission_room(const struct core *c, size_t key, size_t request_id);
 bool room_for(const struct core *c, u64 bytes); /* beyond everything promised */
+/* The same for what is only counted: half the headroom is for that, but nobody's room. */
+bool room_for_count(const struct core *c, u64 bytes);
 /* The same for an operator, who may use most of the headroom: a full disk is when purging and forgetting are needed. */
 bool room_for_deed(const struct core *c, u64 bytes);
 

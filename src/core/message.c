@@ -434,6 +434,10 @@ bool room_for(const struct core *c, u64 bytes) {
     return room_beside(c, bytes, HEADROOM_BYTES);
 }
 
+bool room_for_count(const struct core *c, u64 bytes) {
+    return room_beside(c, bytes, HEADROOM_BYTES / 2);
+}
+
 bool room_for_deed(const struct core *c, u64 bytes) {
     return room_beside(c, bytes, HEADROOM_BYTES / 4);
 }
