@@ -269,7 +269,7 @@ struct seen *broker_find_id(struct broker *b, u64 hash, u64 seq) {
 /* ---- time and turns */
 
 static void cancel_ttls(struct broker *b) {
-    for (u32 no; (no = core_ttl_due(b->core, b->now)) != MESSAGE_NONE;) {
+    for (u32 n = 0, no; n < TICK_BUDGET && (no = core_ttl_due(b->core, b->now)) != MESSAGE_NONE; n++) {
         struct message_view v;
         core_message_view(b->core, b->now, no, &v);
         struct seen *s = broker_find_id(b, v.ref.hash, v.ref.seq);

@@ -550,6 +550,22 @@ static void operators_can_make_room_on_a_full_disk(void **state) {
     assert_said("\"purged\":");
 }
 
+static void many_times_to_live_that_end_together_are_ended_in_slices(void **state) {
+    (void)state;
+    struct buf body = {0};
+    for (u32 i = 0; i < 9000; i++) buf_printf(&body, "{\"key\":\"t%u\",\"payload\":\"x\",\"ttl\":\"1s\"}\n", i);
+    assert_int_equal(request("POST /v1/queues/q/batch", NULL, buf_slice(&body), NULL), 200);
+    buf_free(&body);
+    w.t.mono_ms += 2000;
+    w.t.wall_ms += 2000;
+    broker_tick(w.broker, w.t);
+    call("GET /v1/queues/q", "");
+    assert_null(strstr(w.body.p, "\"cancelled\":9000"));
+    for (u32 i = 0; i < 20; i++) pass(1);
+    call("GET /v1/queues/q", "");
+    assert_said("\"cancelled\":9000");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(rules_given_with_put_survive_a_restart, set_up, tear_down),
@@ -575,6 +591,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(repeats_on_a_full_disk_leave_what_was_accepted_its_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_refused_for_lack_of_room_is_not_in_the_audit_trail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(operators_can_make_room_on_a_full_disk, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(many_times_to_live_that_end_together_are_ended_in_slices, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
