@@ -6,7 +6,8 @@
  * only declared queues take messages, it takes none. */
 #include "broker/broker_priv.h"
 
-#define QUEUE_RECORD_BYTES 4096u /* of a QUEUE record beside its text: more than enough */
+#define QUEUE_RECORD_BYTES 4096u   /* of a QUEUE record beside its text: more than enough */
+#define RELOAD_BYTES       131072u /* the audit trail's word on it, and the headroom the core insists on */
 
 static const struct bound unbound;
 
@@ -100,7 +101,7 @@ static hx_st can_be_had(struct broker *b, const struct config *config, struct er
     }
     if (made + core_queue_count(b->core) > QUEUES_MAX)
         return err_set(err, ST_NO_SPACE, "%u queues are the most one broker has, deleted ones included", QUEUES_MAX);
-    if (bytes && !broker_room(b, bytes))
+    if (bytes && !broker_room(b, bytes + RELOAD_BYTES))
         return err_set(err, ST_NO_SPACE, "the disk has no room to write the queues' rules down");
     return ST_OK;
 }
@@ -115,7 +116,6 @@ static void declare(struct broker *b, const struct queue_config *q) {
 /* Declared once, and not any more: what the core has of it is all there is. */
 static void let_go(struct broker *b, u16 queue) {
     struct queue_info q;
-    struct errbuf err = {{0}};
     core_queue_info(b->core, b->now, queue, &q);
     if (q.deleted || q.origin != ORIGIN_FILE) return;
     struct buf name = {0}, text = {0}; /* the core's own may move while it writes */
@@ -124,7 +124,6 @@ static void let_go(struct broker *b, u16 queue) {
     struct queue_spec spec = {.rules = q.rules, .origin = ORIGIN_AUTO, .config = buf_slice(&text)};
     if (!core_queue_set(b->core, b->now, buf_slice(&name), &spec, &queue))
         log_line(LOG_WARN, "queue %.*s: no room to write down that it is not declared any more", (int)name.len, name.p);
-    CHECK(bind_stored(b, queue, &err) == ST_OK); /* it was read from the same text before */
     buf_free(&name);
     buf_free(&text);
 }
@@ -144,6 +143,9 @@ static void bind_all(struct broker *b) {
     for (u32 queue = 1; queue <= count; queue++) {
         if (declared[queue]) continue;
         let_go(b, (u16)queue);
+        struct errbuf err = {{0}};
+        if (bound_of(b, (u16)queue)->config && !bound_of(b, (u16)queue)->owned) /* the old file's, which goes */
+            CHECK(bind_stored(b, (u16)queue, &err) == ST_OK); /* it was read from the same text before */
         const struct bound *now = bound_of(b, (u16)queue);
         struct queue_config *config = now->config;
         if (now->owned) b->bound[queue].owned = false; /* it stays the one it is */
