@@ -143,6 +143,11 @@ static void list_accepted(struct call *c, u16 queue, i64 since_ms, u64 limit, u3
 static bool start_accepted(struct call *c, slice text, u16 queue, u64 limit) {
     i64 since_ms;
     u64 cursor;
+    slice state = SL("");
+    struct buf store = {0};
+    bool alone = param_text(c, "state", &store, &state) && state.n == 0;
+    buf_free(&store);
+    if (!alone) return fail(c, PROBLEM_param_invalid, "accepted_since lists every state: give it or state, not both");
     if (!parse_since(c->b, text, &since_ms))
         return fail(c, PROBLEM_param_invalid,
                     "accepted_since must be a duration such as 24h, or a time such as 2026-01-31T12:00:00Z");

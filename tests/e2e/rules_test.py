@@ -124,6 +124,8 @@ def wrong_rules_are_refused_by_the_name_of_their_key(q):
         assert words in problem(reply, 400, "config_invalid")["detail"], reply
     same(b.queue(q)["window"], "1h", "the old rules stay")
     problem(b.call("PUT", "/v1/queues/a%20b", b"{}"), 400, "queue_invalid")
+    problem(b.call("PUT", f"/v1/queues/{q}", b""), 400, "config_invalid")
+    problem(b.call("GET", f"/v1/queues/{q}/messages?accepted_since=1h&state=dead"), 400, "param_invalid")
 
 
 @test
