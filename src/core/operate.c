@@ -116,6 +116,19 @@ enum resolve_verdict core_resolve(struct core *c, struct core_now now, const str
 
 /* ---- redrive */
 
+/* Records of version 1 do not say that there is doubt; the attempts that are kept do. Where the mark is written they agree. */
+static bool doubt_in_history(slice history) {
+    bool doubt = false;
+    struct history_item item;
+    for (u32 at = 0; history_next(history, &at, &item);) {
+        if (item.kind == HISTORY_DECISION && item.what == DECISION_RETRY) doubt = false;
+        if (item.kind != HISTORY_ATTEMPT) continue;
+        if (item.ended == ENDED_EXPIRED || item.failure_class == CLASS_UNKNOWN) doubt = true;
+        if (item.failure_class == CLASS_ABSENT) doubt = false;
+    }
+    return doubt;
+}
+
 enum redrive_verdict core_redrive(struct core *c, struct core_now now, const struct ref *ref, slice by, slice note,
                                   u32 *count) {
     c->now = now;
@@ -129,7 +142,7 @@ enum redrive_verdict core_redrive(struct core *c, struct core_now now, const str
     if (m->taken) return REDRIVE_TAKEN;
     if (m->refused) return REDRIVE_REFUSED;
     struct record r = decide_record(c, m, DECISION_REDRIVE, by, note);
-    if (message_doubt(m)) r.decide.marks = MARK_DOUBT | MARK_RECONCILE;
+    if (message_doubt(m) || doubt_in_history(history_of(m))) r.decide.marks = MARK_DOUBT | MARK_RECONCILE;
     if (m->takes && is_group_head(m)) r.decide.taken = group_waiting(c, m);
     if (!decide_fits(c, &r)) return REDRIVE_FULL;
     c->likely = no;
