@@ -326,6 +326,14 @@ u64 model_move_maybe(struct model *m, struct message *msg, explain_fn explain, v
     return m->moves;
 }
 
+/* It is known now that its lease ran out. When that was written down nobody said: a cut before it is still possible. */
+static bool lease_ran_out(const struct set *before, const struct set *now) {
+    bool leased = false, still = false;
+    for (u32 i = 0; i < before->count; i++) leased |= before->at[i].at == AT_LEASED;
+    for (u32 i = 0; i < now->count; i++) still |= now->at[i].at == AT_LEASED;
+    return leased && !still;
+}
+
 static u64 move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what, bool anew) {
     struct set next;
     if (!model_set_filter(m, msg, msg->set, explain, ctx, &next)) {
@@ -335,7 +343,7 @@ static u64 move(struct model *m, struct message *msg, explain_fn explain, void *
         model_set_describe(&closed, &text);
         sim_fail("%s: q%u/k%u (%s) can only be %.*s", what, msg->queue, msg->key, msg->id, (int)text.len, text.p);
     }
-    if (!anew && subset(&next, msg->set)) {
+    if (!anew && subset(&next, msg->set) && !lease_ran_out(msg->set, &next)) {
         if (next.count < msg->set->count)
             msg->versions[msg->version_count - 1].set = msg->set = model_set_copy(m, &next);
     } else {
@@ -557,8 +565,8 @@ static void rearm(const struct model *m, const struct set *closed, struct set *o
     }
 }
 
-/* The states at the crash, as time had made them by then, by whatever rules were in force for a cut in [from, to); live
- * leases get their full length again. */
+/* The states at the crash, as time had made them by then, by whatever rules were in force for a cut in [from, to), or had not
+ * yet: what time does is written down too, and nobody was told of it. Live leases get their full length again. */
 static void life_over(struct model *m, struct message *msg, struct set *out, const struct set *in, u64 from, u64 to) {
     struct queue *q = &m->queues[msg->queue];
     const struct policy *newest = q->policy;
@@ -572,9 +580,11 @@ static void life_over(struct model *m, struct message *msg, struct set *out, con
         rearm(m, &closed, out);
     }
     q->policy = newest;
-    if (out->count > 0) return;
-    model_set_close(m, msg, in, &closed);
-    rearm(m, &closed, out);
+    if (out->count == 0) {
+        model_set_close(m, msg, in, &closed);
+        rearm(m, &closed, out);
+    }
+    rearm(m, in, out);
 }
 
 void model_boot(struct model *m, i64 mono_ms, i64 wall_ms) {

@@ -265,11 +265,10 @@ static void answered_purge(struct model *m, struct op *op, const struct view *v)
         s.possible += taken[i];
         if (taken[i] && pending && s.sure) s.sure--;
     }
+    /* A crash before the answer may leave any of them done: they are written one by one, in an order that is the broker's. */
+    for (u32 i = 0; i < n; i++) model_move_maybe(m, which[i], explain_purged, &s);
     for (u32 i = 0; i < n; i++) {
-        if (taken[i] && pending)
-            model_move_maybe(m, which[i], explain_purged, &s);
-        else
-            model_move(m, which[i], explain_purged, &s, "purged");
+        if (!(taken[i] && pending)) model_move_on(m, which[i], explain_purged, &s, "purged");
         if (taken[i] && dead) model_move_maybe(m, which[i], explain_purged_taken, NULL);
     }
     check_count(op, v, "purged", &s);
