@@ -52,17 +52,18 @@ static bool known(const char *members, slice name) {
 }
 
 static bool read_body(struct call *c, struct deed *d, const char *members) {
-    slice name, stranger = {0};
+    slice name = SL("");
+    bool strange = false;
     if (!members || slice_trim(c->req->body).n == 0) return true;
     if (json_object(&d->json)) {
         while (json_member(&d->json, &name)) {
-            if (!known(members, name)) stranger = name;
-            if (stranger.p || !take_member(&d->json, name, d)) break;
+            strange = !known(members, name);
+            if (strange || !take_member(&d->json, name, d)) break;
         }
     }
-    if (stranger.p)
-        return fail(c, PROBLEM_json_invalid, "this call has no member \"%.*s\"; it has: by note%s%s", (int)stranger.n,
-                    stranger.p, *members ? " " : "", members);
+    if (strange)
+        return fail(c, PROBLEM_json_invalid, "this call has no member \"%.*s\"; it has: by note%s%s", (int)name.n,
+                    name.p, *members ? " " : "", members);
     if (json_end(&d->json)) return true;
     struct buf why = {0};
     json_error(&d->json, &why);
@@ -95,7 +96,7 @@ void deed_free(struct deed *d) {
 static u64 deed_room(const struct deed *d, enum deed_kind what, const struct seen *s, slice detail) {
     u64 bytes = DEED_BYTES + d->result.text.n + d->result.base64.n;
     if (what == DEED_QUEUE_PUT) bytes += detail.n;
-    if (what != DEED_REPLAY) return bytes;
+    if (what != DEED_REPLAY || !s || !s->settle) return bytes;
     const struct kept *k = &s->settle->kept;
     return bytes + k->group.n + k->content_type.n + k->attrs.n + k->traceparent.n + k->tracestate.n + k->payload.n;
 }
