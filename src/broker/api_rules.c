@@ -231,8 +231,10 @@ static bool not_from_file(struct call *c, u16 queue) {
 static bool read_rules(struct call *c, struct queue_config **out) {
     struct errbuf err;
     *out = NULL;
-    if (slice_trim(c->req->body).n == 0) /* a script whose file came out empty must not reset a queue */
-        return fail(c, PROBLEM_config_invalid, "the body is empty; {} gives a queue the default rules");
+    if (slice_trim(c->req->body).n == 0) { /* a script whose file came out empty must not reset a queue */
+        fail(c, PROBLEM_config_invalid, "the body is empty; {} gives a queue the default rules");
+        return false;
+    }
     if (config_queue_from_json(c->arg[0], c->req->body, out, &err) != ST_OK)
         return fail(c, PROBLEM_config_invalid, "%s", err.text);
     if ((*out)->json.n <= CONFIG_BYTES_MAX) return true;
