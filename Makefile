@@ -30,12 +30,12 @@ endif
 CFLAGS  := -std=c17 -g $(OPT) $(WARN) $(HARDEN) -MMD -MP
 LDFLAGS := $(OPT) $(LDHARD)
 
-ROOMS      := base core config journal net broker client pg cli
+ROOMS      := base core config journal net broker client pg relay daemon cli
 src         = $(wildcard src/$(1)/*.c)
 objs        = $(patsubst src/%.c,$(BUILD)/obj/%.o,$(1))
-MAINS      := src/broker/hapaxd.c src/cli/hapax.c
-SERVER_OBJ := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal net pg broker,$(call src,$(r)))))
-CLI_OBJ    := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal pg cli,$(call src,$(r))))) $(GEN)/gate_sql.o
+MAINS      := src/daemon/hapaxd.c src/cli/hapax.c
+SERVER_OBJ := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal net pg relay broker daemon,$(call src,$(r)))))
+CLI_OBJ    := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal pg relay cli,$(call src,$(r))))) $(GEN)/gate_sql.o
 GATE_SQL   := $(sort $(wildcard sql/postgres/migrations/*.sql)) sql/postgres/hapax_gate.sql sql/postgres/uninstall.sql
 pics        = $(patsubst src/%.c,$(BUILD)/pic/%.o,$(1))
 DRIVERS    := src/client/gate_pq.c src/client/gate_sqlite.c
@@ -84,7 +84,7 @@ $(GEN)/gate_sql.c: tools/embed $(GATE_SQL)
 $(GEN)/gate_sql.o: $(GEN)/gate_sql.c Makefile VERSION
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
-$(BUILD)/hapaxd: $(BUILD)/obj/broker/hapaxd.o $(SERVER_OBJ) $(BUILD)/libhapax.a
+$(BUILD)/hapaxd: $(BUILD)/obj/daemon/hapaxd.o $(SERVER_OBJ) $(BUILD)/libhapax.a
 	$(Q)$(CC) $(CFLAGS) $(LTO) $(LDFLAGS) $^ -o $@ -luv -lyaml -lpthread
 
 # The second name is for a test: another GEN and GATE_SQL make the command of a version to come.

@@ -29,7 +29,7 @@ struct seen *seen_of_id(struct call *c) {
 static void reply_view(struct call *c, const struct seen *s) {
     if (!s) return reply_failure(c);
     buf_reset(&c->b->body);
-    render_key_view(c->b, &c->b->body, s);
+    put_key_page(c->b, &c->b->body, s);
     reply_json(c, 200, buf_slice(&c->b->body));
 }
 
@@ -46,7 +46,7 @@ static void reply_repeats(struct call *c, u16 queue, slice key) {
         const struct seen *s = f.queue == queue ? lookup_found(b, &b->lookup, &f) : NULL;
         if (!s || !slice_eq(seen_key(s), key) || forgotten(b, s)) continue;
         if (count++) buf_char(&b->body, ',');
-        render_key_view(b, &b->body, s);
+        put_key_page(b, &b->body, s);
     }
     buf_lit(&b->body, "],\"next_cursor\":null}");
     if (count) return reply_json(c, 200, buf_slice(&b->body));

@@ -60,7 +60,7 @@ static void put_page(struct broker *b, struct page *p, struct buf *body) {
         p->last = v.ref;
         if (!filter_passes(&p->filter, &v)) continue;
         if (n++) buf_char(body, ',');
-        render_key_view(b, body, broker_find_id(b, v.ref.hash, v.ref.seq));
+        put_key_page(b, body, broker_find_id(b, v.ref.hash, v.ref.seq));
     }
 }
 

@@ -127,7 +127,7 @@ static void put_said_keys(struct buf *b, slice json) {
 
 /* The effective rules as the config would spell them. */
 static void config_text(struct broker *br, u16 queue, struct buf *out) {
-    const struct bound *bound = bound_of(br, queue);
+    const struct queue_rules *bound = queue_rules_of(br, queue);
     if (bound->config) return config_queue_to_json(bound->config, out);
     struct queue_config *plain = config_queue_default(SL("queue"));
     config_queue_to_json(plain, out);
@@ -137,7 +137,7 @@ static void config_text(struct broker *br, u16 queue, struct buf *out) {
 void put_queue(struct broker *br, struct buf *b, u16 queue) {
     struct queue_info q;
     struct buf text = {0};
-    const struct queue_config *config = bound_of(br, queue)->config;
+    const struct queue_config *config = queue_rules_of(br, queue)->config;
     core_queue_info(br->core, br->now, queue, &q);
     config_text(br, queue, &text);
     buf_char(b, '{');
@@ -221,7 +221,7 @@ void api_queue(struct call *c) {
 
 static bool not_from_file(struct call *c, u16 queue) {
     struct queue_info q;
-    const struct queue_config *config = bound_of(c->b, queue)->config;
+    const struct queue_config *config = queue_rules_of(c->b, queue)->config;
     core_queue_info(c->b->core, c->b->now, queue, &q);
     if (q.origin != ORIGIN_FILE) return true;
     return fail(c, PROBLEM_defined_in_file, "it is defined in %s:%u: change it there and reload", config->file.p,
@@ -257,7 +257,7 @@ static bool put_rules_down(struct call *c, const struct deed *d, u16 *queue, str
     if (!*queue && core_queue_count(b->core) >= QUEUES_MAX) return no_room_for_queue(c);
     if (!deed_audit(c, d, DEED_QUEUE_PUT, *queue, NULL, spec.config)) return false;
     if (!core_queue_set(b->core, b->now, c->arg[0], &spec, queue)) return no_room_for_queue(c);
-    bound_take(b, *queue, *config);
+    queue_rules_take(b, *queue, *config);
     *config = NULL;
     return true;
 }
@@ -303,6 +303,6 @@ void api_queue_delete(struct call *c) {
     if (!ok) return reply_failure(c);
     leave_queue(b, queue);
     CHECK(core_queue_delete(b->core, b->now, queue) == DELETE_OK);
-    bound_drop(b, queue);
+    queue_rules_drop(b, queue);
     reply_with(b, c->conn, 204, SL(""), SL(""), SL(""), 0);
 }

@@ -1,4 +1,4 @@
-/* Send: one message, or many. Both go through the door (door.c). */
+/* Send: one message, or many. Both go through one function (admit.c). */
 #include <stdio.h>
 
 #include "broker/broker_priv.h"
@@ -190,7 +190,7 @@ void api_send(struct call *c) {
     struct buf attrs = {0}, key_store = {0};
     void *headers = (void *)(uintptr_t)c->req; /* only read */
     if (!parse_send(c, &in, &f, &attrs, &key_store) || !queue_of_send(c, &f, &in.queue) ||
-        !door_admit(b, &in, request_header, headers, &a, &c->failure)) {
+        !admit_message(b, &in, request_header, headers, &a, &c->failure)) {
         reply_failure(c);
     } else if (f.wait_s > 0 && may_settle(a.state)) {
         struct wait *w = wait_new(b, WAIT_SEND, c->conn, c->user, f.wait_s * 1000);
@@ -342,7 +342,7 @@ static void batch_line(struct call *c, u16 queue, slice text, struct buf *attrs,
     bool ok =
         line_parse(&j, &l, attrs, &c->failure) && line_check(&l, &c->failure) && line_payload(&l, decoded, &c->failure);
     l.in.attrs = buf_slice(attrs);
-    if (ok && door_admit(c->b, &l.in, said_header, &l.in, &a, &c->failure)) {
+    if (ok && admit_message(c->b, &l.in, said_header, &l.in, &a, &c->failure)) {
         render_admission(c->b, body, &a, c->arg[0]);
         json_put_member_i64(body, "status", admission_status(&a));
     } else {

@@ -103,7 +103,7 @@ hx_st broker_open(const struct broker_options *options, struct broker_time t, st
     };
     st = core_start(b->core, &sink, t.wall_ms, &b->now, err);
     b->config = config_default();
-    if (st == ST_OK) st = bound_load(b, err);
+    if (st == ST_OK) st = queue_rules_load(b, err);
     if (st != ST_OK) {
         broker_free(b);
         return st;
@@ -131,7 +131,7 @@ void broker_free(struct broker *b) {
     while (b->heap_count) wait_end(b, b->heap[0]);
     task_free_all(b);
     free_receipts(b);
-    bound_free(b);
+    queue_rules_free(b);
     core_free(b->core);
     config_free(b->config);
     payload_view_free(&b->view);
@@ -341,7 +341,7 @@ void broker_gone(struct broker *b, struct broker_time t, void *user) {
     wait_end(b, user);
 }
 
-void broker_fate(struct broker *b, struct broker_time t, u64 number, bool written) {
+void broker_receipt(struct broker *b, struct broker_time t, u64 number, bool written) {
     broker_advance(b, t);
     struct receipt **at = &b->receipts[number % RECEIPT_CHAINS];
     while (*at && (*at)->number != number) at = &(*at)->next;

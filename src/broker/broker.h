@@ -2,7 +2,7 @@
  * replies leave when what they saw is durable.
  *
  * The broker touches neither sockets nor clocks: requests come in parsed, replies go out through `broker_port`, and every
- * entry point is told the time. The daemon (hapaxd.c) plugs in libuv and the file journal; the simulator plugs in a
+ * entry point is told the time. The daemon (src/daemon) plugs in libuv and the file journal; the simulator plugs in a
  * seeded world. One thread. */
 #ifndef HAPAX_BROKER_BROKER_H
 #define HAPAX_BROKER_BROKER_H
@@ -59,7 +59,7 @@ void broker_ahead(struct broker *b, const struct http_request *const *reqs, u32 
 /* The client of an unanswered request is gone. user: the pointer kept for it. */
 void broker_gone(struct broker *b, struct broker_time t, void *user);
 /* A reply with a receipt was (or never will be) written. */
-void broker_fate(struct broker *b, struct broker_time t, u64 receipt, bool written);
+void broker_receipt(struct broker *b, struct broker_time t, u64 receipt, bool written);
 /* Time passes: call at least every broker_next_ms(). Returns true if there is more to do right away. */
 bool broker_tick(struct broker *b, struct broker_time t);
 i64 broker_next_ms(const struct broker *b, struct broker_time t);

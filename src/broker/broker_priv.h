@@ -97,7 +97,7 @@ struct receipt {
 #define RECEIPT_CHAINS 1024u
 
 /* What a queue's rules mean to the broker. The core has its own copy of those it decides by. */
-struct bound {
+struct queue_rules {
     struct queue_config *config; /* NULL: nothing was said, the default rules */
     bool owned;                  /* else it is the file's, and belongs to broker.config */
     bool undeclared;             /* only declared queues take messages, and this is none */
@@ -143,9 +143,9 @@ struct broker {
     struct receipt *receipts[RECEIPT_CHAINS];
     u64 next_receipt;
 
-    struct config *config; /* the file's, or what stands for one */
-    struct bound *bound;   /* [queue] */
-    u32 bound_cap;
+    struct config *config;           /* the file's, or what stands for one */
+    struct queue_rules *queue_rules; /* [queue] */
+    u32 queue_rules_cap;
     struct payload_view view, other_view; /* of the message at the door; of the one it is compared with */
     struct buf key_store, group_store;    /* what templates made of it */
 
@@ -227,15 +227,15 @@ bool text_ok(slice s, size_t max); /* UTF-8 without control characters, at most 
 /* A time, or how long ago: RFC 3339 or a duration. Wall clock. */
 bool parse_since(const struct broker *b, slice text, i64 *wall_ms);
 
-/* bound.c: the queues' rules as they are now */
-const struct bound *bound_of(const struct broker *b, u16 queue);
+/* queue_rules.c: the queues' rules as they are now */
+const struct queue_rules *queue_rules_of(const struct broker *b, u16 queue);
 /* After core_queue_set, _ensure or _delete: what the core has stored of this queue. config: taken, or NULL. */
-void bound_take(struct broker *b, u16 queue, struct queue_config *config);
-void bound_drop(struct broker *b, u16 queue);
-hx_st bound_load(struct broker *b, struct errbuf *err); /* at start: every queue of the journal */
-void bound_free(struct broker *b);
+void queue_rules_take(struct broker *b, u16 queue, struct queue_config *config);
+void queue_rules_drop(struct broker *b, u16 queue);
+hx_st queue_rules_load(struct broker *b, struct errbuf *err); /* at start: every queue of the journal */
+void queue_rules_free(struct broker *b);
 
-/* door.c: everything that becomes a message comes in here */
+/* admit.c: everything that becomes a message comes in here */
 struct admission {
     enum send_verdict verdict;
     struct send_out out, first; /* first: what led elsewhere */
@@ -244,13 +244,13 @@ struct admission {
     slice key; /* the one it is known by */
 };
 /* The queue's rules fill in key, group, fingerprint and hash of *in, whose key is what the sender gave or empty. */
-bool door_admit(struct broker *b, struct send_in *in, header_lookup *header, void *header_ctx, struct admission *a,
-                struct failure *f);
+bool admit_message(struct broker *b, struct send_in *in, header_lookup *header, void *header_ctx, struct admission *a,
+                   struct failure *f);
 /* The headers of a message as far as it remembers them: attributes, content type, group. ctx: struct send_in. */
 slice said_header(void *ctx, slice name);
 /* A copy of what failed the schema, tried again: admitted, known already, or as before. */
 enum retrial { RETRIAL_ADMITTED, RETRIAL_KNOWN, RETRIAL_AS_BEFORE, RETRIAL_FULL };
-enum retrial door_retry(struct broker *b, const struct ref *copy);
+enum retrial admit_again(struct broker *b, const struct ref *copy);
 
 /* operator.c: who does what, and why */
 #define DEED_LIST(X)                                                                                                   \
@@ -286,7 +286,7 @@ bool deed_audit(struct call *c, const struct deed *d, enum deed_kind what, u16 q
                 slice detail);
 slice deed_text(enum deed_kind what);
 
-/* fate.c: why a message is where it is */
+/* why.c: why a message is where it is */
 struct filter {
     bool by_class, refused;
     enum failure_class failure_class;
@@ -297,9 +297,9 @@ bool filter_set(struct call *c, slice class_name, slice reason, slice since, str
 void filter_free(struct filter *f);
 bool filter_is_empty(const struct filter *f);
 bool filter_passes(const struct filter *f, const struct message_view *v);
-void fate_reason(const struct message_view *v, struct buf *out);
+void why_text(const struct message_view *v, struct buf *out);
 /* The last attempt, or the decision that put it there. */
-bool fate_last(const struct message_view *v, struct history_item *out);
+bool why_last(const struct message_view *v, struct history_item *out);
 
 /* task.c */
 void task_run_all(struct broker *b);
@@ -378,8 +378,8 @@ void put_attrs(struct buf *b, slice attrs);
 void put_key(struct buf *b, slice key); /* ,"key":"..." or null */
 void put_said(struct buf *b, slice group, slice attrs, slice content_type, slice payload);
 
-/* view.c */
-void render_key_view(struct broker *br, struct buf *b, const struct seen *s);
+/* key_page.c */
+void put_key_page(struct broker *br, struct buf *b, const struct seen *s);
 
 /* rules.c: one queue with everything known of it */
 void put_queue(struct broker *br, struct buf *b, u16 queue);

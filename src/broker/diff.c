@@ -1,7 +1,7 @@
 /* Which fields of a JSON payload changed: for the person who has to tell a duplicate from a new intent. */
 #include "broker/broker_priv.h"
-#include "config/changes.h"
 #include "config/fingerprint.h"
+#include "config/payload_diff.h"
 
 #define CHANGES_MAX       32u
 #define CHANGE_BYTES_MAX  256u
@@ -59,12 +59,12 @@ static bool comparable(struct payload_view *a, struct payload_view *b) {
 }
 
 void put_changed(struct broker *br, struct buf *b, u16 queue, slice before, slice after, bool with_values) {
-    const struct queue_config *rules = bound_of(br, queue)->config;
+    const struct queue_config *rules = queue_rules_of(br, queue)->config;
     struct changes c = {.fingerprint = rules ? rules->fingerprint : NULL};
     payload_view_init(&br->other_view, before, SL(""), NULL, NULL);
     payload_view_init(&br->view, after, SL(""), NULL, NULL);
     if (comparable(&br->other_view, &br->view))
-        payload_changes(&br->other_view, &br->view, with_values ? add_values : add_name, &c);
+        payload_diff(&br->other_view, &br->view, with_values ? add_values : add_name, &c);
     if (c.count) {
         json_put_name(b, "changed");
         buf_printf(b, "[%.*s]", (int)c.names.len, c.names.p);

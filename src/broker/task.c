@@ -179,7 +179,7 @@ static void collect_slice(struct broker *b, struct task *t) {
 }
 
 static void retry_refused(struct broker *b, struct task *t, const struct ref *ref) {
-    switch (door_retry(b, ref)) {
+    switch (admit_again(b, ref)) {
     case RETRIAL_ADMITTED:
         t->redriven++;
         break;

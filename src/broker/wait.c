@@ -10,7 +10,7 @@ static void heap_set(struct broker *b, u32 at, struct wait *w) {
     w->heap_at = at;
 }
 
-static void heap_settle(struct broker *b, u32 at, struct wait *w) {
+static void heap_sift(struct broker *b, u32 at, struct wait *w) {
     while (at > 0 && w->deadline_ms < b->heap[(at - 1) / 2]->deadline_ms) {
         heap_set(b, at, b->heap[(at - 1) / 2]);
         at = (at - 1) / 2;
@@ -29,12 +29,12 @@ static void heap_add(struct broker *b, struct wait *w) {
         b->heap = mem_realloc(b->heap, b->heap_cap * sizeof *b->heap);
     }
     b->heap_count++;
-    heap_settle(b, b->heap_count - 1, w);
+    heap_sift(b, b->heap_count - 1, w);
 }
 
 static void heap_drop(struct broker *b, struct wait *w) {
     struct wait *last = b->heap[--b->heap_count];
-    if (last != w) heap_settle(b, w->heap_at, last);
+    if (last != w) heap_sift(b, w->heap_at, last);
 }
 
 /* ---- lists */

@@ -1,13 +1,13 @@
 /* gate install, upgrade, status, uninstall.
  *
- * The SQL is embedded (pg/gate_sql.h): migrations in order, the whole of the current version, its removal. Each file is
+ * The SQL is embedded (cli/gate_sql.h): migrations in order, the whole of the current version, its removal. Each file is
  * one transaction that takes the schema's lock and checks the version for itself, so nothing here need be atomic over
  * files: an upgrade that was interrupted is simply run again. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "cli/cli.h"
-#include "pg/gate_sql.h"
+#include "cli/gate_sql.h"
 
 #define FLAG_DSN                                                                                                       \
     { "dsn", "DSN", "the database, URL or keywords; default $HAPAX_DSN, then PGHOST and its kin" }

@@ -64,7 +64,7 @@ static int explain(struct cli *cli, const char *code) {
 struct shown {
     const char *code, *severity;
     slice queue;
-    struct place at;
+    struct said_at at;
     slice text;
 };
 
@@ -78,7 +78,7 @@ static struct shown config_error(const char *file, const struct errbuf *err) {
     rest = slice_of(rest.p + prefix + 1, rest.n - prefix - 1);
     if (!slice_cut(rest, ':', &line, &rest) || !slice_u64(line, &l)) return s;
     if (!slice_cut(rest, ':', &column, &rest) || !slice_u64(column, &c)) return s;
-    s.at = (struct place){(u32)l, (u32)c};
+    s.at = (struct said_at){(u32)l, (u32)c};
     s.text = slice_trim(rest);
     return s;
 }

@@ -1,4 +1,4 @@
-#include "pg/relay.h"
+#include "relay/relay.h"
 
 #include <inttypes.h>
 #include <stdio.h>

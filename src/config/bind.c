@@ -126,7 +126,7 @@ static hx_st bind_entry(const struct binding *b, const struct level *l, const st
         if (slice_eq(name, entry->name->text)) break;
     if (!slice_eq(name, entry->name->text)) return unknown_name(b, l, entry->name);
     if (leaf) {
-        if (b->places) b->places[leaf - b->keys->at] = (struct place){entry->name->line, entry->name->column};
+        if (b->said) b->said[leaf - b->keys->at] = (struct said_at){entry->name->line, entry->name->column};
         return value_read(b, leaf, entry);
     }
     char path[PATH_BYTES_MAX];

@@ -27,7 +27,7 @@ static hx_st read_relay(const struct binding *b, const struct node *n, struct re
         .keys = &config_keys[SCOPE_RELAY], .base = r, .arena = b->arena, .secrets = b->secrets, .err = b->err};
     hx_st st = bind_map(&inner, n);
     if (st != ST_OK) return st;
-    r->at = (struct place){n->line, n->column};
+    r->at = (struct said_at){n->line, n->column};
     if (!r->dsn.n) return node_error(n, b->err, "dsn is missing");
     if (!r->queue.n) return node_error(n, b->err, "queue is missing");
     r->dsn_plain = !strstr(node_get(n, SL("dsn"))->text.p, "${");
@@ -75,12 +75,8 @@ void config_free(struct config *c) {
 /* ---- reading */
 
 static hx_st read_root(struct config *c, const struct node *root, enum config_secrets secrets, struct errbuf *err) {
-    struct binding b = {.keys = &config_keys[SCOPE_TOP],
-                        .base = c,
-                        .places = c->said,
-                        .arena = c->arena,
-                        .secrets = secrets,
-                        .err = err};
+    struct binding b = {
+        .keys = &config_keys[SCOPE_TOP], .base = c, .said = c->said, .arena = c->arena, .secrets = secrets, .err = err};
     if (root->kind != NODE_MAP)
         return node_error(root, err, "expected keys like listen, data and queues, not %s", node_kind_text(root));
     return bind_map(&b, root);

@@ -41,7 +41,7 @@ enum queue_key {
     QUEUE_KEY_COUNT
 };
 
-struct place {
+struct said_at {
     u32 line, column; /* 0: not said */
 };
 
@@ -74,10 +74,10 @@ struct queue_config {
     u64 dead_alert_count;
     i64 dead_alert_within_ms;
     i64 lag_p95_ms, lag_alert_ms, lag_for_ms;
-    u32 loss_ppm;    /* parts per million */
-    slice file;      /* where it is defined; empty: through the API */
-    struct place at; /* of its name there */
-    struct place said[QUEUE_KEY_COUNT];
+    u32 loss_ppm;      /* parts per million */
+    slice file;        /* where it is defined; empty: through the API */
+    struct said_at at; /* of its name there */
+    struct said_at said[QUEUE_KEY_COUNT];
     slice json; /* what was said, as one line of JSON: config_queue_from_json makes the same queue of it */
     struct arena *arena;
 };
@@ -88,7 +88,7 @@ struct relay_config {
     u32 workers, batch;
     i64 poll_ms, timeout_ms;
     bool dsn_plain; /* without any ${NAME}: everything in it is in the file */
-    struct place at;
+    struct said_at at;
 };
 
 struct config {
@@ -104,7 +104,7 @@ struct config {
         u32 count;
     } relays;
     slice file;
-    struct place said[TOP_KEY_COUNT]; /* what was not said, the environment or a default decides */
+    struct said_at said[TOP_KEY_COUNT]; /* what was not said, the environment or a default decides */
     struct arena *arena;
 };
 

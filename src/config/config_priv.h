@@ -56,7 +56,7 @@ extern const char *const config_class_names[],
 struct binding {
     const struct key_table *keys;
     void *base;           /* the struct */
-    struct place *places; /* where each key was said, by its index; may be NULL */
+    struct said_at *said; /* where each key was said, by its index; may be NULL */
     struct arena *arena;  /* for what the struct points to */
     enum config_secrets secrets;
     struct errbuf *err;

@@ -23,7 +23,7 @@ const u32 lint_rule_count = sizeof(lint_rules) / sizeof(lint_rules[0]);
 
 /* ---- saying */
 
-static void report(struct lint *l, slice queue, struct place at, const char *fmt, va_list args) {
+static void report(struct lint *l, slice queue, struct said_at at, const char *fmt, va_list args) {
     struct lint_report *r = l->report;
     if (r->count == r->cap) {
         r->cap = r->cap ? r->cap * 2 : 16;
@@ -44,7 +44,7 @@ static void found(struct lint *l, const struct queue_config *q, enum queue_key k
     va_end(args);
 }
 
-PRINTF_LIKE(3, 4) static void found_in_file(struct lint *l, struct place at, const char *fmt, ...) {
+PRINTF_LIKE(3, 4) static void found_in_file(struct lint *l, struct said_at at, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     report(l, SL(""), at, fmt, args);

@@ -25,7 +25,7 @@ const char *lint_rule_code_at(const void *unused, size_t i); /* for nearest_name
 struct lint_finding {
     const struct lint_rule *rule;
     slice queue; /* empty: about the file; lives as long as the config */
-    struct place at;
+    struct said_at at;
     char text[320];
 };
 

@@ -173,12 +173,12 @@ static void remember(struct queue_config *q, const struct node *n) {
     buf_free(&json);
     const struct node *at = n->name ? n->name : n;
     q->file = arena_copy(q->arena, slice_str(n->file));
-    q->at = (struct place){at->line, at->column};
+    q->at = (struct said_at){at->line, at->column};
 }
 
 hx_st config_queue_from_node(slice name, const struct node *n, struct queue_config **out, struct errbuf *err) {
     struct queue_config *q = queue_new(name);
-    struct binding b = {.keys = &config_keys[SCOPE_QUEUE], .base = q, .places = q->said, .arena = q->arena, .err = err};
+    struct binding b = {.keys = &config_keys[SCOPE_QUEUE], .base = q, .said = q->said, .arena = q->arena, .err = err};
     hx_st st = read_class(&b, q, n);
     if (st == ST_OK) st = bind_map(&b, n);
     if (st == ST_OK) st = check_together(q, n, err);

@@ -181,7 +181,7 @@ static void message_load_history(struct message *m, slice history) {
 static void message_load_state(struct core *c, struct message *m, const struct rec_message *r) {
     m->ended = r->ended;
     m->started = r->started;
-    m->lookup = r->marks & MARK_LOOKUP;
+    m->lookup = r->traits & TRAIT_LOOKUP;
     m->lease_ms = r->lease_ms;
     m->attempts = r->attempts;
     m->failures = r->failures;
@@ -286,10 +286,11 @@ static hx_st apply_message(struct core *c, const struct rec_message *r, u64 pos,
         orphan_arrivals_attach(c, m->entry, &r->ref);
     }
     reserve_on(c, m);
-    if (r->group.n && !r->refused && !(r->marks & MARK_CONFLICT)) group_join(c, no, r->group, r->marks & MARK_PARKED);
+    if (r->group.n && !r->refused && !(r->traits & TRAIT_CONFLICT))
+        group_join(c, no, r->group, r->traits & TRAIT_PARKED);
     if (m->ttl_ms) ttl_push(c, no);
     m->when_ms = c->now.run_ms + m->lease_ms;
-    place_as(c, no, (enum state)r->state, r->marks, false);
+    place_as(c, no, (enum state)r->state, r->traits, false);
     return ST_OK;
 }
 
@@ -379,7 +380,7 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, struct err
     struct message *m = message_at(c, no);
     INVARIANT(4, r->fence == m->fence);
     INVARIANT(11, !m->lookup || r->state != STATE_PENDING || r->failure_class == CLASS_ABSENT ||
-                      (r->marks & MARK_RECONCILE));
+                      (r->traits & TRAIT_RECONCILE));
     bool given_back = r->ended == ENDED_RELEASED || r->ended == ENDED_UNDONE;
     bool attempted = !given_back && r->ended != ENDED_LAPSED;
     reserve_off(c, m);
@@ -397,7 +398,7 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, struct err
     m->unknowns = r->unknowns;
     m->crashes = r->crashes;
     m->due_ms = r->due_ms;
-    place_as(c, no, (enum state)r->state, r->marks, given_back);
+    place_as(c, no, (enum state)r->state, r->traits, given_back);
     reserve_on(c, m);
     if (r->state != STATE_PENDING && c->sink) c->sink->on_outcome(c->sink->ctx, &r->ref);
     return ST_OK;
@@ -430,7 +431,7 @@ static hx_st apply_decide(struct core *c, const struct rec_decide *r, struct err
     m->crashes = r->crashes;
     m->due_ms = r->due_ms;
     if (r->group.n && m->group == ENTRY_NONE) group_join(c, no, r->group, false);
-    place_as(c, no, (enum state)r->state, r->marks, false);
+    place_as(c, no, (enum state)r->state, r->traits, false);
     reserve_on(c, m);
     if (r->state != STATE_PENDING && c->sink) c->sink->on_outcome(c->sink->ctx, &r->ref);
     return ST_OK;

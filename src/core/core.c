@@ -170,7 +170,7 @@ static bool decide_expiry(struct core *c, u32 no) {
     struct record r = {.type = REC_RETURN, .ret = return_record(c, m, m->started ? ENDED_EXPIRED : ENDED_LAPSED)};
     if (!room_for(c, c->sink->cost(record_size_max(&r)))) return false;
     i64 wait_ms; /* none: the lease was the wait */
-    if (m->started) ending_decide(c, m, &r.ret, CLASS_UNKNOWN, 0, &wait_ms);
+    if (m->started) lease_end_decide(c, m, &r.ret, CLASS_UNKNOWN, 0, &wait_ms);
     core_emit(c, &r);
     struct message *after = message_at(c, no);
     if (after->ttl_ms && after->attempts == 0) ttl_push(c, no);

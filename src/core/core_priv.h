@@ -27,13 +27,13 @@ struct message {
     u8 place, ended;
     bool started : 1;
     bool lease_paid : 1; /* the room for its next lease is reserved */
-    bool doubt : 1;      /* MARK_DOUBT; message_doubt() says whether there is any */
-    bool reconcile : 1;  /* MARK_RECONCILE ... */
+    bool doubt : 1;      /* TRAIT_DOUBT; message_doubt() says whether there is any */
+    bool reconcile : 1;  /* TRAIT_RECONCILE ... */
     bool lookup : 1;
     bool parked : 1;
     bool takes : 1;
     bool conflict : 1;
-    bool taken : 1; /* dead because its group's head is; follows from that one's mark, and is not written down */
+    bool taken : 1; /* dead because its group's head is; follows from that one's trait, and is not written down */
     bool refused : 1;
     u8 key_len, request_id_len; /* for the room its settlement takes */
     u32 payload_len;
@@ -231,15 +231,15 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
 /* Write a record and apply it. */
 u64 core_emit(struct core *c, const struct record *r);
 
-/* ending.c: what a lease's end leads to */
+/* lease_end.c: what a lease's end leads to */
 /* As it would stand if nothing else changed: pending again, for the same kind of delivery, all counts as they are. */
 struct rec_return return_record(const struct core *c, const struct message *m, enum ended ended);
 /* A failure of this class, or a crash (r->ended EXPIRED): counts it and decides what follows. *wait_ms: until it is
  * handed out again, at least floor_ms. */
-void ending_decide(struct core *c, const struct message *m, struct rec_return *r, enum failure_class failure_class,
-                   i64 floor_ms, i64 *wait_ms);
-/* The marks of one that becomes dead or held: whether its group goes on without it, or dies with it. */
-u8 ending_marks(const struct core *c, const struct message *m, enum state state, u8 marks, u32 *taken);
+void lease_end_decide(struct core *c, const struct message *m, struct rec_return *r, enum failure_class failure_class,
+                      i64 floor_ms, i64 *wait_ms);
+/* The traits of one that becomes dead or held: whether its group goes on without it, or dies with it. */
+u8 lease_end_traits(const struct core *c, const struct message *m, enum state state, u8 traits, u32 *taken);
 
 /* decide.c: all that will be kept of an unsettled message, as it stands; its history is not in it yet. */
 void settle_record(struct core *c, const struct message *m, const struct rec_message *base, enum state state,
@@ -260,9 +260,9 @@ void place_message(struct core *c, u32 no, enum place place, bool front);
 void unplace_message(struct core *c, u32 no);
 /* Pending: where does it belong? Behind its group's head, delayed, or ready. */
 void place_pending(struct core *c, u32 no, bool front);
-/* In this state with these marks; it was unplaced before. Its group moves on, waits, or goes along as they say. */
-void place_as(struct core *c, u32 no, enum state state, u8 marks, bool front);
-u8 message_marks(const struct message *m);
+/* In this state with these traits; it was unplaced before. Its group moves on, waits, or goes along as they say. */
+void place_as(struct core *c, u32 no, enum state state, u8 traits, bool front);
+u8 message_traits(const struct message *m);
 /* Settled or forgotten: out of its place, its group, its queue's sums, and freed. */
 void message_end(struct core *c, u32 no);
 void group_join(struct core *c, u32 no, slice name, bool parked);

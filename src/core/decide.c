@@ -162,7 +162,7 @@ enum send_verdict core_send_conflict(struct core *c, struct core_now now, const 
     r.message.replaces = gone ? other->at.pos : 0;
     r.message.replaces_seq = gone ? other->settle->ref.seq : 0;
     r.message.state = hold ? STATE_HELD : STATE_PENDING;
-    r.message.marks = hold ? MARK_CONFLICT : 0;
+    r.message.traits = hold ? TRAIT_CONFLICT : 0;
     enum send_verdict v = admit(c, &r, out);
     return v == SEND_ACCEPTED && hold ? SEND_HELD : v;
 }
@@ -462,7 +462,7 @@ static enum settle_verdict nack(struct core *c, const struct settle_in *in, cons
     r.ret.attempts = attempts_spent(m);
     r.ret.crashes = crashes_after_all(m);
     i64 wait_ms;
-    ending_decide(c, m, &r.ret, in->failure_class, in->delay_ms, &wait_ms);
+    lease_end_decide(c, m, &r.ret, in->failure_class, in->delay_ms, &wait_ms);
     core_emit(c, &r);
     out->state = (enum state)r.ret.state;
     if (out->state == STATE_PENDING) out->due_ms = wait_ms;
@@ -674,7 +674,7 @@ static u32 carry_message(struct core *c, const struct rec_message *old, u64 pos)
     r.message.replaces = r.message.replaces_seq = 0;
     r.message.due_ms = m->due_ms;
     r.message.state = m->taken ? STATE_PENDING : (u8)message_state(m); /* taken: that follows from its head */
-    r.message.marks = message_marks(m);
+    r.message.traits = message_traits(m);
     r.message.ended = m->ended;
     r.message.started = m->started;
     r.message.generation = m->generation;

@@ -338,9 +338,9 @@ u32 group_waiting(const struct core *c, const struct message *m) {
     return n;
 }
 
-u8 message_marks(const struct message *m) {
-    return (u8)((m->doubt ? MARK_DOUBT : 0) | (m->reconcile ? MARK_RECONCILE : 0) | (m->lookup ? MARK_LOOKUP : 0) |
-                (m->parked ? MARK_PARKED : 0) | (m->takes ? MARK_TAKES : 0) | (m->conflict ? MARK_CONFLICT : 0));
+u8 message_traits(const struct message *m) {
+    return (u8)((m->doubt ? TRAIT_DOUBT : 0) | (m->reconcile ? TRAIT_RECONCILE : 0) | (m->lookup ? TRAIT_LOOKUP : 0) |
+                (m->parked ? TRAIT_PARKED : 0) | (m->takes ? TRAIT_TAKES : 0) | (m->conflict ? TRAIT_CONFLICT : 0));
 }
 
 static void park(struct core *c, u32 no, bool parked) {
@@ -360,13 +360,13 @@ static void set_conflict(struct core *c, struct message *m, bool conflict) {
     q->conflict_copies += conflict ? 1 : (u64)-1;
 }
 
-void place_as(struct core *c, u32 no, enum state state, u8 marks, bool front) {
+void place_as(struct core *c, u32 no, enum state state, u8 traits, bool front) {
     struct message *m = message_at(c, no);
-    m->doubt = marks & MARK_DOUBT;
-    m->reconcile = marks & MARK_RECONCILE;
-    m->takes = marks & MARK_TAKES;
-    set_conflict(c, m, marks & MARK_CONFLICT);
-    park(c, no, marks & MARK_PARKED);
+    m->doubt = traits & TRAIT_DOUBT;
+    m->reconcile = traits & TRAIT_RECONCILE;
+    m->takes = traits & TRAIT_TAKES;
+    set_conflict(c, m, traits & TRAIT_CONFLICT);
+    park(c, no, traits & TRAIT_PARKED);
     if (state == STATE_PENDING)
         place_pending(c, no, front);
     else

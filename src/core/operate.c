@@ -64,9 +64,9 @@ static enum resolve_verdict resolve_unsettled(struct core *c, const struct seen 
     struct record r = decide_record(c, m, in->as, in->by, in->note);
     if (in->as == DECISION_NEW) r.decide.group = seen->message->group;
     if (in->as == DECISION_DEAD) {
-        u8 doubt = message_doubt(m) ? MARK_DOUBT : 0;
+        u8 doubt = message_doubt(m) ? TRAIT_DOUBT : 0;
         r.decide.state = STATE_DEAD;
-        r.decide.marks = ending_marks(c, m, STATE_DEAD, doubt, &r.decide.taken);
+        r.decide.traits = lease_end_traits(c, m, STATE_DEAD, doubt, &r.decide.taken);
         r.decide.failures = m->failures;
         r.decide.unknowns = m->unknowns;
         r.decide.crashes = m->crashes;
@@ -116,7 +116,7 @@ enum resolve_verdict core_resolve(struct core *c, struct core_now now, const str
 
 /* ---- redrive */
 
-/* Records of version 1 do not say that there is doubt; the attempts that are kept do. Where the mark is written they agree. */
+/* Records of version 1 do not say that there is doubt; the attempts that are kept do. Where the trait is written they agree. */
 static bool doubt_in_history(slice history) {
     bool doubt = false;
     struct history_item item;
@@ -142,7 +142,7 @@ enum redrive_verdict core_redrive(struct core *c, struct core_now now, const str
     if (m->taken) return REDRIVE_TAKEN;
     if (m->refused) return REDRIVE_REFUSED;
     struct record r = decide_record(c, m, DECISION_REDRIVE, by, note);
-    if (message_doubt(m) || doubt_in_history(history_of(m))) r.decide.marks = MARK_DOUBT | MARK_RECONCILE;
+    if (message_doubt(m) || doubt_in_history(history_of(m))) r.decide.traits = TRAIT_DOUBT | TRAIT_RECONCILE;
     if (m->takes && is_group_head(m)) r.decide.taken = group_waiting(c, m);
     if (!decide_fits(c, &r)) return REDRIVE_FULL;
     c->likely = no;

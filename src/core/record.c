@@ -275,14 +275,14 @@ static INLINED u8 io_message_flags(struct io *io, const struct rec_message *m) {
     return (u8)((carried ? MESSAGE_CARRIED : 0) | (timed ? MESSAGE_TIMED : 0));
 }
 
-static INLINED void io_marks(struct io *io, u8 *marks) {
-    if (io->version > 1) io_flags(io, marks, MARK_ALL);
+static INLINED void io_traits(struct io *io, u8 *traits) {
+    if (io->version > 1) io_flags(io, traits, TRAIT_ALL);
 }
 
 static INLINED void io_message_state(struct io *io, struct rec_message *m) {
     io_u8(io, &m->state);
     io_enum(io, &m->ended, ENDED_COUNT);
-    io_marks(io, &m->marks);
+    io_traits(io, &m->traits);
     io_bool(io, &m->started);
     io_u32(io, &m->generation);
     io_u32(io, &m->lease_ms);
@@ -323,7 +323,7 @@ static INLINED void io_message(struct io *io, struct rec_message *m) {
         io_message_state(io, m);
     } else if (flags & MESSAGE_SPECIAL) {
         io_u8(io, &m->state);
-        io_flags(io, &m->marks, MARK_ALL);
+        io_flags(io, &m->traits, TRAIT_ALL);
         io_u32(io, &m->generation);
         io_slice(io, &m->history);
     }
@@ -364,8 +364,8 @@ static INLINED void io_return(struct io *io, struct rec_return *r) {
     io_enum(io, &r->ended, ENDED_COUNT);
     io_enum(io, &r->failure_class, CLASS_COUNT);
     io_enum(io, &r->state, STATE_DEAD + 1);
-    io_marks(io, &r->marks);
-    if (r->marks & MARK_TAKES) io_u32(io, &r->taken);
+    io_traits(io, &r->traits);
+    if (r->traits & TRAIT_TAKES) io_u32(io, &r->taken);
     io_u16(io, &r->attempts);
     io_u16(io, &r->failures);
     io_u16(io, &r->unknowns);
@@ -463,7 +463,7 @@ static INLINED void io_decide(struct io *io, struct rec_decide *d) {
     io_i64(io, &d->due_ms);
     io_enum(io, &d->what, DECISION_COUNT);
     io_enum(io, &d->state, STATE_DEAD + 1);
-    io_flags(io, &d->marks, MARK_ALL);
+    io_flags(io, &d->traits, TRAIT_ALL);
     io_u32(io, &d->taken);
     io_u16(io, &d->failures);
     io_u16(io, &d->unknowns);

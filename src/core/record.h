@@ -213,7 +213,7 @@ struct rec_message {
     bool refused;   /* a copy of what failed the schema: it has no key */
     u8 state;       /* PENDING, LEASED, HELD, DEAD */
     u8 ended;       /* how the last lease ended */
-    u8 marks;
+    u8 traits;
     bool started;
     u32 lease_ms;
     u16 attempts, failures, unknowns, crashes; /* failures: transient ones */
@@ -222,14 +222,14 @@ struct rec_message {
 };
 
 /* What else is to be remembered of an unsettled message. */
-enum mark {
-    MARK_DOUBT = 1,     /* an attempt before the last lease ended unknown, and nobody has said since what came of it */
-    MARK_RECONCILE = 2, /* its next delivery asks what became of it */
-    MARK_LOOKUP = 4,    /* its last delivery did */
-    MARK_PARKED = 8,    /* dead or held, and its group goes on without it */
-    MARK_TAKES = 16,    /* dead, and its group with it */
-    MARK_CONFLICT = 32, /* held because its key was known with another payload: outside its group until decided */
-    MARK_ALL = 63,
+enum trait {
+    TRAIT_DOUBT = 1,     /* an attempt before the last lease ended unknown, and nobody has said since what came of it */
+    TRAIT_RECONCILE = 2, /* its next delivery asks what became of it */
+    TRAIT_LOOKUP = 4,    /* its last delivery did */
+    TRAIT_PARKED = 8,    /* dead or held, and its group goes on without it */
+    TRAIT_TAKES = 16,    /* dead, and its group with it */
+    TRAIT_CONFLICT = 32, /* held because its key was known with another payload: outside its group until decided */
+    TRAIT_ALL = 63,
 };
 
 struct rec_lease {
@@ -263,7 +263,7 @@ struct rec_return {
     i64 at_ms;
     i64 due_ms; /* delay clock; 0: at once */
     u8 ended, failure_class, state;
-    u8 marks;                                  /* after it; LOOKUP stays as it is */
+    u8 traits;                                 /* after it; LOOKUP stays as it is */
     u32 taken;                                 /* messages of its group that die with it */
     u16 attempts, failures, unknowns, crashes; /* after it */
     slice reason;
@@ -326,7 +326,7 @@ struct rec_expire {
 struct rec_decide {
     struct ref ref;
     i64 at_ms, due_ms;
-    u8 what, state, marks;           /* enum decision; both after it */
+    u8 what, state, traits;          /* enum decision; both after it */
     u32 taken;                       /* messages of its group that die with it */
     u16 failures, unknowns, crashes; /* after it */
     slice group;                     /* a conflict that joins its group now; else empty */

@@ -113,11 +113,11 @@ static void clear_input(struct http_conn *c) {
     c->in_at = 0;
 }
 
-static void tell_fates(struct http_conn *c, size_t upto, bool written) {
+static void tell_receipts(struct http_conn *c, size_t upto, bool written) {
     struct http_server *s = c->server;
     u64 receipt;
     while (c->out && (receipt = http_out_receipt(c->out, upto)) != 0) {
-        s->handler.on_fate(s->handler.ctx, receipt, written);
+        s->handler.on_receipt(s->handler.ctx, receipt, written);
         if (!written) s->turn = true;
     }
 }
@@ -143,8 +143,8 @@ void http_conn_drop(struct http_conn *c) {
     http_socket_close(c);
     s->buffered -= c->in.len + c->body.len + (c->out ? http_out_unsent(c->out) : 0);
     if (c->out) {
-        tell_fates(c, c->out->sent - c->piece + taken, true);
-        tell_fates(c, SIZE_MAX, false);
+        tell_receipts(c, c->out->sent - c->piece + taken, true);
+        tell_receipts(c, SIZE_MAX, false);
     }
     if (c->awaiting && !c->in_handler) tell_gone(c);
 }
@@ -168,7 +168,7 @@ static bool nothing_to_parse(const struct http_conn *c) {
 }
 
 /* After anything that happened: is it time to close, and is there a reason to read or not to? */
-static void settle(struct http_conn *c) {
+static void review(struct http_conn *c) {
     if (c->dead) return;
     if (c->eof && nothing_to_parse(c)) c->closing = true;
     if (c->closing && !c->in_handler) {
@@ -204,7 +204,7 @@ static void queue_end(struct http_conn *c, size_t before, u64 after, u64 receipt
     struct http_out *o = c->out;
     bool nothing_ready = o->ready == o->sent && c->piece == 0;
     s->buffered += o->bytes.len - before;
-    http_out_mark(o, after <= s->released ? 0 : after, receipt);
+    http_out_span(o, after <= s->released ? 0 : after, receipt);
     http_out_release(o, s->released);
     if (http_out_parked(o)) http_link_add(&s->parked, &c->parked);
     if (o->ready > o->sent) http_link_add(&s->dirty, &c->dirty);
@@ -539,7 +539,7 @@ void http_conn_input(struct http_conn *c, char *p, size_t n) {
         if (c->lingering && c->discarded >= LINGER_BYTES)
             http_conn_drop(c);
         else
-            settle(c);
+            review(c);
         return;
     }
     if (c->phase == HTTP_PHASE_BODY)
@@ -547,7 +547,7 @@ void http_conn_input(struct http_conn *c, char *p, size_t n) {
     else if (c->phase == HTTP_PHASE_CHUNKS)
         rest = more_chunks(c, rest);
     if (rest.n && !c->closing && !c->dead) input_head(c, p + (n - rest.n), rest.n);
-    settle(c);
+    review(c);
 }
 
 void http_conn_eof(struct http_conn *c) {
@@ -556,7 +556,7 @@ void http_conn_eof(struct http_conn *c) {
         tell_gone(c);
         c->closing = true;
     }
-    settle(c);
+    review(c);
 }
 
 void http_conn_resume(struct http_conn *c) {
@@ -564,7 +564,7 @@ void http_conn_resume(struct http_conn *c) {
         c->since_ms = c->server->now_ms;
         consume_own(c);
     }
-    settle(c);
+    review(c);
 }
 
 size_t http_conn_read_room(const struct http_conn *c) {
@@ -579,7 +579,7 @@ void http_conn_drain(struct http_conn *c) {
         return;
     }
     if (!midway) c->closing = true;
-    settle(c);
+    review(c);
 }
 
 /* ---- writing */
@@ -588,7 +588,7 @@ void http_conn_drain(struct http_conn *c) {
 static void wrote(struct http_conn *c) {
     struct http_server *s = c->server;
     struct http_out *o = c->out;
-    tell_fates(c, o->sent - c->piece, true);
+    tell_receipts(c, o->sent - c->piece, true);
     if (c->dead || c->piece) return;
     if (http_out_unsent(o) == 0) {
         c->out = NULL;
@@ -631,7 +631,7 @@ void http_conn_flush(struct http_conn *c) {
     }
     wrote(c);
     if (was_full && unsent(c) < HTTP_UNSENT_PAUSE) http_link_add(&s->resume, &c->resume);
-    if (c->closing) settle(c);
+    if (c->closing) review(c);
 }
 
 void http_conn_piece_done(struct http_conn *c, bool ok) {
@@ -656,7 +656,7 @@ static void time_out(struct http_conn *c, const char *detail) {
     c->server->stats.timeouts++;
     c->head_only = c->keep_alive = false;
     fail(c, 408, detail);
-    settle(c);
+    review(c);
 }
 
 static void drop_stalled(struct http_conn *c) {

@@ -44,7 +44,7 @@ struct http_reply {
     slice fields;       /* further header lines, each ended by CRLF; empty: none */
     slice body;
     u64 after;   /* leaves once the released position is >= this; 0: at once */
-    u64 receipt; /* not 0: on_fate(receipt, written) is called once it is known whether any byte of it was written */
+    u64 receipt; /* not 0: on_receipt(receipt, written) is called once it is known whether any byte of it was written */
     bool close;  /* close the connection after it */
 };
 
@@ -63,7 +63,7 @@ struct http_handler {
     /* A request not yet answered (http_respond not called) lost its client: it must not be answered any more; `conn`
      * is invalid after this call. */
     void (*on_gone)(void *ctx, struct http_conn *conn);
-    void (*on_fate)(void *ctx, u64 receipt, bool written);
+    void (*on_receipt)(void *ctx, u64 receipt, bool written);
     /* Once at the end of every turn in which something was read or released: flush the journal here. */
     void (*on_turn_end)(void *ctx);
     /* Render the body of an error the server itself answers (400, 408, 413, 414, 417, 431, 501, 503, 505). */

@@ -8,7 +8,7 @@ struct http_out *http_out_new(void) {
 
 void http_out_free(struct http_out *o) {
     buf_free(&o->bytes);
-    mem_free(o->marks);
+    mem_free(o->spans);
     mem_free(o);
 }
 
@@ -19,37 +19,37 @@ void http_out_reset(struct http_out *o) {
     o->first = o->held = o->count = 0;
 }
 
-static struct http_mark *new_mark(struct http_out *o) {
-    if (o->marks && o->count == o->cap && o->first > o->cap / 2) {
-        memmove(o->marks, o->marks + o->first, (o->count - o->first) * sizeof *o->marks);
+static struct http_span *new_span(struct http_out *o) {
+    if (o->spans && o->count == o->cap && o->first > o->cap / 2) {
+        memmove(o->spans, o->spans + o->first, (o->count - o->first) * sizeof *o->spans);
         o->count -= o->first;
         o->held -= o->first;
         o->first = 0;
     }
     if (o->count == o->cap) {
         o->cap = o->cap ? o->cap * 2 : 8;
-        o->marks = mem_realloc(o->marks, o->cap * sizeof *o->marks);
+        o->spans = mem_realloc(o->spans, o->cap * sizeof *o->spans);
     }
-    return &o->marks[o->count++];
+    return &o->spans[o->count++];
 }
 
-void http_out_mark(struct http_out *o, u64 after, u64 receipt) {
-    struct http_mark *last = o->count > o->first ? &o->marks[o->count - 1] : NULL;
+void http_out_span(struct http_out *o, u64 after, u64 receipt) {
+    struct http_span *last = o->count > o->first ? &o->spans[o->count - 1] : NULL;
     if (last && receipt == 0 && after <= last->after) {
         last->end = o->bytes.len;
     } else {
-        *new_mark(o) = (struct http_mark){.end = o->bytes.len, .after = after, .receipt = receipt};
+        *new_span(o) = (struct http_span){.end = o->bytes.len, .after = after, .receipt = receipt};
     }
     if (o->held == o->count) o->ready = o->bytes.len;
 }
 
 void http_out_release(struct http_out *o, u64 released) {
-    while (o->held < o->count && o->marks[o->held].after <= released) o->ready = o->marks[o->held++].end;
+    while (o->held < o->count && o->spans[o->held].after <= released) o->ready = o->spans[o->held++].end;
 }
 
 u64 http_out_receipt(struct http_out *o, size_t upto) {
     while (o->first < o->count && o->first_start < upto) {
-        struct http_mark *m = &o->marks[o->first];
+        struct http_span *m = &o->spans[o->first];
         u64 receipt = m->receipt;
         m->receipt = 0;
         if (receipt) return receipt;
@@ -68,6 +68,6 @@ void http_out_compact(struct http_out *o) {
     o->bytes.len -= gone;
     o->sent = 0;
     o->ready -= gone;
-    o->first_start = 0; /* a mark that is partly sent has told its receipt: its beginning does not matter any more */
-    for (size_t i = o->first; i < o->count; i++) o->marks[i].end -= gone;
+    o->first_start = 0; /* a span that is partly sent has told its receipt: its beginning does not matter any more */
+    for (size_t i = o->first; i < o->count; i++) o->spans[i].end -= gone;
 }

@@ -56,12 +56,12 @@ static inline void http_link_move(struct http_link *from, struct http_link *to) 
 
 /* ---- out.c: replies on their way
  *
- * Bytes [0, sent) are with the kernel, [sent, ready) may leave, [ready, bytes.len) wait for the journal. A mark covers
- * the bytes from the previous mark's end to its own: they wait for position `after`, and `receipt` (0: none, or told)
+ * Bytes [0, sent) are with the kernel, [sent, ready) may leave, [ready, bytes.len) wait for the journal. A span covers
+ * the bytes from the previous span's end to its own: they wait for position `after`, and `receipt` (0: none, or told)
  * belongs to the first of them. Replies that wait for nothing more than their predecessor, and whose fate nobody asked
- * for, share its mark: a batch of sends is one mark. */
+ * for, share its span: a batch of sends is one span. */
 
-struct http_mark {
+struct http_span {
     size_t end;
     u64 after, receipt;
 };
@@ -70,20 +70,20 @@ struct http_out {
     struct http_out *next_spare;
     struct buf bytes;
     size_t sent, ready;
-    struct http_mark *marks; /* [first, count) are in use; [first, held) may leave */
+    struct http_span *spans; /* [first, count) are in use; [first, held) may leave */
     size_t first, held, count, cap;
-    size_t first_start; /* where the bytes of marks[first] begin */
+    size_t first_start; /* where the bytes of spans[first] begin */
 };
 
 struct http_out *http_out_new(void);
 void http_out_free(struct http_out *o);
 /* Everything written and told: ready to serve another connection. */
 void http_out_reset(struct http_out *o);
-/* The bytes appended since the last mark are one reply. */
-void http_out_mark(struct http_out *o, u64 after, u64 receipt);
+/* The bytes appended since the last span are one reply. */
+void http_out_span(struct http_out *o, u64 after, u64 receipt);
 /* Positions up to `released` are durable. */
 void http_out_release(struct http_out *o, u64 released);
-/* The next receipt whose reply begins before byte `upto`, or 0. Each is returned once. Marks passed on the way are
+/* The next receipt whose reply begins before byte `upto`, or 0. Each is returned once. Spans passed on the way are
  * done with: call it until it returns 0 after every write. */
 u64 http_out_receipt(struct http_out *o, size_t upto);
 /* A connection that is never quite drained must not drag along what it sent an hour ago. Only when everything sent has

@@ -1,9 +1,10 @@
-/* pg: does it work on the user's PostgreSQL from outside the user's transactions? The outbox relay and what the gate's
- * administration needs. (The gate itself runs inside the user's transaction: sql/postgres, include/hapax/gate.h.)
+/* pg: does it speak to PostgreSQL? A connection and its answers; the only room that knows libpq (the gate's driver for
+ * users' own connections, src/client/gate_pq.c, apart). What is said over it is the business of who uses it: the relay,
+ * the gate's administration, a journal adapter.
  *
- * This header is a connection and its answers. libpq is loaded when the first connection is opened, not linked: it
- * brings twenty libraries along, which neither `hapax send` in a loop nor a broker without a relay should pay for, and
- * a machine without it lacks nothing but these verbs.
+ * libpq is loaded when the first connection is opened, not linked: it brings twenty libraries along, which neither
+ * `hapax send` in a loop nor a broker without a relay should pay for, and a machine without it lacks nothing but these
+ * verbs.
  *
  * No message made here contains the connection string: it may hold a password. */
 #ifndef HAPAX_PG_PG_H

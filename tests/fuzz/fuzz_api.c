@@ -155,7 +155,7 @@ static void one_request(slice in) {
     broker_request(w.broker, w.t, &req, &user, &req);
     CHECK(w.answers == before + 1 || (w.answers == before && user));
     u64 receipt = w.receipt;
-    if (receipt) broker_fate(w.broker, w.t, receipt, receipt % 5 != 0);
+    if (receipt) broker_receipt(w.broker, w.t, receipt, receipt % 5 != 0);
     if (user) broker_gone(w.broker, w.t, user);
     w.t.mono_ms += 300;
     w.t.wall_ms += 300;

@@ -161,7 +161,7 @@ static void cut(struct world *w, struct call *c) {
         model_gone(w->model, c->op);
     } else if (c->receipt) {
         tally.replies_unwritten++;
-        broker_fate(w->broker, world_time(w), c->receipt, false);
+        broker_receipt(w->broker, world_time(w), c->receipt, false);
         model_unwritten(w->model, c->op);
     }
     end_call(w, c);
@@ -181,7 +181,7 @@ static void leave(struct world *w, struct call *c) {
         cut(w, c);
         return;
     }
-    if (c->receipt) broker_fate(w->broker, world_time(w), c->receipt, true);
+    if (c->receipt) broker_receipt(w->broker, world_time(w), c->receipt, true);
     if (c->lose_reply && w->faults_on) {
         tally.replies_lost++;
         end_call(w, c);

@@ -32,7 +32,7 @@ static void append(struct http_out *o, struct model *m, struct rng *rng) {
     m->replies[m->count++] =
         (struct reply){.start = m->length, .end = m->length + n, .after = after, .receipt = receipt};
     m->length += n;
-    http_out_mark(o, after, receipt);
+    http_out_span(o, after, receipt);
     http_out_release(o, m->released);
 }
 
@@ -91,7 +91,7 @@ static void receipts_of_a_queue_given_up_come_out_once(void **state) {
     struct http_out *o = http_out_new();
     for (u64 i = 1; i <= 50; i++) {
         buf_lit(&o->bytes, "reply");
-        http_out_mark(o, i, i);
+        http_out_span(o, i, i);
     }
     for (u64 i = 1; i <= 50; i++) assert_int_equal(http_out_receipt(o, SIZE_MAX), i);
     assert_int_equal(http_out_receipt(o, SIZE_MAX), 0);

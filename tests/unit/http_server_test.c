@@ -121,7 +121,7 @@ static void on_gone(void *ctx, struct http_conn *conn) {
     http_conn_set_user(*slot, slot);
 }
 
-static void on_fate(void *ctx, u64 receipt, bool written) {
+static void on_receipt(void *ctx, u64 receipt, bool written) {
     (void)ctx;
     assert_int_equal(fate_told[receipt]++, 0);
     if (written)
@@ -146,7 +146,7 @@ static void render_error(void *ctx, u16 status, const char *code, const char *de
 static const struct http_handler handler = {.on_request = on_request,
                                             .body_limit = body_limit,
                                             .on_gone = on_gone,
-                                            .on_fate = on_fate,
+                                            .on_receipt = on_receipt,
                                             .on_turn_end = on_turn_end,
                                             .render_error = render_error};
 

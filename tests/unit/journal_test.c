@@ -13,7 +13,7 @@
 
 #define SEGMENT (64ull << 10)
 
-struct place {
+struct said_at {
     char path[256];
     struct disk *disk;
     bool threads;
@@ -23,7 +23,7 @@ struct place {
 };
 
 static void on_wake(void *ctx) {
-    struct place *p = ctx;
+    struct said_at *p = ctx;
     pthread_mutex_lock(&p->lock);
     p->wakes++;
     pthread_cond_broadcast(&p->woken);
@@ -31,14 +31,14 @@ static void on_wake(void *ctx) {
 }
 
 static hx_st place_open(struct world *w, struct journal **out, struct errbuf *err) {
-    struct place *p = w->ctx;
+    struct said_at *p = w->ctx;
     struct journal_file_options o = {
         .disk = p->disk, .segment_bytes = SEGMENT, .manual = !p->threads, .wake = on_wake, .wake_ctx = p};
     return journal_file_open(&o, out, err);
 }
 
 static void wait_settled(struct world *w, struct journal *j, u64 pos) {
-    struct place *p = w->ctx;
+    struct said_at *p = w->ctx;
     if (!p->threads) {
         work_all(j);
         return;
@@ -49,14 +49,14 @@ static void wait_settled(struct world *w, struct journal *j, u64 pos) {
 }
 
 static void wait_calm(struct world *w, struct journal *j, bool (*until)(struct journal *j, void *arg), void *arg) {
-    struct place *p = w->ctx;
+    struct said_at *p = w->ctx;
     if (!p->threads) work_all(j);
     while (p->threads && !until(j, arg)) sched_yield();
     assert_true(until(j, arg));
 }
 
 static void damage_file(struct world *w, u64 pos, u64 segment_bytes) {
-    struct place *p = w->ctx;
+    struct said_at *p = w->ctx;
     char path[400];
     snprintf(path, sizeof path, "%s/journal-%016llx.seg", p->path, (unsigned long long)(pos / segment_bytes));
     int fd = open(path, O_RDWR);
@@ -68,7 +68,7 @@ static void damage_file(struct world *w, u64 pos, u64 segment_bytes) {
     close(fd);
 }
 
-static void place_init(struct place *p) {
+static void place_init(struct said_at *p) {
     const char *base = getenv("TMPDIR");
     snprintf(p->path, sizeof p->path, "%s/hapax-journal-XXXXXX", base ? base : "/tmp");
     assert_non_null(mkdtemp(p->path));
@@ -80,7 +80,7 @@ static void place_init(struct place *p) {
 
 static int make_place(void **state, bool threads) {
     struct world *w = mem_zalloc(sizeof *w);
-    struct place *p = mem_zalloc(sizeof *p);
+    struct said_at *p = mem_zalloc(sizeof *p);
     p->threads = threads;
     place_init(p);
     *w = (struct world){
@@ -106,7 +106,7 @@ static void remove_directory(const char *path) {
 
 static int leave_place(void **state) {
     struct world *w = *state;
-    struct place *p = w->ctx;
+    struct said_at *p = w->ctx;
     disk_close(p->disk);
     remove_directory(p->path);
     pthread_mutex_destroy(&p->lock);
@@ -177,7 +177,7 @@ static int leave_sim(void **state) {
 
 static void another_process_is_told_busy_and_a_killed_one_lets_go(void **state) {
     struct world *w = *state;
-    struct place *p = w->ctx;
+    struct said_at *p = w->ctx;
     int ready[2], go[2];
     assert_int_equal(pipe(ready), 0);
     assert_int_equal(pipe(go), 0);
@@ -213,7 +213,7 @@ static void another_process_is_told_busy_and_a_killed_one_lets_go(void **state) 
 
 static void files_are_for_the_owner_alone(void **state) {
     struct world *w = *state;
-    struct place *p = w->ctx;
+    struct said_at *p = w->ctx;
     struct bench *b = bench_new(w);
     struct journal *j = world_start(w, &b->r);
     DIR *dir = opendir(p->path);
@@ -234,7 +234,7 @@ static void files_are_for_the_owner_alone(void **state) {
 
 static void a_directory_without_permission_is_denied_by_name(void **state) {
     struct world *w = *state;
-    struct place *p = w->ctx;
+    struct said_at *p = w->ctx;
     char path[300];
     snprintf(path, sizeof path, "%s/inner", p->path);
     chmod(p->path, 0500);
@@ -255,7 +255,7 @@ static void a_directory_without_permission_is_denied_by_name(void **state) {
 
 static void a_missing_directory_is_made_or_reported(void **state) {
     struct world *w = *state;
-    struct place *p = w->ctx;
+    struct said_at *p = w->ctx;
     char path[300];
     struct disk *d;
     struct errbuf err = {0};
@@ -271,7 +271,7 @@ static void a_missing_directory_is_made_or_reported(void **state) {
 
 static void work_killed_with_kill_9_recovers_everything_acknowledged(void **state) {
     struct world *w = *state;
-    struct place *p = w->ctx;
+    struct said_at *p = w->ctx;
     struct bench *b = bench_new(w);
     for (int life = 0; life < 6; life++) {
         int told[2];

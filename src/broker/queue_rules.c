@@ -9,10 +9,10 @@
 #define QUEUE_RECORD_BYTES 4096u   /* of a QUEUE record beside its text: more than enough */
 #define RELOAD_BYTES       131072u /* the audit trail's word on it, and the headroom the core insists on */
 
-static const struct bound unbound;
+static const struct queue_rules unbound;
 
-const struct bound *bound_of(const struct broker *b, u16 queue) {
-    return queue < b->bound_cap ? &b->bound[queue] : &unbound;
+const struct queue_rules *queue_rules_of(const struct broker *b, u16 queue) {
+    return queue < b->queue_rules_cap ? &b->queue_rules[queue] : &unbound;
 }
 
 /* Must a message be looked at before its key is? */
@@ -22,29 +22,29 @@ static bool is_special(const struct queue_config *q) {
 }
 
 static void bind_queue(struct broker *b, u16 queue, struct queue_config *config, bool owned) {
-    if (queue >= b->bound_cap) {
+    if (queue >= b->queue_rules_cap) {
         u32 cap = queue + 64u;
-        b->bound = mem_realloc(b->bound, cap * sizeof *b->bound);
-        memset(b->bound + b->bound_cap, 0, (cap - b->bound_cap) * sizeof *b->bound);
-        b->bound_cap = cap;
+        b->queue_rules = mem_realloc(b->queue_rules, cap * sizeof *b->queue_rules);
+        memset(b->queue_rules + b->queue_rules_cap, 0, (cap - b->queue_rules_cap) * sizeof *b->queue_rules);
+        b->queue_rules_cap = cap;
     }
     struct queue_info q;
     core_queue_info(b->core, b->now, queue, &q);
-    struct bound *at = &b->bound[queue];
+    struct queue_rules *at = &b->queue_rules[queue];
     if (at->owned) config_queue_free(at->config);
-    *at = (struct bound){.config = config, .owned = owned};
+    *at = (struct queue_rules){.config = config, .owned = owned};
     at->undeclared = q.origin == ORIGIN_AUTO && !b->config->auto_create;
     at->special = at->undeclared || (config && is_special(config));
 }
 
-void bound_take(struct broker *b, u16 queue, struct queue_config *config) {
+void queue_rules_take(struct broker *b, u16 queue, struct queue_config *config) {
     bind_queue(b, queue, config, config != NULL);
 }
 
-void bound_drop(struct broker *b, u16 queue) {
-    if (queue >= b->bound_cap) return;
-    if (b->bound[queue].owned) config_queue_free(b->bound[queue].config);
-    b->bound[queue] = (struct bound){0};
+void queue_rules_drop(struct broker *b, u16 queue) {
+    if (queue >= b->queue_rules_cap) return;
+    if (b->queue_rules[queue].owned) config_queue_free(b->queue_rules[queue].config);
+    b->queue_rules[queue] = (struct queue_rules){0};
 }
 
 /* From the text the core has of it. */
@@ -61,7 +61,7 @@ static hx_st bind_stored(struct broker *b, u16 queue, struct errbuf *err) {
     return ST_OK;
 }
 
-hx_st bound_load(struct broker *b, struct errbuf *err) {
+hx_st queue_rules_load(struct broker *b, struct errbuf *err) {
     for (u32 queue = 1; queue <= core_queue_count(b->core); queue++) {
         hx_st st = bind_stored(b, (u16)queue, err);
         if (st != ST_OK) return st;
@@ -69,9 +69,9 @@ hx_st bound_load(struct broker *b, struct errbuf *err) {
     return ST_OK;
 }
 
-void bound_free(struct broker *b) {
-    for (u32 queue = 0; queue < b->bound_cap; queue++) bound_drop(b, (u16)queue);
-    mem_free(b->bound);
+void queue_rules_free(struct broker *b) {
+    for (u32 queue = 0; queue < b->queue_rules_cap; queue++) queue_rules_drop(b, (u16)queue);
+    mem_free(b->queue_rules);
 }
 
 /* ---- a config file */
@@ -144,11 +144,12 @@ static void bind_all(struct broker *b) {
         if (declared[queue]) continue;
         let_go(b, (u16)queue);
         struct errbuf err = {{0}};
-        if (bound_of(b, (u16)queue)->config && !bound_of(b, (u16)queue)->owned) /* the old file's, which goes */
+        if (queue_rules_of(b, (u16)queue)->config &&
+            !queue_rules_of(b, (u16)queue)->owned)            /* the old file's, which goes */
             CHECK(bind_stored(b, (u16)queue, &err) == ST_OK); /* it was read from the same text before */
-        const struct bound *now = bound_of(b, (u16)queue);
+        const struct queue_rules *now = queue_rules_of(b, (u16)queue);
         struct queue_config *config = now->config;
-        if (now->owned) b->bound[queue].owned = false; /* it stays the one it is */
+        if (now->owned) b->queue_rules[queue].owned = false; /* it stays the one it is */
         bind_queue(b, (u16)queue, config, config != NULL);
     }
     mem_free(declared);

@@ -1,13 +1,13 @@
-/* The outbox relay: rows committed in the user's transactions become messages, each once. docs/RELAY.md is the guide;
+/* relay: does it send what a user's own database holds? The outbox relay: rows committed in the user's transactions become messages, each once. docs/RELAY.md is the guide;
  * the reasons are in relay.c. */
-#ifndef HAPAX_PG_RELAY_H
-#define HAPAX_PG_RELAY_H
+#ifndef HAPAX_RELAY_RELAY_H
+#define HAPAX_RELAY_RELAY_H
 
 #include "base/base.h"
 
 enum relay_column {
 #define RELAY_COLUMN(ident, name, needed, help) RELAY_##ident,
-#include "pg/relay_columns.def"
+#include "relay/relay_columns.def"
 #undef RELAY_COLUMN
     RELAY_COLUMN_COUNT
 };

@@ -37,7 +37,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "pg/relay_priv.h"
+#include "relay/relay_priv.h"
 
 enum { BACKOFF_MS = 100, BACKOFF_MS_MAX = 5000, BATCH_BYTES = 4 << 20, SAY_AGAIN_MS = 60000 };
 
@@ -137,13 +137,13 @@ static hx_st claim(struct worker *w, struct pg_rows **rows, struct errbuf *err) 
     return st ? st : pg_query(w->pg, r->layout.claim.p, args, 2, rows, err);
 }
 
-/* The ids (and reasons) of rows that met this fate, as array texts. */
-static void gather(const struct batch *b, enum fate fate, struct buf *ids, struct buf *reasons) {
+/* The ids (and reasons) of rows that met this verdict, as array texts. */
+static void gather(const struct batch *b, enum row_verdict verdict, struct buf *ids, struct buf *reasons) {
     buf_char(ids, '{');
     buf_char(reasons, '{');
     for (size_t i = 0; i < b->count; i++) {
         const struct outcome *o = &b->outcomes[i];
-        if (o->fate != fate) continue;
+        if (o->verdict != verdict) continue;
         if (ids->len > 1) buf_char(ids, ','), buf_char(reasons, ',');
         pg_put_element(ids, pg_cell(b->rows, i, ROW_ID));
         pg_put_element(reasons, slice_of(b->reasons.p + o->reason_at, o->reason_n));
@@ -152,13 +152,13 @@ static void gather(const struct batch *b, enum fate fate, struct buf *ids, struc
     buf_char(reasons, '}');
 }
 
-static hx_st apply_fate(struct worker *w, enum fate fate, struct errbuf *err) {
+static hx_st apply_verdict(struct worker *w, enum row_verdict verdict, struct errbuf *err) {
     struct buf ids = {0}, reasons = {0};
-    gather(&w->batch, fate, &ids, &reasons);
+    gather(&w->batch, verdict, &ids, &reasons);
     slice args[] = {buf_slice(&ids), buf_slice(&reasons)};
     const struct relay_layout *l = &w->relay->layout;
-    hx_st st = fate == FATE_SENT ? pg_query(w->pg, l->settle.p, args, 1, NULL, err)
-                                 : pg_query(w->pg, l->park.p, args, 2, NULL, err);
+    hx_st st = verdict == ROW_VERDICT_SENT ? pg_query(w->pg, l->settle.p, args, 1, NULL, err)
+                                           : pg_query(w->pg, l->park.p, args, 2, NULL, err);
     buf_free(&ids);
     buf_free(&reasons);
     return st;
@@ -167,7 +167,7 @@ static hx_st apply_fate(struct worker *w, enum fate fate, struct errbuf *err) {
 static void say_refused(struct worker *w) {
     const struct batch *b = &w->batch;
     size_t first = 0;
-    while (b->outcomes[first].fate != FATE_REFUSED) first++;
+    while (b->outcomes[first].verdict != ROW_VERDICT_REFUSED) first++;
     const struct outcome *o = &b->outcomes[first];
     slice id = pg_cell(b->rows, first, ROW_ID);
     char text[512];
@@ -183,8 +183,8 @@ static hx_st settle(struct worker *w, struct errbuf *err) {
     hx_st st = pg_run(w->pg, "ROLLBACK", err);
     if (st || b->sent + b->refused == 0) return st;
     st = pg_run(w->pg, w->relay->begin, err);
-    if (!st && b->sent) st = apply_fate(w, FATE_SENT, err);
-    if (!st && b->refused) st = apply_fate(w, FATE_REFUSED, err);
+    if (!st && b->sent) st = apply_verdict(w, ROW_VERDICT_SENT, err);
+    if (!st && b->refused) st = apply_verdict(w, ROW_VERDICT_REFUSED, err);
     return st ? st : pg_run(w->pg, "COMMIT", err);
 }
 

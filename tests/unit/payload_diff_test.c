@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "config/changes.h"
+#include "config/payload_diff.h"
 
 /* "path" for a changed field, "+path" for one only the second has, "-path" for one only the first has. */
 static bool note(void *ctx, slice path, const struct json_item *before, const struct json_item *after) {
@@ -24,7 +24,7 @@ static void assert_changes(const char *a, const char *b, const char *expected) {
     struct buf out = {0};
     payload_view_init(&before, slice_str(a), SL(""), NULL, NULL);
     payload_view_init(&after, slice_str(b), SL(""), NULL, NULL);
-    assert_true(payload_changes(&before, &after, note, &out));
+    assert_true(payload_diff(&before, &after, note, &out));
     buf_char(&out, '\0');
     assert_string_equal(out.p, expected);
     buf_free(&out);
@@ -58,10 +58,10 @@ static void the_visitor_can_stop_and_what_is_no_json_is_not_compared(void **stat
     int calls = 0;
     payload_view_init(&before, SL("{\"a\":{\"x\":1,\"y\":1},\"b\":1}"), SL(""), NULL, NULL);
     payload_view_init(&after, SL("{\"c\":1}"), SL(""), NULL, NULL);
-    assert_true(payload_changes(&before, &after, stop_at_once, &calls));
+    assert_true(payload_diff(&before, &after, stop_at_once, &calls));
     assert_int_equal(calls, 1);
     payload_view_init(&after, SL("text"), SL(""), NULL, NULL);
-    assert_false(payload_changes(&before, &after, stop_at_once, &calls));
+    assert_false(payload_diff(&before, &after, stop_at_once, &calls));
     payload_view_free(&before);
     payload_view_free(&after);
 }

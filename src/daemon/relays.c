@@ -1,4 +1,4 @@
-#include "broker/relays.h"
+#include "daemon/relays.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
-#include "pg/relay.h"
+#include "relay/relay.h"
 
 #define REPORT_MS 5000
 #define AGAIN_MS  5000 /* after a start that failed: the database, or its table, may come yet */

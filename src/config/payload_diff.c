@@ -1,4 +1,4 @@
-#include "config/changes.h"
+#include "config/payload_diff.h"
 
 struct comparison {
     struct payload_view *before, *after;
@@ -66,7 +66,7 @@ static bool compare(struct comparison *c, u32 a, u32 b) {
     return same || report(c, x, y);
 }
 
-bool payload_changes(struct payload_view *before, struct payload_view *after, change_visitor *each, void *ctx) {
+bool payload_diff(struct payload_view *before, struct payload_view *after, change_visitor *each, void *ctx) {
     struct comparison c = {before, after, {0}, each, ctx};
     if (!payload_view_json(before) || !payload_view_json(after)) return false;
     compare(&c, 0, 0);

@@ -1,6 +1,6 @@
 /* The gate's SQL, embedded at build from sql/postgres. */
-#ifndef HAPAX_PG_GATE_SQL_H
-#define HAPAX_PG_GATE_SQL_H
+#ifndef HAPAX_CLI_GATE_SQL_H
+#define HAPAX_CLI_GATE_SQL_H
 
 struct gate_file {
     const char *name; /* "0001_initial.sql", ..., "hapax_gate.sql", "uninstall.sql"; NULL ends the list */

@@ -1,8 +1,8 @@
 /* The relays a config asks for: each reads an outbox in somebody's PostgreSQL and sends its rows to this broker, through
  * the front door like any other client. On threads of their own; a database that is away is waited for, never a reason
  * for the broker to stop. */
-#ifndef HAPAX_BROKER_RELAYS_H
-#define HAPAX_BROKER_RELAYS_H
+#ifndef HAPAX_DAEMON_RELAYS_H
+#define HAPAX_DAEMON_RELAYS_H
 
 #include "config/config.h"
 

@@ -1,8 +1,8 @@
-#include "pg/relay_priv.h"
+#include "relay/relay_priv.h"
 
 const char *const relay_column_names[RELAY_COLUMN_COUNT] = {
 #define RELAY_COLUMN(ident, name, needed, help) #ident,
-#include "pg/relay_columns.def"
+#include "relay/relay_columns.def"
 #undef RELAY_COLUMN
 };
 
@@ -11,7 +11,7 @@ static const struct {
     bool needed;
 } defaults[RELAY_COLUMN_COUNT] = {
 #define RELAY_COLUMN(ident, name, needed, help) {name, needed},
-#include "pg/relay_columns.def"
+#include "relay/relay_columns.def"
 #undef RELAY_COLUMN
 };
 

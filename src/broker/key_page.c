@@ -106,7 +106,7 @@ static void put_reason(struct buf *b, const struct seen *s, const struct message
     if (v->state != STATE_DEAD && v->state != STATE_HELD) return;
     struct buf text = {0};
     struct history_item last;
-    fate_reason(v, &text);
+    why_text(v, &text);
     json_put_member(b, "reason", buf_slice(&text));
     buf_free(&text);
     if (history_last_attempt(v->history, &last) && last.failure_class != CLASS_NONE)
@@ -153,7 +153,7 @@ static void put_settled(struct broker *br, struct buf *b, const struct rec_settl
     if (s->kept.is) json_put_member_bool(b, "payload_kept", core_payload_kept(br->core, br->now, s));
 }
 
-void render_key_view(struct broker *br, struct buf *b, const struct seen *s) {
+void put_key_page(struct broker *br, struct buf *b, const struct seen *s) {
     struct message_view v = {0};
     CHECK(s->settle || s->message);
     if (s->message) core_message_view(br->core, br->now, s->at.message, &v);

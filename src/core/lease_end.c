@@ -19,7 +19,7 @@ struct rec_return return_record(const struct core *c, const struct message *m, e
         .at_ms = c->now.wall_ms,
         .ended = (u8)ended,
         .state = STATE_PENDING,
-        .marks = (u8)((m->doubt ? MARK_DOUBT : 0) | (m->lookup ? MARK_RECONCILE : 0)),
+        .traits = (u8)((m->doubt ? TRAIT_DOUBT : 0) | (m->lookup ? TRAIT_RECONCILE : 0)),
         .attempts = m->attempts,
         .failures = m->failures,
         .unknowns = m->unknowns,
@@ -27,14 +27,14 @@ struct rec_return return_record(const struct core *c, const struct message *m, e
     };
 }
 
-u8 ending_marks(const struct core *c, const struct message *m, enum state state, u8 marks, u32 *taken) {
+u8 lease_end_traits(const struct core *c, const struct message *m, enum state state, u8 traits, u32 *taken) {
     *taken = 0;
-    if (m->group == ENTRY_NONE) return marks;
+    if (m->group == ENTRY_NONE) return traits;
     u8 on_dead = queue_at(c, m->queue)->rules.on_dead;
-    if (on_dead == ON_DEAD_SKIP || m->parked) return marks | MARK_PARKED;
-    if (on_dead != ON_DEAD_GROUP || state != STATE_DEAD || !is_group_head(m)) return marks;
+    if (on_dead == ON_DEAD_SKIP || m->parked) return traits | TRAIT_PARKED;
+    if (on_dead != ON_DEAD_GROUP || state != STATE_DEAD || !is_group_head(m)) return traits;
     *taken = group_waiting(c, m);
-    return marks | MARK_TAKES;
+    return traits | TRAIT_TAKES;
 }
 
 /* One more of its kind; true if that was the last one allowed. */
@@ -47,8 +47,8 @@ static bool count_one(const struct rules *rules, struct rec_return *r, bool as_u
     return *counter >= limit;
 }
 
-void ending_decide(struct core *c, const struct message *m, struct rec_return *r, enum failure_class failure_class,
-                   i64 floor_ms, i64 *wait_ms) {
+void lease_end_decide(struct core *c, const struct message *m, struct rec_return *r, enum failure_class failure_class,
+                      i64 floor_ms, i64 *wait_ms) {
     const struct rules *rules = &queue_at(c, m->queue)->rules;
     bool crash = r->ended == ENDED_EXPIRED, unknown = failure_class == CLASS_UNKNOWN;
     bool lookup = m->lookup || (unknown && rules->on_unknown == ON_UNKNOWN_RECONCILE);
@@ -56,18 +56,18 @@ void ending_decide(struct core *c, const struct message *m, struct rec_return *r
     *wait_ms = floor_ms;
     r->failure_class = (u8)failure_class;
     if (failure_class == CLASS_ABSENT) {
-        r->marks = 0; /* looked up: it did not happen */
+        r->traits = 0; /* looked up: it did not happen */
     } else {
         bool last = count_one(rules, r, unknown || lookup, &count);
-        if (unknown && !crash) r->marks |= MARK_DOUBT; /* a crash leaves doubt by how the lease ended */
-        if (lookup) r->marks |= MARK_RECONCILE;
+        if (unknown && !crash) r->traits |= TRAIT_DOUBT; /* a crash leaves doubt by how the lease ended */
+        if (lookup) r->traits |= TRAIT_RECONCILE;
         if (last) r->state = lookup ? STATE_HELD : STATE_DEAD;
         if (unknown && rules->on_unknown == ON_UNKNOWN_HOLD) r->state = STATE_HELD;
         if (failure_class == CLASS_POISON) r->state = STATE_DEAD;
         if (!crash) *wait_ms = rules_backoff_ms(rules, count, floor_ms, &c->rng);
     }
     if (r->state != STATE_PENDING)
-        r->marks = ending_marks(c, m, (enum state)r->state, r->marks, &r->taken);
+        r->traits = lease_end_traits(c, m, (enum state)r->state, r->traits, &r->taken);
     else if (*wait_ms > 0)
         r->due_ms = c->now.delay_ms + *wait_ms;
 }

@@ -1,5 +1,5 @@
 #include "base/json.h"
-#include "pg/relay_priv.h"
+#include "relay/relay_priv.h"
 
 enum { PIECE_BYTES = 4 << 20, PIECE_LINES = 10000, REASON_MAX = 400 };
 
@@ -29,7 +29,7 @@ void relay_batch_free(struct batch *b) {
 
 static void refuse(struct batch *b, size_t row, slice code, slice detail) {
     struct outcome *o = &b->outcomes[row];
-    o->fate = FATE_REFUSED;
+    o->verdict = ROW_VERDICT_REFUSED;
     o->reason_at = (u32)b->reasons.len;
     buf_slice_add(&b->reasons, code);
     buf_lit(&b->reasons, ": ");
@@ -146,7 +146,7 @@ static void line_answered(struct batch *b, size_t row, slice line) {
     json_init(&j, line);
     bool read = read_answer(&j, &a);
     if (read && a.status >= 200 && a.status < 300) {
-        b->outcomes[row].fate = FATE_SENT;
+        b->outcomes[row].verdict = ROW_VERDICT_SENT;
         b->sent++;
         b->duplicates += a.duplicate;
     } else if (read && a.status >= 400 && a.status < 500 && a.status != 429 && !a.retryable) {

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "broker/broker.h"
-#include "broker/relays.h"
 #include "config/config.h"
+#include "daemon/relays.h"
 #include "journal/disk.h"
 #include "journal/file.h"
 #include "net/http.h"
@@ -37,8 +37,8 @@ struct settings {
     char *file_listen, *file_data; /* as they were at start */
 };
 
-/* Where it is going to be. */
-struct place_to_be {
+/* Where it is going to serve, and from which directory. */
+struct address {
     const char *listen, *data;
     char host[64];
     u16 port;
@@ -172,8 +172,8 @@ static void on_gone(void *ctx, struct http_conn *conn) {
     broker_gone(((struct daemon *)ctx)->broker, time_now(), http_conn_user(conn));
 }
 
-static void on_fate(void *ctx, u64 receipt, bool written) {
-    broker_fate(((struct daemon *)ctx)->broker, time_now(), receipt, written);
+static void on_receipt(void *ctx, u64 receipt, bool written) {
+    broker_receipt(((struct daemon *)ctx)->broker, time_now(), receipt, written);
 }
 
 static void on_turn_end(void *ctx) {
@@ -388,7 +388,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
     return st;
 }
 
-static hx_st start(struct daemon *d, const struct place_to_be *p, struct config **config, struct errbuf *err) {
+static hx_st start(struct daemon *d, const struct address *p, struct config **config, struct errbuf *err) {
     d->loop = loop_new();
     loop_on_wake(d->loop, on_wake, d);
     hx_st st = open_storage(d, p->data, err);
@@ -400,7 +400,7 @@ static hx_st start(struct daemon *d, const struct place_to_be *p, struct config 
         .on_ahead = on_ahead,
         .body_limit = body_limit,
         .on_gone = on_gone,
-        .on_fate = on_fate,
+        .on_receipt = on_receipt,
         .on_turn_end = on_turn_end,
         .render_error = render_error,
     };
@@ -422,7 +422,7 @@ static struct config *load_config(const struct settings *s) {
 /* Said in the file: then the line is named. */
 static bool may_listen(const struct settings *s, const struct config *config, const char *listen, const char *host) {
     if (is_loopback(host) || s->insecure_listen || config->insecure_listen) return true;
-    struct place at = config->said[TOP_KEY_listen];
+    struct said_at at = config->said[TOP_KEY_listen];
     if (!s->listen && at.line)
         fprintf(stderr, "hapaxd: %s:%u:%u: listen: ", config->file.p, at.line, at.column);
     else
@@ -442,7 +442,7 @@ static char *copy_text(slice s) {
 }
 
 /* 0: go on. Else the exit status. */
-static int find_place(struct settings *s, const struct config *config, struct place_to_be *p) {
+static int find_address(struct settings *s, const struct config *config, struct address *p) {
     s->file_listen = copy_text(config->listen);
     s->file_data = copy_text(config->data);
     p->listen = s->listen ? s->listen : s->file_listen;
@@ -454,7 +454,7 @@ static int find_place(struct settings *s, const struct config *config, struct pl
     return may_listen(s, config, p->listen, p->host) ? 0 : s->listen ? 2 : 1; /* 2: the call is wrong, 1: the file is */
 }
 
-static void serve(struct daemon *d, const struct place_to_be *p) {
+static void serve(struct daemon *d, const struct address *p) {
     loop_signal(d->loop, SIGTERM, on_terminate, d);
     loop_signal(d->loop, SIGINT, on_terminate, d);
     loop_signal(d->loop, SIGHUP, on_hangup, d);
@@ -474,18 +474,18 @@ int main(int argc, char **argv) {
     struct settings s = {0};
     struct daemon d = {.settings = &s};
     struct errbuf err = {{0}};
-    struct place_to_be place;
+    struct address at;
     parse_flags(argc, argv, &s);
     struct config *config = load_config(&s);
-    int status = find_place(&s, config, &place);
+    int status = find_address(&s, config, &at);
     if (status == 0 && s.check_config) {
         printf("%s: valid, %u queue%s\n", s.config, config->queues.count, config->queues.count == 1 ? "" : "s");
     } else if (status == 0) {
         signal(SIGPIPE, SIG_IGN);
         d.relays = relays_new(config);
-        status = start(&d, &place, &config, &err) == ST_OK ? 0 : 1;
+        status = start(&d, &at, &config, &err) == ST_OK ? 0 : 1;
         if (status) fprintf(stderr, "hapaxd: %s\n", err.text);
-        if (status == 0) serve(&d, &place);
+        if (status == 0) serve(&d, &at);
         finish(&d);
     }
     config_free(config);

@@ -1,10 +1,10 @@
 /* The relay's family: relay_table.c knows the table and its SQL, relay_send.c the broker, relay.c brings them together. */
-#ifndef HAPAX_PG_RELAY_PRIV_H
-#define HAPAX_PG_RELAY_PRIV_H
+#ifndef HAPAX_RELAY_RELAY_PRIV_H
+#define HAPAX_RELAY_RELAY_PRIV_H
 
 #include "hapax/hapax.h"
 #include "pg/pg.h"
-#include "pg/relay.h"
+#include "relay/relay.h"
 
 /* The table as it was found, and the statements for it. */
 struct relay_layout {
@@ -23,10 +23,10 @@ hx_st relay_layout_read(struct pg *pg, const struct relay_table *table, struct r
 void relay_layout_free(struct relay_layout *l);
 
 /* What became of a row. LATER: not known, or not now; it stays. */
-enum fate { FATE_LATER, FATE_SENT, FATE_REFUSED };
+enum row_verdict { ROW_VERDICT_LATER, ROW_VERDICT_SENT, ROW_VERDICT_REFUSED };
 
 struct outcome {
-    enum fate fate;
+    enum row_verdict verdict;
     u32 reason_at, reason_n; /* in batch.reasons */
 };
 
@@ -37,7 +37,7 @@ struct batch {
     struct outcome *outcomes;
     struct buf reasons;
     size_t sent, duplicates, refused;
-    hx_error trouble; /* why rows are FATE_LATER */
+    hx_error trouble; /* why rows are ROW_VERDICT_LATER */
     /* memory kept from batch to batch */
     struct buf body;
     size_t *row_of_line;

@@ -8,7 +8,7 @@
 /* ---- what the queue's rules make of it */
 
 /* One message being looked at. */
-struct knock {
+struct candidate {
     struct broker *b;
     const struct queue_config *rules;
     struct send_in *in;
@@ -17,7 +17,7 @@ struct knock {
 };
 
 /* Not admitted; but whoever looks into the dead lane finds it, with the reason. */
-static bool refuse(const struct knock *k, const char *why) {
+static bool refuse(const struct candidate *k, const char *why) {
     struct ref copy;
     failure_set(k->f, PROBLEM_schema, "%s", why);
     if (k->again) return false;
@@ -28,7 +28,7 @@ static bool refuse(const struct knock *k, const char *why) {
     return false;
 }
 
-static bool refuse_unmade(const struct knock *k, const char *what, const struct errbuf *why) {
+static bool refuse_unmade(const struct candidate *k, const char *what, const struct errbuf *why) {
     struct buf text = {0};
     buf_printf(&text, "no %s can be made of it: %s", what, why->text);
     buf_char(&text, '\0');
@@ -37,7 +37,7 @@ static bool refuse_unmade(const struct knock *k, const char *what, const struct 
     return false;
 }
 
-static bool make_key(const struct knock *k) {
+static bool make_key(const struct candidate *k) {
     struct errbuf why;
     struct buf *store = &k->b->key_store;
     buf_reset(store);
@@ -50,7 +50,7 @@ static bool make_key(const struct knock *k) {
     return false;
 }
 
-static bool make_group(const struct knock *k) {
+static bool make_group(const struct candidate *k) {
     struct errbuf why;
     struct buf *store = &k->b->group_store;
     buf_reset(store);
@@ -61,14 +61,14 @@ static bool make_group(const struct knock *k) {
 }
 
 /* Keyed apart from the index: an answer shows fingerprints, and they must tell nothing about its hashes. */
-static u64 fingerprint_of(const struct knock *k, struct payload_view *v) {
+static u64 fingerprint_of(const struct candidate *k, struct payload_view *v) {
     struct siphash_key key;
     if (!k->rules || !k->rules->fingerprint) return core_fingerprint(k->b->core, v->payload);
     memcpy(&key, k->b->options.secret + sizeof key, sizeof key);
     return fingerprint_eval(k->rules->fingerprint, v, &key);
 }
 
-static bool look_at(const struct knock *k, header_lookup *header, void *header_ctx) {
+static bool look_at(const struct candidate *k, header_lookup *header, void *header_ctx) {
     const struct queue_config *q = k->rules;
     struct send_in *in = k->in;
     struct errbuf why;
@@ -90,8 +90,8 @@ static bool lacks_key(const struct send_in *in, const struct queue_config *q) {
 }
 
 /* A queue whose rules say something about it. */
-static bool pass_rules(struct knock *k, header_lookup *header, void *header_ctx) {
-    const struct bound *bound = bound_of(k->b, k->in->queue);
+static bool pass_rules(struct candidate *k, header_lookup *header, void *header_ctx) {
+    const struct queue_rules *bound = queue_rules_of(k->b, k->in->queue);
     k->rules = bound->config;
     if (bound->undeclared && !k->again) {
         failure_set(k->f, PROBLEM_no_such_queue,
@@ -131,7 +131,7 @@ static bool payload_before(struct broker *b, const struct seen *s, slice *out) {
 /* The fingerprint that is stored may have been made under former rules. Before a repeat is taken for a conflict because of
  * that: the same bytes are the same payload under any rule, and a payload that is still there is looked at by the present
  * one. */
-static void agree_with(const struct knock *k, const struct seen *s) {
+static void agree_with(const struct candidate *k, const struct seen *s) {
     struct broker *b = k->b;
     u64 stored = s->settle ? s->settle->fingerprint : s->message->fingerprint;
     slice before;
@@ -205,10 +205,10 @@ static bool admitted(struct broker *b, const struct send_in *in, struct admissio
     return false;
 }
 
-static bool enter(struct knock *k, header_lookup *header, void *header_ctx, struct admission *a) {
+static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, struct admission *a) {
     struct broker *b = k->b;
     struct send_in *in = k->in;
-    if (!bound_of(b, in->queue)->special)
+    if (!queue_rules_of(b, in->queue)->special)
         in->fingerprint = core_fingerprint(b->core, in->payload);
     else if (!pass_rules(k, header, header_ctx))
         return false;
@@ -229,15 +229,15 @@ static bool enter(struct knock *k, header_lookup *header, void *header_ctx, stru
     return admitted(b, in, a, k->f);
 }
 
-bool door_admit(struct broker *b, struct send_in *in, header_lookup *header, void *header_ctx, struct admission *a,
-                struct failure *f) {
-    struct knock k = {.b = b, .in = in, .f = f};
+bool admit_message(struct broker *b, struct send_in *in, header_lookup *header, void *header_ctx, struct admission *a,
+                   struct failure *f) {
+    struct candidate k = {.b = b, .in = in, .f = f};
     return enter(&k, header, header_ctx, a);
 }
 
 /* ---- once more */
 
-enum retrial door_retry(struct broker *b, const struct ref *copy) {
+enum retrial admit_again(struct broker *b, const struct ref *copy) {
     struct lookup own = {0}; /* the door uses the others */
     struct failure f = {0};
     struct admission a;
@@ -254,7 +254,7 @@ enum retrial door_retry(struct broker *b, const struct ref *copy) {
         .request_id = m->request_id,
         .payload = m->payload,
     };
-    struct knock k = {.b = b, .in = &in, .f = &f, .again = true};
+    struct candidate k = {.b = b, .in = &in, .f = &f, .again = true};
     enum retrial result = RETRIAL_AS_BEFORE;
     if (enter(&k, said_header, &in, &a))
         result = a.verdict == SEND_DUPLICATE ? RETRIAL_KNOWN : RETRIAL_ADMITTED;

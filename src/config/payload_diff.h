@@ -1,7 +1,7 @@
 /* Which fields two JSON payloads do not agree on, by what they mean: for the person who has to tell a duplicate from a
  * new intent. */
-#ifndef HAPAX_CONFIG_CHANGES_H
-#define HAPAX_CONFIG_CHANGES_H
+#ifndef HAPAX_CONFIG_PAYLOAD_DIFF_H
+#define HAPAX_CONFIG_PAYLOAD_DIFF_H
 
 #include "config/view.h"
 
@@ -10,6 +10,6 @@
 typedef bool change_visitor(void *ctx, slice path, const struct json_item *before, const struct json_item *after);
 
 /* False if one of the payloads is no JSON: there is nothing to compare. */
-bool payload_changes(struct payload_view *before, struct payload_view *after, change_visitor *each, void *ctx);
+bool payload_diff(struct payload_view *before, struct payload_view *after, change_visitor *each, void *ctx);
 
 #endif

@@ -1,27 +1,5 @@
-/* Why a message is where it is: what lists of the held and the dead show, and what they are filtered by. */
+/* Which of the held or the dead are meant: by failure class, by reason, by time. */
 #include "broker/broker_priv.h"
-
-bool fate_last(const struct message_view *v, struct history_item *out) {
-    return history_last_attempt(v->history, out) || history_last_decision(v->history, out);
-}
-
-void fate_reason(const struct message_view *v, struct buf *out) {
-    struct history_item last;
-    if (v->conflict)
-        buf_lit(out, "its key was known with another payload");
-    else if (!fate_last(v, &last))
-        buf_lit(out, "no reason is known");
-    else if (last.kind == HISTORY_ATTEMPT && last.ended == ENDED_EXPIRED)
-        buf_printf(out, "its lease ran out %u times", v->crashes);
-    else if (last.reason.n)
-        buf_slice_add(out, last.reason);
-    else if (last.kind == HISTORY_ATTEMPT)
-        buf_slice_add(out, slice_str(class_text((enum failure_class)last.failure_class)));
-    else
-        buf_slice_add(out, slice_str(decision_text((enum decision)last.what)));
-}
-
-/* ---- filters */
 
 static bool set_class(slice text, struct filter *f) {
     if (text.n == 0) return true;
@@ -57,7 +35,7 @@ static bool contains_nocase(slice text, slice part) {
 
 static bool reason_matches(const struct filter *f, const struct message_view *v) {
     struct buf text = {0};
-    fate_reason(v, &text);
+    why_text(v, &text);
     bool ok = contains_nocase(buf_slice(&text), buf_slice(&f->reason));
     buf_free(&text);
     return ok;
@@ -66,7 +44,7 @@ static bool reason_matches(const struct filter *f, const struct message_view *v)
 bool filter_passes(const struct filter *f, const struct message_view *v) {
     struct history_item last = {0};
     if (filter_is_empty(f)) return true;
-    bool known = fate_last(v, &last);
+    bool known = why_last(v, &last);
     if (f->refused && !v->refused) return false;
     if (f->by_class && !(known && last.kind == HISTORY_ATTEMPT && last.failure_class == f->failure_class)) return false;
     if (f->since_ms != INT64_MIN && (last.ended_ms > last.at_ms ? last.ended_ms : last.at_ms) < f->since_ms)
