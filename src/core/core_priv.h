@@ -214,7 +214,7 @@ static inline struct entry *entry_of(const struct core *c, const struct message 
 }
 struct ref message_ref(const struct core *c, const struct message *m);
 enum state state_at(enum place place);
-/* decide.c: is it at a limit, or not yet well below one, with a payload of that size more? */
+/* send.c: is it at a limit, or not yet well below one, with a payload of that size more? */
 bool queue_pressed(const struct core *c, const struct queue *q, i64 run_ms, size_t payload);
 enum state message_state(const struct message *m);
 static inline bool message_doubt(const struct message *m) {
@@ -241,13 +241,22 @@ void lease_end_decide(struct core *c, const struct message *m, struct rec_return
 /* The traits of one that becomes dead or held: whether its group goes on without it, or dies with it. */
 u8 lease_end_traits(const struct core *c, const struct message *m, enum state state, u8 traits, u32 *taken);
 
-/* decide.c: all that will be kept of an unsettled message, as it stands; its history is not in it yet. */
+/* settle.c: all that will be kept of an unsettled message, as it stands; its history is not in it yet. */
 void settle_record(struct core *c, const struct message *m, const struct rec_message *base, enum state state,
                    struct record *r);
 /* A history copied where it can be amended before the record is written. */
 struct history *scratch_history(struct core *c, slice from);
 /* Writes it, without the kept payload if there is no room for that. */
 void settle_emit(struct core *c, struct record *r);
+/* Its time to live ended before the work was started. */
+bool out_of_time(const struct core *c, const struct message *m);
+/* Given back with the word that nothing was done: the attempt does not count. */
+void give_back(struct record *r, const struct message *m);
+
+/* time.c */
+void write_clock(struct core *c, bool boot);
+void write_counts(struct core *c);
+
 /* audit.c */
 void audit_apply(struct core *c, const struct rec_audit *r, u64 pos, u64 size);
 void audit_expire(struct core *c);

@@ -1,0 +1,95 @@
+/* Carrying: what compaction writes anew of the oldest segment, because it is still needed. */
+#include "core/core_priv.h"
+
+bool core_points_at(const struct core *c, u64 hash, u64 pos) {
+    struct core_cursor cursor = {0};
+    struct found f;
+    while (core_find(c, hash, &cursor, &f))
+        if (f.pos == pos || f.arrivals_pos == pos) return true;
+    return false;
+}
+
+u64 core_carry_arrivals(const struct core *c, const struct record *r, u64 pos) {
+    u64 hash = r->type == REC_MESSAGE ? r->message.ref.hash : r->settle.ref.hash;
+    struct core_cursor cursor = {0};
+    struct found f;
+    while (core_find(c, hash, &cursor, &f))
+        if (f.pos == pos) return f.arrivals_pos;
+    return 0;
+}
+
+/* Both: the entry it belongs to, ENTRY_NONE if it is not needed any more. */
+static u32 carry_message(struct core *c, const struct rec_message *old, u64 pos) {
+    u32 no = core_message_find(c, old->ref.hash, old->ref.seq);
+    if (no == MESSAGE_NONE || message_at(c, no)->pos != pos) return ENTRY_NONE;
+    const struct message *m = message_at(c, no);
+    struct record r = {.type = REC_MESSAGE, .message = *old};
+    r.message.carried = true;
+    r.message.replaces = r.message.replaces_seq = 0;
+    r.message.due_ms = m->due_ms;
+    r.message.state = m->taken ? STATE_PENDING : (u8)message_state(m); /* taken: that follows from its head */
+    r.message.traits = message_traits(m);
+    r.message.ended = m->ended;
+    r.message.started = m->started;
+    r.message.generation = m->generation;
+    r.message.lease_ms = m->lease_ms;
+    r.message.attempts = m->attempts;
+    r.message.failures = m->failures;
+    r.message.unknowns = m->unknowns;
+    r.message.crashes = m->crashes;
+    r.message.fence = m->fence;
+    r.message.history = slice_of(m->history.p, m->history.len);
+    core_emit(c, &r);
+    return m->entry;
+}
+
+static u32 carry_settle(struct core *c, const struct rec_settle *old, u64 pos) {
+    struct core_cursor cursor = {0};
+    struct found f;
+    while (core_find(c, old->ref.hash, &cursor, &f)) {
+        if (f.message != MESSAGE_NONE || f.pos != pos) continue;
+        struct record r = {.type = REC_SETTLE, .settle = *old};
+        r.settle.carried = true;
+        r.settle.from_pos = pos;
+        r.settle.erasing = false;
+        if (!core_payload_kept(c, c->now, old)) r.settle.kept = (struct kept){0};
+        core_emit(c, &r);
+        return f.entry;
+    }
+    return ENTRY_NONE;
+}
+
+/* Its counts are in the queue's counters already: the copy adds none. */
+static void write_arrivals_again(struct core *c, u32 entry, const struct rec_arrivals *old) {
+    struct record r = {.type = REC_ARRIVALS, .arrivals = *old};
+    c->likely_entry = entry;
+    r.arrivals.fresh = r.arrivals.fresh_conflicts = 0;
+    core_emit(c, &r);
+}
+
+static void carry_arrivals(struct core *c, const struct rec_arrivals *old, u64 pos) {
+    struct core_cursor cursor = {0};
+    struct found f;
+    while (core_find(c, old->ref.hash, &cursor, &f)) {
+        if (f.arrivals_pos != pos) continue;
+        write_arrivals_again(c, f.entry, old);
+        return;
+    }
+}
+
+void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos,
+                const struct rec_arrivals *arrivals) {
+    c->now = now;
+    u32 entry = ENTRY_NONE;
+    if (r->type == REC_MESSAGE) entry = carry_message(c, &r->message, pos);
+    if (r->type == REC_SETTLE) entry = carry_settle(c, &r->settle, pos);
+    if (entry != ENTRY_NONE && arrivals) write_arrivals_again(c, entry, arrivals);
+    if (r->type == REC_ARRIVALS) carry_arrivals(c, &r->arrivals, pos);
+    if (r->type == REC_AUDIT) audit_carry(c, &r->audit, pos);
+    if (r->type == REC_QUEUE && queue_at(c, r->queue.queue)->pos == pos) core_queue_write(c, r->queue.queue);
+}
+
+void core_carry_end(struct core *c, struct core_now now) {
+    c->now = now;
+    write_clock(c, false);
+}

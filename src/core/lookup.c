@@ -1,0 +1,167 @@
+/* Looking things up: by hash, by number, in a queue's order, or all there is. Changes nothing. */
+#include "core/core_priv.h"
+
+u64 core_hash(const struct core *c, u16 queue, slice key) {
+    struct siphash_key k = c->options.hash_key;
+    k.k1 ^= (u64)queue << 48;
+    return siphash(&k, key.p, key.n);
+}
+
+u64 core_fingerprint(const struct core *c, slice payload) {
+    struct siphash_key k = c->options.hash_key;
+    k.k0 ^= 0x7061796c6f6164ull;
+    return siphash(&k, payload.p, payload.n);
+}
+
+void core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out) {
+    u32 entries[AHEAD_MAX];
+    CHECK(count <= AHEAD_MAX);
+    for (u32 i = 0; i < count; i++) index_prefetch(&c->keys, hashes[i]);
+    for (u32 i = 0; i < count; i++) {
+        entries[i] = index_guess(&c->keys, hashes[i]);
+        if (entries[i] != ENTRY_NONE) near(index_entry(&c->keys, entries[i]));
+    }
+    for (u32 i = 0; i < count; i++) {
+        if (entries[i] == ENTRY_NONE) continue;
+        const struct entry *e = index_entry(&c->keys, entries[i]);
+        tally_prefetch(c, entries[i], e->has_arrivals);
+        if (e->kind != ENTRY_LIVE) continue;
+        const char *m = (const char *)message_at(c, (u32)e->at);
+        near(m);
+        near(m + 64);
+    }
+    for (u32 i = 0; i < count; i++) {
+        out[i] = (struct ahead){0};
+        if (entries[i] == ENTRY_NONE) continue;
+        const struct entry *e = index_entry(&c->keys, entries[i]);
+        out[i].pos = e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->pos : e->at;
+        out[i].bytes = (u32)entry_size(e);
+        if (!tally_find(c, entries[i])) out[i].arrivals_pos = arrivals_pos(c, entries[i]);
+    }
+}
+
+static void found_entry(const struct core *c, u32 no, struct found *out) {
+    const struct entry *e = index_entry(&c->keys, no);
+    *out = (struct found){.entry = no, .queue = e->queue, .size_hint = (u32)entry_size(e)};
+    out->message = e->kind == ENTRY_LIVE ? (u32)e->at : MESSAGE_NONE;
+    out->pos = e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->pos : e->at;
+    out->arrivals_pos = arrivals_pos(c, no);
+}
+
+bool core_find(const struct core *c, u64 hash, struct core_cursor *cursor, struct found *out) {
+    struct index_cursor at = {.slot = cursor->slot, .phase = cursor->phase};
+    u32 no;
+    while ((no = index_find(&c->keys, hash, &at)) != ENTRY_NONE) {
+        if (entry_forgotten(c, index_entry(&c->keys, no))) continue;
+        found_entry(c, no, out);
+        break;
+    }
+    cursor->slot = at.slot;
+    cursor->phase = at.phase;
+    return no != ENTRY_NONE;
+}
+
+enum walk_verdict core_walk(const struct core *c, u16 queue, i64 since_run_ms, u32 look_at, u32 *cursor,
+                            struct found *out) {
+    for (; look_at > 0; look_at--) {
+        if (++*cursor >= c->keys.entries_top) return WALK_END;
+        const struct entry *e = index_entry(&c->keys, *cursor);
+        if (e->queue != queue || (e->kind != ENTRY_LIVE && e->kind != ENTRY_SETTLED)) continue;
+        if (entry_forgotten(c, e) || (e->kind == ENTRY_SETTLED && (i64)e->settled_run_ms < since_run_ms)) continue;
+        found_entry(c, *cursor, out);
+        return WALK_FOUND;
+    }
+    return WALK_MORE;
+}
+
+u32 core_message_find(const struct core *c, u64 hash, u64 seq) {
+    struct index_cursor cursor = {0};
+    for (u32 no; (no = index_find(&c->keys, hash, &cursor)) != ENTRY_NONE;) {
+        const struct entry *e = index_entry(&c->keys, no);
+        if (e->kind == ENTRY_LIVE && message_at(c, (u32)e->at)->seq == seq) return (u32)e->at;
+    }
+    return MESSAGE_NONE;
+}
+
+enum state state_at(enum place place) {
+    switch (place) {
+    case PLACE_LEASED:
+        return STATE_LEASED;
+    case PLACE_HELD:
+        return STATE_HELD;
+    case PLACE_DEAD:
+        return STATE_DEAD;
+    default:
+        return STATE_PENDING;
+    }
+}
+
+enum state message_state(const struct message *m) {
+    return state_at((enum place)m->place);
+}
+
+void core_message_view(const struct core *c, struct core_now now, u32 message, struct message_view *out) {
+    const struct message *m = message_at(c, message);
+    *out = (struct message_view){
+        .ref = message_ref(c, m),
+        .state = message_state(m),
+        .ended = m->ended,
+        .started = m->started,
+        .delayed = m->place == PLACE_DELAYED,
+        .behind = m->place == PLACE_BEHIND,
+        .doubt = message_doubt(m),
+        .reconcile = m->reconcile,
+        .lookup = m->lookup,
+        .parked = m->parked,
+        .takes = m->takes,
+        .taken = m->taken,
+        .conflict = m->conflict,
+        .refused = m->refused,
+        .generation = m->generation,
+        .lease_ms = m->lease_ms,
+        .attempts = m->attempts,
+        .failures = m->failures,
+        .unknowns = m->unknowns,
+        .crashes = m->crashes,
+        .fence = m->fence,
+        .due_ms = m->due_ms,
+        .lease_left_ms = m->place == PLACE_LEASED ? m->when_ms - now.run_ms : 0,
+        .pos = m->pos,
+        .size_hint = (u32)entry_size(entry_of(c, m)),
+        .history = slice_of(m->history.p, m->history.len),
+    };
+}
+
+bool core_arrivals_in_memory(const struct core *c, u32 entry) {
+    return tally_find(c, entry) != NULL;
+}
+
+void core_arrivals_view(const struct core *c, const struct seen *seen, struct rec_arrivals *out) {
+    const struct tally *t = tally_find(c, seen->at.entry);
+    *out = (struct rec_arrivals){0};
+    if (t)
+        tally_view(t, out);
+    else if (seen->arrivals)
+        *out = *seen->arrivals;
+}
+
+i64 core_key_left_ms(const struct core *c, struct core_now now, const struct rec_settle *settle) {
+    return window_left_ms(queue_at(c, settle->ref.queue), settle->settled_run_ms, now.run_ms);
+}
+
+u32 core_ready_positions(const struct core *c, u16 queue, u32 max, u64 *positions) {
+    u32 n = 0;
+    for (u32 no = core_next_ready(c, queue); no != MESSAGE_NONE && n < max; no = message_at(c, no)->next)
+        positions[n++] = message_at(c, no)->pos;
+    return n;
+}
+
+u32 core_list(const struct core *c, u16 queue, enum state state, u32 after) {
+    const struct queue *q = queue_at(c, queue);
+    u32 place = after == MESSAGE_NONE ? PLACE_READY : message_at(c, after)->place;
+    u32 no = after == MESSAGE_NONE ? q->places[place].head : message_at(c, after)->next;
+    for (;; no = q->places[place].head) {
+        if (no != MESSAGE_NONE && state_at((enum place)place) == state) return no;
+        if (++place == PLACE_COUNT) return MESSAGE_NONE;
+    }
+}

@@ -1,0 +1,335 @@
+/* Settling: what the holder of a token says of a message, and the record that is all a settled key leaves behind. The order of
+ * the checks is CONTRACT.md's. */
+#include "core/core_priv.h"
+
+#define KEPT_RECORD_MAX (3u << 20) /* a settlement with a kept payload beyond this goes without it */
+
+/* ---- settle records */
+
+/* What was said goes along if it is to be kept: a replay will need it. */
+static void keep_said(const struct core *c, const struct rec_message *base, struct rec_settle *s) {
+    const struct rules *rules = &queue_at(c, base->ref.queue)->rules;
+    s->kept.is = false;
+    if (rules->keep_payload_ms == 0 || base->refused) return;
+    s->kept = (struct kept){
+        .is = true,
+        .group = base->group,
+        .content_type = base->content_type,
+        .attrs = base->attrs,
+        .traceparent = base->traceparent,
+        .tracestate = base->tracestate,
+        .payload = base->payload,
+    };
+}
+
+void settle_record(struct core *c, const struct message *m, const struct rec_message *base, enum state state,
+                   struct record *r) {
+    CHECK(base->ref.seq == m->seq);
+    r->type = REC_SETTLE;
+    r->settle = (struct rec_settle){
+        .ref = base->ref,
+        .fingerprint = base->fingerprint,
+        .fence = m->fence,
+        .first_seen_ms = base->first_seen_ms,
+        .settled_ms = c->now.wall_ms,
+        .settled_run_ms = c->now.run_ms,
+        .state = (u8)state,
+        .ended = m->ended,
+        .generation = m->generation,
+        .attempts = m->attempts,
+        .failures = m->failures,
+        .unknowns = m->unknowns,
+        .crashes = m->crashes,
+        .key = base->key,
+        .request_id = base->request_id,
+    };
+    keep_said(c, base, &r->settle);
+}
+
+void settle_emit(struct core *c, struct record *r) {
+    struct kept *k = &r->settle.kept;
+    if (k->is && (record_size_max(r) > KEPT_RECORD_MAX || !room_for(c, kept_bytes(k)))) *k = (struct kept){0};
+    core_emit(c, r);
+}
+
+/* The message's history, copied where it can be amended before the record is written. */
+struct history *scratch_history(struct core *c, slice from) {
+    struct history *h = &c->scratch;
+    h->len = (u32)from.n;
+    if (h->cap < h->len) {
+        h->cap = h->len;
+        h->p = mem_realloc(h->p, h->cap);
+    }
+    if (from.n) memcpy(h->p, from.p, from.n);
+    return h;
+}
+
+static void note_effect(struct history *h, slice effect_id) {
+    u32 count;
+    if (effect_id.n == 0 || history_has_effect(slice_of(h->p, h->len), effect_id, &count)) return;
+    if (count >= HISTORY_EFFECTS_KEPT) return;
+    history_add(h, &(struct history_item){.kind = HISTORY_EFFECT, .name = effect_id});
+}
+
+/* ---- cancel, by an operator or because its time to live is over */
+
+enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struct seen *seen, slice reason) {
+    c->now = now;
+    if (seen->settle) return CANCEL_SETTLED;
+    const struct message *m = message_at(c, seen->at.message);
+    struct record r;
+    settle_record(c, m, seen->message, STATE_CANCELLED, &r);
+    struct history *h = scratch_history(c, slice_of(m->history.p, m->history.len));
+    if (m->place == PLACE_LEASED) {
+        history_end(h, m->fence, now.wall_ms, ENDED_CANCELLED, CLASS_NONE, SL(""));
+        r.settle.ended = ENDED_CANCELLED;
+    }
+    r.settle.reason = reason;
+    r.settle.history = slice_of(h->p, h->len);
+    if (reason.n > RESULT_ALWAYS_FITS && !room_for_deed(c, reason.n)) return CANCEL_FULL;
+    settle_emit(c, &r);
+    return CANCEL_OK;
+}
+
+/* ---- by token */
+
+/* Its time to live ended before the work was started. */
+bool out_of_time(const struct core *c, const struct message *m) {
+    return m->ttl_ms && m->ttl_ms <= c->now.delay_ms && m->attempts == 0;
+}
+
+/* Given back with the word that nothing was done: the attempt does not count. */
+void give_back(struct record *r, const struct message *m) {
+    if (m->started && r->ret.attempts > 0) r->ret.attempts--;
+}
+
+/* A lease's work counts as an attempt once it is settled, started or not, run out or not. */
+static u16 attempts_spent(const struct message *m) {
+    bool reservation = (m->place == PLACE_LEASED && !m->started) || m->ended == ENDED_LAPSED;
+    return (u16)(m->attempts + (reservation ? 1 : 0));
+}
+
+/* The lease ran out and was taken for a crash. Whoever speaks up with its token has not crashed. */
+static u16 crashes_after_all(const struct message *m) {
+    return (u16)(m->crashes - (m->ended == ENDED_EXPIRED && m->crashes > 0 ? 1 : 0));
+}
+
+static enum settle_verdict settle_with(struct core *c, const struct settle_in *in, const struct seen *seen,
+                                       enum state state, struct settle_out *out) {
+    const struct message *m = message_at(c, seen->at.message);
+    if (in->result.n > RESULT_BYTES_MAX) return SETTLE_TOO_LARGE;
+    struct record r;
+    settle_record(c, m, seen->message, state, &r);
+    struct history *h = scratch_history(c, slice_of(m->history.p, m->history.len));
+    enum ended ended = state == STATE_DONE ? ENDED_ACKED : ENDED_NACKED;
+    r.settle.attempts = attempts_spent(m);
+    r.settle.crashes = crashes_after_all(m);
+    history_end(h, m->fence, c->now.wall_ms, (u8)ended, (u8)in->failure_class, in->reason);
+    history_set_attempt(h, m->fence, r.settle.attempts);
+    note_effect(h, in->effect_id);
+    r.settle.ended = (u8)ended;
+    r.settle.by_token = true;
+    r.settle.reason = in->reason;
+    r.settle.content_type = in->content_type;
+    r.settle.result = in->result;
+    r.settle.history = slice_of(h->p, h->len);
+    u64 said = in->result.n + in->content_type.n + 2 * in->reason.n + in->effect_id.n;
+    if (said > RESULT_ALWAYS_FITS && !room_for(c, said - RESULT_ALWAYS_FITS)) return SETTLE_FULL;
+    settle_emit(c, &r);
+    out->state = state;
+    return SETTLE_OK;
+}
+
+static enum settle_verdict nack(struct core *c, const struct settle_in *in, const struct seen *seen,
+                                struct settle_out *out) {
+    const struct message *m = message_at(c, seen->at.message);
+    if (in->failure_class == CLASS_REJECTED) return settle_with(c, in, seen, STATE_REJECTED, out);
+    if (in->failure_class == CLASS_ABSENT && !m->lookup) return SETTLE_NOT_RECONCILE;
+    struct record r = {.type = REC_RETURN, .ret = return_record(c, m, ENDED_NACKED)};
+    if (!room_for(c, c->sink->cost(record_size_max(&r) + in->reason.n) + lease_room(c))) return SETTLE_FULL;
+    r.ret.reason = in->reason;
+    r.ret.attempts = attempts_spent(m);
+    r.ret.crashes = crashes_after_all(m);
+    i64 wait_ms;
+    lease_end_decide(c, m, &r.ret, in->failure_class, in->delay_ms, &wait_ms);
+    core_emit(c, &r);
+    out->state = (enum state)r.ret.state;
+    if (out->state == STATE_PENDING) out->due_ms = wait_ms;
+    return SETTLE_OK;
+}
+
+static enum settle_verdict extend(struct core *c, const struct message *m, u32 lease_ms, struct settle_out *out) {
+    out->state = STATE_LEASED;
+    if (m->place == PLACE_HELD || m->place == PLACE_DEAD || m->place == PLACE_BEHIND) {
+        out->state = message_state(m);
+        return SETTLE_EXPIRED;
+    }
+    struct record r = {.type = REC_EXTEND};
+    r.extend = (struct rec_extend){
+        .ref = message_ref(c, m),
+        .fence = m->fence,
+        .at_ms = c->now.wall_ms,
+        .lease_ms = lease_ms ? lease_ms : m->lease_ms,
+        .crashes = crashes_after_all(m),
+    };
+    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return SETTLE_FULL;
+    core_emit(c, &r);
+    return SETTLE_OK;
+}
+
+static enum settle_verdict start(struct core *c, const struct message *m, struct settle_out *out) {
+    struct record r = {.type = REC_START};
+    if (m->place != PLACE_LEASED) {
+        /* Both records or none: what is refused must not have happened by half. */
+        if (!room_for(c, 3 * c->sink->cost(record_size_max(&r)))) return SETTLE_FULL;
+        enum settle_verdict v = extend(c, m, 0, out);
+        if (v != SETTLE_OK) return v;
+    }
+    out->state = STATE_LEASED;
+    if (m->started) return SETTLE_DUPLICATE;
+    r.start = (struct rec_start){.ref = message_ref(c, m), .fence = m->fence, .attempts = (u16)(m->attempts + 1)};
+    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return SETTLE_FULL;
+    core_emit(c, &r);
+    return SETTLE_OK;
+}
+
+static enum settle_verdict step(struct core *c, const struct message *m, const struct settle_in *in,
+                                struct settle_out *out) {
+    out->state = message_state(m);
+    struct history_item known;
+    if (history_find_step(slice_of(m->history.p, m->history.len), in->name, &known)) {
+        out->step_result = known.result;
+        out->step_content_type = known.content_type;
+        return SETTLE_DUPLICATE;
+    }
+    struct record r = {.type = REC_STEP};
+    r.step = (struct rec_step){
+        .ref = message_ref(c, m),
+        .name = in->name,
+        .content_type = in->content_type,
+        .result = in->result,
+    };
+    u64 size = record_size_max(&r);
+    if (m->history.len + size > HISTORY_BYTES_MAX) return SETTLE_TOO_LARGE;
+    if (!room_for(c, c->sink->cost(size) + size)) return SETTLE_FULL; /* itself, and its part of the settlement */
+    core_emit(c, &r);
+    out->step_result = in->result;
+    out->step_content_type = in->content_type;
+    return SETTLE_OK;
+}
+
+static enum settle_verdict release(struct core *c, const struct message *m, struct settle_out *out) {
+    struct record r = {.type = REC_RETURN, .ret = return_record(c, m, ENDED_RELEASED)};
+    if (!room_for(c, c->sink->cost(record_size_max(&r)) + lease_room(c))) return SETTLE_FULL;
+    r.ret.crashes = crashes_after_all(m);
+    if (m->ended == ENDED_EXPIRED && r.ret.attempts > 0) r.ret.attempts--;
+    give_back(&r, m);
+    u32 no = (u32)entry_of(c, m)->at;
+    core_emit(c, &r);
+    if (m->ttl_ms && m->attempts == 0) ttl_push(c, no);
+    out->state = STATE_PENDING;
+    return SETTLE_OK;
+}
+
+static enum settle_verdict too_late(struct core *c, const struct seen *seen, struct settle_out *out) {
+    core_cancel(c, c->now, seen, SL("ttl"));
+    out->state = STATE_CANCELLED;
+    return SETTLE_SETTLED;
+}
+
+static enum settle_verdict settle_live(struct core *c, const struct settle_in *in, const struct seen *seen,
+                                       struct settle_out *out) {
+    const struct message *m = message_at(c, seen->at.message);
+    out->state = message_state(m);
+    if (in->fence != m->fence) return SETTLE_FENCED;
+    if (in->verb == VERB_NACK && m->ended == ENDED_NACKED) {
+        if (m->due_ms > c->now.delay_ms) out->due_ms = m->due_ms - c->now.delay_ms;
+        return SETTLE_DUPLICATE;
+    }
+    if (in->verb == VERB_RELEASE && m->ended == ENDED_RELEASED) return SETTLE_DUPLICATE;
+    if (m->ended != ENDED_OPEN && m->ended != ENDED_EXPIRED && m->ended != ENDED_LAPSED)
+        return SETTLE_SETTLED; /* the token died by its own call */
+    switch (in->verb) {
+    case VERB_ACK:
+        return settle_with(c, in, seen, STATE_DONE, out);
+    case VERB_NACK:
+        return nack(c, in, seen, out);
+    case VERB_EXTEND:
+        return extend(c, m, in->lease_ms, out);
+    case VERB_STEP:
+        return step(c, m, in, out);
+    case VERB_START:
+        return out_of_time(c, m) ? too_late(c, seen, out) : start(c, m, out);
+    case VERB_RELEASE:
+        return release(c, m, out);
+    }
+    CHECK(false && "a verb");
+}
+
+/* at_most_once: the consumer says that it came to nothing. It will not come again; the loss is counted, and why is kept. */
+static enum settle_verdict lose(struct core *c, const struct settle_in *in, const struct seen *seen) {
+    struct record r = {.type = REC_SETTLE};
+    struct history *h = scratch_history(c, seen->settle->history);
+    history_end(h, in->fence, c->now.wall_ms, ENDED_NACKED, (u8)in->failure_class, in->reason);
+    r.settle = *seen->settle;
+    r.settle.carried = true;
+    r.settle.from_pos = seen->at.pos;
+    r.settle.by_token = true;
+    r.settle.ended = ENDED_NACKED;
+    r.settle.reason = in->reason;
+    r.settle.history = slice_of(h->p, h->len);
+    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return SETTLE_FULL;
+    core_emit(c, &r);
+    if (in->failure_class != CLASS_REJECTED) COUNT(c, queue_at(c, r.settle.ref.queue), lost);
+    return SETTLE_OK;
+}
+
+static enum settle_verdict settle_settled(struct core *c, const struct settle_in *in, const struct seen *seen,
+                                          struct settle_out *out) {
+    const struct rec_settle *s = seen->settle;
+    out->state = (enum state)s->state;
+    if (s->ended == ENDED_HANDED_OUT && in->fence == s->fence) {
+        if (in->verb == VERB_ACK || in->verb == VERB_START || in->verb == VERB_EXTEND) return SETTLE_DUPLICATE;
+        if (in->verb == VERB_NACK) return lose(c, in, seen);
+    }
+    bool same_verb =
+        (in->verb == VERB_ACK && s->ended == ENDED_ACKED) || (in->verb == VERB_NACK && s->ended == ENDED_NACKED);
+    if (s->by_token && in->fence == s->fence && same_verb) return SETTLE_DUPLICATE;
+    return in->fence < s->fence ? SETTLE_FENCED : SETTLE_SETTLED;
+}
+
+/* An effect that was reported is recorded even when the ack is refused: that is how doubled effects are seen. */
+static void record_refused_effect(struct core *c, const struct seen *seen, slice effect_id) {
+    slice history = seen->settle ? seen->settle->history : SL("");
+    if (seen->message) {
+        const struct message *m = message_at(c, seen->at.message);
+        history = slice_of(m->history.p, m->history.len);
+    }
+    u32 count;
+    if (history_has_effect(history, effect_id, &count) || count >= HISTORY_EFFECTS_KEPT) return;
+    struct record r = {.type = REC_EFFECT};
+    if (seen->message) {
+        r.effect = (struct rec_effect){.ref = seen->message->ref, .effect_id = effect_id};
+        if (room_for(c, 2 * c->sink->cost(record_size_max(&r)))) core_emit(c, &r);
+        return;
+    }
+    CHECK(seen->settle);
+    struct history *h = scratch_history(c, history);
+    note_effect(h, effect_id);
+    r.type = REC_SETTLE;
+    r.settle = *seen->settle;
+    r.settle.carried = true;
+    r.settle.from_pos = seen->at.pos;
+    r.settle.history = slice_of(h->p, h->len);
+    if (room_for(c, c->sink->cost(record_size_max(&r)))) core_emit(c, &r);
+}
+
+enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in,
+                                const struct seen *seen, struct settle_out *out) {
+    c->now = now;
+    c->likely = seen->at.message;
+    *out = (struct settle_out){0};
+    enum settle_verdict v = seen->settle ? settle_settled(c, in, seen, out) : settle_live(c, in, seen, out);
+    if (v != SETTLE_OK && in->verb == VERB_ACK && in->effect_id.n) record_refused_effect(c, seen, in->effect_id);
+    return v;
+}

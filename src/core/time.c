@@ -1,0 +1,116 @@
+/* Time: what is due because it has passed. Leases that ran out, delays and times to live that are over, windows, counts and
+ * clocks to write down. */
+#include "core/core_priv.h"
+
+#define CLOCK_BUSY_MS 1000  /* how often the clocks are written down while there is other work ... */
+#define CLOCK_IDLE_MS 10000 /* ... and while there is none */
+#define EXPIRY_MS     1000
+
+void write_clock(struct core *c, bool boot) {
+    struct record r = {.type = REC_CLOCK};
+    r.clock = (struct rec_clock){
+        .next_seq = c->next_seq,
+        .fence = c->fence,
+        .wall_ms = c->now.wall_ms,
+        .run_ms = c->now.run_ms,
+        .delay_ms = c->now.delay_ms,
+        .boot = boot,
+    };
+    core_emit(c, &r);
+}
+
+/* Counts that no record implies. Losing the last second's in a crash is allowed. Without room they wait in memory. */
+void write_counts(struct core *c) {
+    if (!c->uncounted) return;
+    c->uncounted = false;
+    for (u32 id = 1; id <= c->queue_count; id++) {
+        const struct queue *q = queue_at(c, (u16)id);
+        static const struct counters none;
+        if (memcmp(&q->uncounted, &none, sizeof none) == 0) continue;
+        struct record r = {.type = REC_COUNTS, .counts = {.queue = (u16)id, .add = q->uncounted}};
+        if (!room_for_count(c, c->sink->cost(record_size_max(&r)))) {
+            c->uncounted = true;
+            return;
+        }
+        core_emit(c, &r);
+    }
+}
+
+/* A lease ran out. Started work may have taken effect: a crash, counted as such. A reservation is simply given back. */
+static bool decide_expiry(struct core *c, u32 no) {
+    const struct message *m = message_at(c, no);
+    struct record r = {.type = REC_RETURN, .ret = return_record(c, m, m->started ? ENDED_EXPIRED : ENDED_LAPSED)};
+    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return false;
+    i64 wait_ms; /* none: the lease was the wait */
+    if (m->started) lease_end_decide(c, m, &r.ret, CLASS_UNKNOWN, 0, &wait_ms);
+    core_emit(c, &r);
+    struct message *after = message_at(c, no);
+    if (after->ttl_ms && after->attempts == 0) ttl_push(c, no);
+    return true;
+}
+
+static bool due_leases(struct core *c, u32 *budget) {
+    while (c->leases.count && c->leases.at[0].when_ms <= c->now.run_ms) {
+        if ((*budget)-- == 0) return true;
+        if (!decide_expiry(c, c->leases.at[0].message)) return false; /* no room: it waits, still leased */
+    }
+    return false;
+}
+
+/* Not a decision: that a delay is over follows from its record and the clock. */
+static bool due_delays(struct core *c, u32 *budget) {
+    while (c->delays.count && c->delays.at[0].when_ms <= c->now.delay_ms) {
+        if ((*budget)-- == 0) return true;
+        u32 no = c->delays.at[0].message;
+        unplace_message(c, no);
+        place_pending(c, no, false);
+    }
+    return false;
+}
+
+static void due_clock(struct core *c) {
+    i64 since = c->now.run_ms - c->clock_written_run_ms;
+    if (since >= (c->wrote_since_clock ? CLOCK_BUSY_MS : CLOCK_IDLE_MS)) write_clock(c, false);
+}
+
+bool core_tick(struct core *c, struct core_now now, u32 budget) {
+    c->now = now;
+    bool more = due_leases(c, &budget);
+    more |= due_delays(c, &budget);
+    if (now.run_ms - c->expiry_checked_run_ms >= EXPIRY_MS) {
+        c->expiry_checked_run_ms = now.run_ms;
+        window_decide(c);
+        kept_expire(c);
+        audit_expire(c);
+        write_counts(c);
+    }
+    more |= window_reap(c, budget);
+    window_sweep(c, budget);
+    more |= tally_write_due(c, budget, false);
+    due_clock(c);
+    return more;
+}
+
+u32 core_ttl_due(struct core *c, struct core_now now) {
+    c->now = now;
+    struct ttl_item item;
+    while (ttl_pop_due(c, now.delay_ms, &item)) {
+        const struct message *m = message_at(c, item.message);
+        if (m->place == PLACE_COUNT || m->seq != item.seq) continue; /* settled meanwhile */
+        if (m->attempts > 0 || m->place == PLACE_LEASED) continue;   /* started in time, or about to be */
+        return item.message;
+    }
+    return MESSAGE_NONE;
+}
+
+static i64 least(i64 a, i64 b) {
+    return a < b ? a : b;
+}
+
+i64 core_next_ms(const struct core *c, struct core_now now, i64 at_most) {
+    i64 next = at_most;
+    if (c->leases.count) next = least(next, c->leases.at[0].when_ms - now.run_ms);
+    if (c->delays.count) next = least(next, c->delays.at[0].when_ms - now.delay_ms);
+    if (c->ttls.count) next = least(next, c->ttls.at[0].ttl_ms - now.delay_ms);
+    return next > 0 ? next : 0;
+}
