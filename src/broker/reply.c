@@ -77,7 +77,7 @@ void reply_with(struct broker *b, void *conn, u16 status, slice content_type, sl
         .content_type = content_type,
         .fields = fields,
         .body = body,
-        .after = b->after,
+        .after = {.position = b->after},
         .receipt = receipt,
         .close = b->draining,
     };

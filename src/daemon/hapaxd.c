@@ -142,7 +142,7 @@ static void set_paused(struct daemon *d, bool paused) {
 static void on_wake(void *ctx) {
     struct daemon *d = ctx;
     stop_if_failed(d);
-    http_release(d->server, journal_durable(d->journal));
+    http_release(d->server, 0, journal_durable(d->journal));
     journal_flush(d->journal);
     set_paused(d, broker_wants_pause(d->broker));
 }

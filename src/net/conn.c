@@ -40,6 +40,7 @@ static u32 or_default(u32 value, u32 fallback) {
 }
 
 void http_core_init(struct http_server *s, const struct http_limits *limits, const struct http_handler *handler) {
+    s->magic = HTTP_SERVER_MAGIC;
     s->handler = *handler;
     if (limits) s->limits = *limits;
     s->limits.connections_max = or_default(s->limits.connections_max, 10000);
@@ -50,13 +51,15 @@ void http_core_init(struct http_server *s, const struct http_limits *limits, con
     s->limits.body_bytes_per_s = or_default(s->limits.body_bytes_per_s, 500);
     s->limits.body_grace_ms = or_default(s->limits.body_grace_ms, 5000);
     http_link_init(&s->conns);
-    http_link_init(&s->parked);
+    for (u32 i = 0; i < HTTP_STREAMS; i++) http_link_init(&s->parked[i]);
     http_link_init(&s->dirty);
     http_link_init(&s->resume);
     http_link_init(&s->throttled);
 }
 
 void http_core_free(struct http_server *s) {
+    CHECK(http_link_alone(&s->conns) && s->buffered == 0); /* else somebody's bytes were counted wrong */
+    s->magic = 0;
     while (s->spare) {
         struct http_out *o = s->spare;
         s->spare = o->next_spare;
@@ -88,7 +91,7 @@ static void give_back_out(struct http_server *s, struct http_out *o) {
 /* ---- a connection's life */
 
 void http_conn_init(struct http_conn *c, struct http_server *s) {
-    *c = (struct http_conn){.server = s, .since_ms = s->now_ms, .progress_ms = s->now_ms};
+    *c = (struct http_conn){.magic = HTTP_CONN_MAGIC, .server = s, .since_ms = s->now_ms, .progress_ms = s->now_ms};
     http_link_init(&c->all);
     http_link_init(&c->parked);
     http_link_init(&c->dirty);
@@ -99,7 +102,9 @@ void http_conn_init(struct http_conn *c, struct http_server *s) {
 }
 
 void http_conn_free(struct http_conn *c) {
-    CHECK(c->dead);
+    http_conn_check(c);
+    CHECK(c->dead && c->server->stats.connections > 0);
+    c->magic = 0;
     c->server->stats.connections--;
     buf_free(&c->in);
     buf_free(&c->body);
@@ -199,17 +204,49 @@ static struct buf *queue_begin(struct http_conn *c) {
     return &c->out->bytes;
 }
 
-static void queue_end(struct http_conn *c, size_t before, u64 after, u64 receipt) {
+static bool owed(const struct http_conn *c) {
+    return c->piece || (c->out && c->out->ready > c->out->sent);
+}
+
+/* What is ready leaves at the end of the turn; what is not waits in the list of the stream that it waits for first. */
+static void arrange_out(struct http_conn *c) {
     struct http_server *s = c->server;
     struct http_out *o = c->out;
-    bool nothing_ready = o->ready == o->sent && c->piece == 0;
-    s->buffered += o->bytes.len - before;
-    http_out_span(o, after <= s->released ? 0 : after, receipt);
-    http_out_release(o, s->released);
-    if (http_out_parked(o)) http_link_add(&s->parked, &c->parked);
+    if (http_out_parked(o)) http_link_add(&s->parked[http_out_stream(o)], &c->parked);
     if (o->ready > o->sent) http_link_add(&s->dirty, &c->dirty);
-    if (nothing_ready) c->progress_ms = s->now_ms;
+}
+
+static void queue_end(struct http_conn *c, size_t before, struct http_after after, u64 receipt) {
+    struct http_server *s = c->server;
+    struct http_out *o = c->out;
+    bool was_owed = owed(c);
+    s->buffered += o->bytes.len - before;
+    http_out_span(o, after, receipt);
+    http_out_release(o, s->gates);
+    arrange_out(c);
+    if (!was_owed) c->progress_ms = s->now_ms;
     s->turn = true;
+}
+
+void http_conn_release(struct http_conn *c) {
+    bool was_owed = owed(c);
+    http_out_release(c->out, c->server->gates);
+    if (!was_owed) c->progress_ms = c->server->now_ms;
+    http_link_remove(&c->parked);
+    arrange_out(c);
+}
+
+/* What libuv holds for a full socket cannot be called back, but closing the handle cancels it: better no reply than one
+ * that should not have left. */
+void http_conn_hold(struct http_conn *c) {
+    if (!c->out) return;
+    size_t too_far = http_out_hold(c->out, c->server->gates);
+    if (too_far && c->piece) {
+        http_conn_drop(c);
+        return;
+    }
+    http_link_remove(&c->parked);
+    arrange_out(c);
 }
 
 static void queue_reply(struct http_conn *c, const struct http_reply *reply) {
@@ -225,6 +262,7 @@ static void queue_reply(struct http_conn *c, const struct http_reply *reply) {
 }
 
 void http_respond(struct http_conn *c, const struct http_reply *reply) {
+    http_conn_check(c);
     if (c->dead) {
         c->awaiting = false;
         return;
@@ -237,10 +275,12 @@ void http_respond(struct http_conn *c, const struct http_reply *reply) {
 }
 
 void http_conn_set_user(struct http_conn *c, void *user) {
+    http_conn_check(c);
     c->user = user;
 }
 
 void *http_conn_user(struct http_conn *c) {
+    http_conn_check(c);
     return c->user;
 }
 
@@ -320,7 +360,7 @@ static void await_body(struct http_conn *c, enum http_phase phase, bool invite) 
     struct buf *b = queue_begin(c);
     size_t before = b->len;
     buf_lit(b, "HTTP/1.1 100 Continue\r\n\r\n");
-    queue_end(c, before, 0, 0);
+    queue_end(c, before, (struct http_after){0}, 0);
 }
 
 static slice after(slice s, size_t n) {
@@ -667,9 +707,8 @@ static void drop_stalled(struct http_conn *c) {
 void http_conn_tick(struct http_conn *c) {
     const struct http_limits *l = &c->server->limits;
     i64 now = c->server->now_ms, spent = now - c->since_ms;
-    bool owed = c->piece || (c->out && c->out->ready > c->out->sent);
     if (!http_link_alone(&c->throttled)) return; /* its bytes wait for us */
-    if (owed && now - c->progress_ms > l->write_ms) {
+    if (owed(c) && now - c->progress_ms > l->write_ms) {
         drop_stalled(c);
     } else if (c->lingering) {
         if (spent > LINGER_MS) http_conn_drop(c);

@@ -1,10 +1,11 @@
 /* net: does it move bytes? The HTTP/1.1 server (strict RFC 9112) on libuv.
  *
  * A request is handed over once its whole body has arrived. The handler answers it at once or later, with
- * http_respond(); replies leave in request order, and none before the journal position it names is durable
- * (http_release). Requests pipelined behind one that is answered at once go on being handed over, so that one turn of
- * the loop fills one batch; behind one that is answered later (a long poll) they wait, buffered within bounds.
- * Everything a turn releases for a connection leaves in one write. */
+ * http_respond(); replies leave in request order, and none before the position it names in its stream (a journal is a
+ * stream) is durable (http_release), nor while that stream is held (http_hold). Requests pipelined behind one that is
+ * answered at once go on being handed over, so that one turn of the loop fills one batch; behind one that is answered
+ * later (a long poll) they wait, buffered within bounds. Everything a turn releases for a connection leaves in one
+ * write. */
 #ifndef HAPAX_NET_HTTP_H
 #define HAPAX_NET_HTTP_H
 
@@ -13,6 +14,7 @@
 #define HTTP_LINE_MAX   8192u  /* request line: 414 */
 #define HTTP_HEAD_MAX   16384u /* header section: 431 */
 #define HTTP_FIELDS_MAX 100u   /* header fields: 431 */
+#define HTTP_STREAMS    64u    /* journals whose durability replies may wait for */
 
 enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_PUT, HTTP_DELETE, HTTP_OPTIONS, HTTP_PATCH, HTTP_OTHER };
 
@@ -38,12 +40,19 @@ size_t http_field_get(const struct http_request *req, slice name, slice *value);
  * again). false if absent; *bad is set when it is given twice or badly encoded, and never cleared. */
 bool http_query_get(const struct http_request *req, slice name, struct buf *scratch, slice *value, bool *bad);
 
+/* What a reply has seen, and waits for: everything up to `position` of `stream`. Position 0 is nothing: such a reply
+ * leaves at once, even while the stream is held. */
+struct http_after {
+    u64 position;
+    u16 stream;
+};
+
 struct http_reply {
     u16 status;
     slice content_type; /* empty: none */
     slice fields;       /* further header lines, each ended by CRLF; empty: none */
     slice body;
-    u64 after;   /* leaves once the released position is >= this; 0: at once */
+    struct http_after after;
     u64 receipt; /* not 0: on_receipt(receipt, written) is called once it is known whether any byte of it was written */
     bool close;  /* close the connection after it */
 };
@@ -96,8 +105,13 @@ struct uv_loop_s;
 hx_st http_server_open(struct uv_loop_s *loop, const char *host, u16 port, const struct http_limits *limits,
                        const struct http_handler *handler, struct http_server **out, struct errbuf *err);
 u16 http_server_port(const struct http_server *s);
-/* Everything at or below `position` is durable: let the replies waiting for it go (written at the end of this turn). */
-void http_release(struct http_server *s, u64 position);
+/* Everything of the stream at or below `position` is durable: let the replies waiting for it go (written at the end of
+ * this turn). */
+void http_release(struct http_server *s, u16 stream, u64 position);
+/* While it is on, no reply that names a position of the stream leaves, released or not, nor one queued behind such a
+ * reply; what the kernel has not taken yet is kept back too, and a connection whose next bytes cannot be called back
+ * is dropped. Lifting it lets go what has been released. */
+void http_hold(struct http_server *s, u16 stream, bool on);
 /* Stop or resume reading sockets: backpressure while the journal catches up. */
 void http_server_pause_reading(struct http_server *s, bool paused);
 /* Stop accepting; connections close as they fall idle; on_closed is called when none is left or after grace_ms. */

@@ -9,7 +9,10 @@ struct callback {
     void *ctx;
 };
 
+#define LOOP_MAGIC 0x6c6f6f70u
+
 struct loop {
+    u32 magic; /* it comes back from libuv as a void * */
     uv_loop_t uv;
     uv_timer_t timer;
     uv_async_t async;
@@ -26,18 +29,24 @@ static void check_uv(int rc, const char *what) {
     if (rc < 0) check_failed(__FILE__, __LINE__, what, uv_strerror(rc));
 }
 
+static struct loop *loop_in(void *data) {
+    struct loop *l = data;
+    CHECK(l && l->magic == LOOP_MAGIC);
+    return l;
+}
+
 static void run_timer(uv_timer_t *t) {
-    struct loop *l = t->data;
+    struct loop *l = loop_in(t->data);
     l->on_timer.fn(l->on_timer.ctx);
 }
 
 static void run_wake(uv_async_t *a) {
-    struct loop *l = a->data;
+    struct loop *l = loop_in(a->data);
     if (l->on_wake.fn) l->on_wake.fn(l->on_wake.ctx);
 }
 
 static void run_signal(uv_signal_t *s, int signum) {
-    struct loop *l = s->data;
+    struct loop *l = loop_in(s->data);
     (void)signum;
     struct callback *cb = &l->on_signal[s - l->signals];
     cb->fn(cb->ctx);
@@ -46,7 +55,7 @@ static void run_signal(uv_signal_t *s, int signum) {
 /* A turn's work lies between the return from polling (timers and I/O callbacks) and the next poll. libuv runs check right
  * after I/O callbacks and prepare right before polling; the I/O part is seen from uv_update_time at the poll's return. */
 static void before_poll(uv_prepare_t *p) {
-    struct loop *l = p->data;
+    struct loop *l = loop_in(p->data);
     u64 now = uv_hrtime();
     if (l->turn_started_ns) {
         u64 us = (now - l->turn_started_ns) / 1000;
@@ -56,12 +65,13 @@ static void before_poll(uv_prepare_t *p) {
 }
 
 static void after_poll(uv_check_t *c) {
-    struct loop *l = c->data;
+    struct loop *l = loop_in(c->data);
     l->turn_started_ns = uv_now(&l->uv) * 1000000; /* when polling returned, to the millisecond */
 }
 
 struct loop *loop_new(void) {
     struct loop *l = mem_zalloc(sizeof *l);
+    l->magic = LOOP_MAGIC;
     check_uv(uv_loop_init(&l->uv), "uv_loop_init");
     check_uv(uv_timer_init(&l->uv, &l->timer), "uv_timer_init");
     check_uv(uv_async_init(&l->uv, &l->async, run_wake), "uv_async_init");
@@ -98,6 +108,7 @@ void loop_free(struct loop *l) {
     for (u32 i = 0; i < l->signal_count; i++) close_handle((uv_handle_t *)&l->signals[i], NULL);
     uv_run(&l->uv, UV_RUN_DEFAULT);
     check_uv(uv_loop_close(&l->uv), "uv_loop_close");
+    l->magic = 0;
     mem_free(l);
 }
 

@@ -33,9 +33,16 @@ static struct http_span *new_span(struct http_out *o) {
     return &o->spans[o->count++];
 }
 
-void http_out_span(struct http_out *o, u64 after, u64 receipt) {
+/* And would be held by the same stream's hold: a reply that names no position is not. */
+static bool waits_for_no_more(struct http_after a, struct http_after than) {
+    if (a.position == 0) return than.position == 0;
+    return a.stream == than.stream && a.position <= than.position;
+}
+
+void http_out_span(struct http_out *o, struct http_after after, u64 receipt) {
     struct http_span *last = o->count > o->first ? &o->spans[o->count - 1] : NULL;
-    if (last && receipt == 0 && after <= last->after) {
+    CHECK(after.stream < HTTP_STREAMS);
+    if (last && receipt == 0 && waits_for_no_more(after, last->after)) {
         last->end = o->bytes.len;
     } else {
         *new_span(o) = (struct http_span){.end = o->bytes.len, .after = after, .receipt = receipt};
@@ -43,8 +50,22 @@ void http_out_span(struct http_out *o, u64 after, u64 receipt) {
     if (o->held == o->count) o->ready = o->bytes.len;
 }
 
-void http_out_release(struct http_out *o, u64 released) {
-    while (o->held < o->count && o->spans[o->held].after <= released) o->ready = o->spans[o->held++].end;
+static bool passes(const struct http_span *span, const u64 *gates) {
+    return span->after.position <= gates[span->after.stream];
+}
+
+void http_out_release(struct http_out *o, const u64 *gates) {
+    while (o->held < o->count && passes(&o->spans[o->held], gates)) o->ready = o->spans[o->held++].end;
+    CHECK(o->sent <= o->ready && o->ready <= o->bytes.len);
+}
+
+size_t http_out_hold(struct http_out *o, const u64 *gates) {
+    size_t i = o->first, open = o->first_start;
+    for (; i < o->held && passes(&o->spans[i], gates); i++) open = o->spans[i].end;
+    if (i == o->held) return 0;
+    o->held = i;
+    o->ready = open > o->sent ? open : o->sent;
+    return o->ready - open;
 }
 
 u64 http_out_receipt(struct http_out *o, size_t upto) {

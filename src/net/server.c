@@ -55,6 +55,19 @@ static struct peer *peer_of(const struct http_conn *c) {
     return HTTP_LINK_OF(c, struct peer, conn);
 }
 
+/* libuv's handles give their owner back as a void *. */
+static struct sockets *sockets_in(void *data) {
+    struct sockets *s = data;
+    http_server_check(&s->core);
+    return s;
+}
+
+static struct peer *peer_in(void *data) {
+    struct peer *p = data;
+    http_conn_check(&p->conn);
+    return p;
+}
+
 static uv_stream_t *stream_of(const struct http_conn *c) {
     return (uv_stream_t *)&peer_of(c)->tcp;
 }
@@ -69,13 +82,13 @@ static void free_if_done(struct sockets *s) {
 }
 
 static void server_handle_closed(uv_handle_t *h) {
-    struct sockets *s = h->data;
+    struct sockets *s = sockets_in(h->data);
     s->handles--;
     free_if_done(s);
 }
 
 static void peer_closed(uv_handle_t *h) {
-    struct peer *p = h->data;
+    struct peer *p = peer_in(h->data);
     struct sockets *s = sockets_of(p->conn.server);
     http_conn_free(&p->conn);
     mem_free(p);
@@ -157,27 +170,44 @@ static void end_turn(struct sockets *s) {
 }
 
 static void on_prepare(uv_prepare_t *h) {
-    end_turn(h->data);
+    end_turn(sockets_in(h->data));
 }
 
 static void on_check(uv_check_t *h) {
-    end_turn(h->data);
+    end_turn(sockets_in(h->data));
 }
 
-void http_release(struct http_server *core, u64 position) {
-    if (position <= core->released) return;
-    core->released = position;
+/* Connections that wait for the stream still, or for another one, find their list again. */
+static void open_gate(struct http_server *core, u16 stream) {
+    struct http_link now;
+    core->gates[stream] = core->released[stream];
     core->turn = true;
+    http_link_move(&core->parked[stream], &now);
+    while (!http_link_alone(&now)) http_conn_release(HTTP_LINK_OF(now.next, struct http_conn, parked));
+}
+
+void http_release(struct http_server *core, u16 stream, u64 position) {
+    http_server_check(core);
+    CHECK(stream < HTTP_STREAMS);
+    if (position <= core->released[stream]) return;
+    core->released[stream] = position;
+    if (!core->held[stream]) open_gate(core, stream);
+}
+
+void http_hold(struct http_server *core, u16 stream, bool on) {
+    http_server_check(core);
+    CHECK(stream < HTTP_STREAMS);
+    if (core->held[stream] == on) return;
+    core->held[stream] = on;
+    if (!on) {
+        open_gate(core, stream);
+        return;
+    }
+    core->gates[stream] = 0;
     struct http_link *next;
-    for (struct http_link *l = core->parked.next; l != &core->parked; l = next) {
+    for (struct http_link *l = core->conns.next; l != &core->conns; l = next) {
         next = l->next;
-        struct http_conn *c = HTTP_LINK_OF(l, struct http_conn, parked);
-        bool owed = c->piece || c->out->ready > c->out->sent;
-        http_out_release(c->out, position);
-        if (!http_out_parked(c->out)) http_link_remove(&c->parked);
-        if (c->out->ready == c->out->sent) continue;
-        if (!owed) c->progress_ms = core->now_ms;
-        http_link_add(&core->dirty, &c->dirty);
+        http_conn_hold(HTTP_LINK_OF(l, struct http_conn, all));
     }
 }
 
@@ -185,14 +215,14 @@ void http_release(struct http_server *core, u64 position) {
 
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf) {
     (void)suggested;
-    struct peer *p = h->data;
+    struct peer *p = peer_in(h->data);
     struct sockets *s = sockets_of(p->conn.server);
     size_t room = s->core.paused ? 0 : http_conn_read_room(&p->conn);
     *buf = uv_buf_init(s->read_space + HTTP_HEADROOM, (unsigned)room);
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
-    struct peer *p = stream->data;
+    struct peer *p = peer_in(stream->data);
     struct http_conn *c = &p->conn;
     struct http_server *core = c->server;
     core->now_ms = (i64)uv_now(stream->loop);
@@ -250,7 +280,7 @@ i64 http_socket_write(struct http_conn *c, const char *p, size_t n) {
 
 static void on_piece_done(uv_write_t *req, int status) {
     struct piece *piece = HTTP_LINK_OF(req, struct piece, req);
-    struct http_conn *c = &piece->peer->conn;
+    struct http_conn *c = &peer_in(piece->peer)->conn;
     mem_free(piece);
     c->server->now_ms = (i64)uv_now(sockets_of(c->server)->loop);
     http_conn_piece_done(c, status == 0);
@@ -300,7 +330,7 @@ static void refuse_peer(uv_handle_t *h, struct sockets *s) {
 }
 
 static void on_connection(uv_stream_t *listener, int status) {
-    struct sockets *s = listener->data;
+    struct sockets *s = sockets_in(listener->data);
     struct http_server *core = &s->core;
     if (status != 0) { /* when descriptors run out libuv itself turns clients away, with a spare one it keeps */
         core->stats.refused++;
@@ -330,7 +360,7 @@ static void on_connection(uv_stream_t *listener, int status) {
 
 /* Looking at each connection twice a second costs less than keeping them sorted at every request would. */
 static void on_tick(uv_timer_t *t) {
-    struct sockets *s = t->data;
+    struct sockets *s = sockets_in(t->data);
     s->core.now_ms = (i64)uv_now(s->loop);
     struct http_link *next;
     for (struct http_link *l = s->core.conns.next; l != &s->core.conns && !s->closing; l = next) {
@@ -348,7 +378,7 @@ static u32 tick_ms(const struct http_limits *l) {
 }
 
 static void on_grace_over(uv_timer_t *t) {
-    drop_all(t->data);
+    drop_all(sockets_in(t->data));
 }
 
 void http_server_drain(struct http_server *core, u32 grace_ms, void (*on_closed)(void *ctx), void *ctx) {

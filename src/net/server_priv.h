@@ -56,14 +56,18 @@ static inline void http_link_move(struct http_link *from, struct http_link *to) 
 
 /* ---- out.c: replies on their way
  *
- * Bytes [0, sent) are with the kernel, [sent, ready) may leave, [ready, bytes.len) wait for the journal. A span covers
- * the bytes from the previous span's end to its own: they wait for position `after`, and `receipt` (0: none, or told)
- * belongs to the first of them. Replies that wait for nothing more than their predecessor, and whose fate nobody asked
- * for, share its span: a batch of sends is one span. */
+ * Bytes [0, sent) are with the kernel, [sent, ready) may leave, [ready, bytes.len) wait for a journal. A span covers
+ * the bytes from the previous span's end to its own: they wait for `after`, and `receipt` (0: none, or told) belongs to
+ * the first of them. Replies that wait for nothing more than their predecessor, and whose fate nobody asked for, share
+ * its span.
+ *
+ * A stream's gate is the position up to which its replies may leave: what has been released of it, or 0 while it is
+ * held. Gates are given as an array with one for each stream. */
 
 struct http_span {
     size_t end;
-    u64 after, receipt;
+    u64 receipt;
+    struct http_after after;
 };
 
 struct http_out {
@@ -80,9 +84,11 @@ void http_out_free(struct http_out *o);
 /* Everything written and told: ready to serve another connection. */
 void http_out_reset(struct http_out *o);
 /* The bytes appended since the last span are one reply. */
-void http_out_span(struct http_out *o, u64 after, u64 receipt);
-/* Positions up to `released` are durable. */
-void http_out_release(struct http_out *o, u64 released);
+void http_out_span(struct http_out *o, struct http_after after, u64 receipt);
+/* Gates have opened: more may leave. */
+void http_out_release(struct http_out *o, const u64 *gates);
+/* A gate has closed: less may leave. Returns how many bytes before `sent` should not have left any more. */
+size_t http_out_hold(struct http_out *o, const u64 *gates);
 /* The next receipt whose reply begins before byte `upto`, or 0. Each is returned once. Spans passed on the way are
  * done with: call it until it returns 0 after every write. */
 u64 http_out_receipt(struct http_out *o, size_t upto);
@@ -92,6 +98,10 @@ void http_out_compact(struct http_out *o);
 static inline bool http_out_parked(const struct http_out *o) {
     return o->held < o->count;
 }
+/* The stream it waits for, when it is parked. */
+static inline u16 http_out_stream(const struct http_out *o) {
+    return o->spans[o->held].after.stream;
+}
 static inline size_t http_out_unsent(const struct http_out *o) {
     return o->bytes.len - o->sent;
 }
@@ -100,7 +110,11 @@ static inline size_t http_out_unsent(const struct http_out *o) {
 
 enum http_phase { HTTP_PHASE_HEAD, HTTP_PHASE_BODY, HTTP_PHASE_CHUNKS };
 
+#define HTTP_CONN_MAGIC   0x636f6e6eu
+#define HTTP_SERVER_MAGIC 0x68747470u
+
 struct http_conn {
+    u32 magic; /* handlers carry it as a void *, libuv too */
     struct http_server *server;
     void *user;
     struct http_link all, parked, dirty, resume, throttled;
@@ -126,15 +140,17 @@ struct http_conn {
 };
 
 struct http_server {
+    u32 magic;
     struct http_handler handler;
     struct http_limits limits;
     struct http_server_stats stats;
-    struct http_link conns;     /* all */
-    struct http_link parked;    /* with replies waiting for the journal */
-    struct http_link dirty;     /* with bytes that may leave */
-    struct http_link resume;    /* to be looked at again at the end of the turn */
-    struct http_link throttled; /* not read because reading is paused */
-    u64 released;
+    struct http_link conns;                /* all */
+    struct http_link dirty;                /* with bytes that may leave */
+    struct http_link resume;               /* to be looked at again at the end of the turn */
+    struct http_link throttled;            /* not read because reading is paused */
+    struct http_link parked[HTTP_STREAMS]; /* by the stream whose gate stops their first waiting reply */
+    u64 released[HTTP_STREAMS], gates[HTTP_STREAMS];
+    bool held[HTTP_STREAMS];
     u64 buffered; /* bytes of unfinished requests and unsent replies */
     i64 now_ms;
     bool turn; /* something happened that on_turn_end must hear of */
@@ -151,6 +167,14 @@ struct http_server {
 void http_core_init(struct http_server *s, const struct http_limits *limits, const struct http_handler *handler);
 void http_core_free(struct http_server *s);
 
+/* The pointer comes back from outside: is it what it says? */
+static inline void http_conn_check(const struct http_conn *c) {
+    CHECK(c && c->magic == HTTP_CONN_MAGIC);
+}
+static inline void http_server_check(const struct http_server *s) {
+    CHECK(s && s->magic == HTTP_SERVER_MAGIC);
+}
+
 void http_conn_init(struct http_conn *c, struct http_server *s);
 void http_conn_free(struct http_conn *c);
 /* `p` is preceded by HTTP_HEADROOM writable bytes. */
@@ -160,6 +184,10 @@ void http_conn_eof(struct http_conn *c);
 void http_conn_drop(struct http_conn *c);
 void http_conn_resume(struct http_conn *c);
 void http_conn_flush(struct http_conn *c);
+/* A gate it waits for has opened. */
+void http_conn_release(struct http_conn *c);
+/* A gate has closed. */
+void http_conn_hold(struct http_conn *c);
 /* The piece given to http_socket_send has left (or not: the connection is broken). */
 void http_conn_piece_done(struct http_conn *c, bool ok);
 /* Look at the clock. */

@@ -57,7 +57,8 @@ static void trace_answer(const struct op *op, const struct http_reply *r) {
     if (!tracing) return;
     int n = (int)(r->body.n < 1200 ? r->body.n : 1200);
     trace("  #%u %s%s%s -> %u after %llu: %.*s", op->number, op_name(op->kind), op->kind == OP_SETTLE ? " " : "",
-          op->kind == OP_SETTLE ? verb_name(op->verb) : "", r->status, (unsigned long long)r->after, n, r->body.p);
+          op->kind == OP_SETTLE ? verb_name(op->verb) : "", r->status, (unsigned long long)r->after.position, n,
+          r->body.p);
 }
 
 static void take_answer(struct world *w, struct call *c, const struct http_reply *reply) {
@@ -68,7 +69,7 @@ static void take_answer(struct world *w, struct call *c, const struct http_reply
     sim_excused = false;
     arena_reset(&w->scratch);
     c->state = CALL_ANSWERED;
-    c->after = reply->after;
+    c->after = reply->after.position;
     c->receipt = reply->receipt;
 }
 

@@ -26,6 +26,7 @@
 #define PATIENCE_MS  20000
 #define RECEIPTS_MAX 65536u
 #define FATED_AFTER  5u /* what the replies of /fated wait for */
+#define OTHER_STREAM 63u
 
 struct client {
     int fd;
@@ -48,8 +49,11 @@ static u64 bytes_out_at_turn_end;
 static bool close_in_handler, respond_to_waiting;
 
 static void reply_to(struct http_conn *conn, u16 status, slice body, u64 after, u64 receipt) {
-    struct http_reply reply = {
-        .status = status, .content_type = SL("text/plain"), .body = body, .after = after, .receipt = receipt};
+    struct http_reply reply = {.status = status,
+                               .content_type = SL("text/plain"),
+                               .body = body,
+                               .after = {.position = after},
+                               .receipt = receipt};
     http_respond(conn, &reply);
 }
 
@@ -59,10 +63,10 @@ static u64 number_in(slice query) {
     return n;
 }
 
-static void reply_big(struct http_conn *conn, u64 n) {
+static void reply_big(struct http_conn *conn, u64 n, u64 after) {
     char *body = mem_alloc((size_t)n + 1);
     memset(body, 'b', (size_t)n);
-    reply_to(conn, 200, slice_of(body, (size_t)n), 0, 0);
+    reply_to(conn, 200, slice_of(body, (size_t)n), after, 0);
     mem_free(body);
 }
 
@@ -73,6 +77,10 @@ static void answer(struct http_conn *conn, const struct http_request *req) {
         waiting[waiting_count++] = conn;
     } else if (slice_eq(req->path, SL("/park"))) {
         reply_to(conn, 200, req->query, n, 0);
+    } else if (slice_eq(req->path, SL("/other"))) {
+        http_respond(conn, &(struct http_reply){.status = 200, .body = req->query, .after = {n, OTHER_STREAM}});
+    } else if (slice_eq(req->path, SL("/big-parked"))) {
+        reply_big(conn, n, 1);
     } else if (slice_eq(req->path, SL("/receipt"))) {
         reply_to(conn, 200, req->query, n, n);
     } else if (slice_eq(req->path, SL("/fated"))) {
@@ -81,7 +89,7 @@ static void answer(struct http_conn *conn, const struct http_request *req) {
         static const char kilobyte[1024];
         reply_to(conn, 200, slice_of(kilobyte, sizeof kilobyte), 0, n);
     } else if (slice_eq(req->path, SL("/big"))) {
-        reply_big(conn, n);
+        reply_big(conn, n, 0);
     } else if (slice_eq(req->path, SL("/status"))) {
         reply_to(conn, (u16)n, SL("text"), 0, 0);
     } else if (slice_eq(req->path, SL("/close"))) {
@@ -360,18 +368,101 @@ static void a_reply_waits_for_its_position_and_holds_back_those_behind_it(void *
     WAIT_FOR(has(c, "/first") && saw("/last") && count_of(&seen, "/park") == 3);
     quiesce();
     assert_int_equal(replies(c), 1);
-    http_release(server, 9);
+    http_release(server, 0, 9);
     quiesce();
     assert_int_equal(replies(c), 1);
-    http_release(server, 10);
+    http_release(server, 0, 10);
     WAIT_FOR(replies(c) == 2);
     quiesce();
     assert_int_equal(replies(c), 2);
     assert_int_equal(replies(other), 0);
-    http_release(server, 20);
+    http_release(server, 0, 20);
     WAIT_FOR(replies(c) == 4 && replies(other) == 1 && has(c, "/last"));
     get(c, "/park?20"); /* already durable */
     WAIT_FOR(replies(c) == 5);
+}
+
+static void replies_of_several_streams_wait_each_for_its_own_and_leave_in_request_order(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial(), *d = dial();
+    get(c, "/park?10");
+    get(c, "/other?10");
+    get(c, "/park?20");
+    get(d, "/other?10");
+    WAIT_FOR(count_of(&seen, "/park") == 2 && count_of(&seen, "/other") == 2);
+    http_release(server, OTHER_STREAM, 10);
+    WAIT_FOR(replies(d) == 1);
+    quiesce();
+    assert_int_equal(replies(c), 0);
+    http_release(server, 0, 10);
+    WAIT_FOR(replies(c) == 2);
+    quiesce();
+    assert_int_equal(replies(c), 2);
+    http_release(server, 0, 20);
+    WAIT_FOR(replies(c) == 3);
+}
+
+static void a_held_stream_keeps_its_replies_back_until_the_hold_is_lifted(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial(), *behind = dial(), *other = dial(), *health = dial();
+    get(c, "/park?10");
+    get(behind, "/other?5");
+    get(behind, "/park?5");
+    get(behind, "/plain");
+    WAIT_FOR(saw("/plain") && count_of(&seen, "/park") == 2);
+    http_hold(server, 0, true);
+    http_release(server, 0, 10);
+    http_release(server, OTHER_STREAM, 5);
+    get(other, "/other?5");
+    get(health, "/healthz");
+    WAIT_FOR(replies(behind) == 1 && replies(other) == 1 && replies(health) == 1);
+    get(health, "/park?1"); /* durable long ago, and held all the same */
+    WAIT_FOR(count_of(&seen, "/park") == 3);
+    quiesce();
+    assert_int_equal(replies(c) + replies(behind) + replies(health), 2);
+    http_hold(server, 0, false);
+    WAIT_FOR(replies(c) == 1 && replies(behind) == 3 && replies(health) == 2);
+    http_hold(server, 0, true);
+    get(c, "/park?20");
+    http_release(server, 0, 20);
+    WAIT_FOR(count_of(&seen, "/park") == 4);
+    quiesce();
+    assert_int_equal(replies(c), 1);
+    http_hold(server, 0, false);
+    WAIT_FOR(replies(c) == 2);
+}
+
+/* Released in the same turn, but not yet written when the hold comes. */
+static void a_hold_calls_back_replies_released_but_not_written(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    get(c, "/park?10");
+    WAIT_FOR(saw("/park"));
+    http_release(server, 0, 10);
+    http_hold(server, 0, true);
+    quiesce();
+    assert_int_equal(c->got.len, 0);
+    http_hold(server, 0, false);
+    WAIT_FOR(replies(c) == 1);
+}
+
+static void a_hold_drops_a_connection_whose_reply_waits_in_a_full_socket(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *stuck = dial(), *slow = dial();
+    stuck->deaf = slow->deaf = true;
+    http_release(server, 0, 1);
+    get(stuck, "/big-parked?30000000");
+    get(slow, "/big?30000000");
+    WAIT_FOR(saw("/big[") && saw("/big-parked"));
+    quiesce();
+    http_hold(server, 0, true);
+    stuck->deaf = slow->deaf = false;
+    WAIT_FOR(stuck->eof && slow->got.len > 30000000);
+    assert_true(stuck->got.len < 30000000);
 }
 
 static void the_handler_ends_its_turn_before_any_of_its_replies_leaves(void **state) {
@@ -552,7 +643,7 @@ static void parked_replies_still_leave_after_the_client_closed_its_side(void **s
     WAIT_FOR(saw("/behind"));
     quiesce();
     assert_false(c->eof);
-    http_release(server, 5);
+    http_release(server, 0, 5);
     WAIT_FOR(c->eof);
     assert_int_equal(replies(c), 2);
 }
@@ -567,14 +658,14 @@ static void a_receipt_is_told_once_whether_its_reply_was_written(void **state) {
     get(c, "/receipt?3");
     WAIT_FOR(count_of(&seen, "/receipt") == 3);
     assert_int_equal(fates_true + fates_false, 0);
-    http_release(server, 2);
+    http_release(server, 0, 2);
     WAIT_FOR(replies(c) == 3);
     assert_int_equal(fates_true, 2);
     assert_int_equal(fates_false, 0);
     hang_up(c, true);
     WAIT_FOR(stats().connections == 0);
     assert_int_equal(fates_false, 1);
-    http_release(server, 100);
+    http_release(server, 0, 100);
     quiesce();
     assert_int_equal(fates_true + fates_false, 3);
 }
@@ -589,7 +680,7 @@ static void receipts_under_one_position_are_told_each(void **state) {
         get(c, target);
     }
     WAIT_FOR(count_of(&seen, "/fated") == 40);
-    http_release(server, FATED_AFTER);
+    http_release(server, 0, FATED_AFTER);
     WAIT_FOR(replies(c) == 40);
     assert_int_equal(fates_true, 40);
 }
@@ -748,7 +839,7 @@ static void continue_does_not_overtake_an_earlier_reply(void **state) {
     WAIT_FOR(saw("/park"));
     quiesce();
     assert_int_equal(c->got.len, 0);
-    http_release(server, 7);
+    http_release(server, 0, 7);
     WAIT_FOR(has(c, "HTTP/1.1 100 Continue\r\n\r\n"));
     assert_memory_equal(c->got.p, "HTTP/1.1 200 OK", 15);
     say(c, SL("hello"));
@@ -818,7 +909,7 @@ static void a_refusal_stands_in_line_behind_earlier_replies(void **state) {
     WAIT_FOR(saw("/park"));
     quiesce();
     assert_int_equal(c->got.len, 0);
-    http_release(server, 3);
+    http_release(server, 0, 3);
     WAIT_FOR(c->eof);
     assert_int_equal(replies(c), 2);
     assert_memory_equal(c->got.p, "HTTP/1.1 200 ", 13);
@@ -989,7 +1080,7 @@ static void idle_connections_close_and_waiting_ones_stay(void **state) {
     assert_int_equal(idle->got.len, 0);
     assert_int_equal(replies(used), 1);
     assert_false(poll_client->eof || parked->eof);
-    http_release(server, 9);
+    http_release(server, 0, 9);
     reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
     WAIT_FOR(has(poll_client, "late") && replies(parked) == 1);
     WAIT_FOR(poll_client->eof && parked->eof);
@@ -1084,7 +1175,7 @@ static void draining_closes_idle_connections_and_lets_the_others_finish(void **s
     assert_int_equal(closed_calls, 0);
     WAIT_FOR(idle->eof);
     say(half, SL("llo"));
-    http_release(server, 4);
+    http_release(server, 0, 4);
     reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
     WAIT_FOR(waits->eof && parked->eof && half->eof);
     assert_true(has(waits, "Connection: close\r\n") && has(waits, "late"));
@@ -1122,7 +1213,7 @@ static void nothing_leaves_after_silence(void **state) {
     u64 out = stats().bytes_out;
     stuck->deaf = false;
     get(fresh, "/fresh");
-    http_release(server, 4);
+    http_release(server, 0, 4);
     reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
     say(parked, SL("nonsense\r\n\r\n"));
     WAIT_FOR(saw("/fresh") && stuck->eof);
@@ -1195,6 +1286,10 @@ int main(void) {
         TEST(pipelined_requests_are_answered_in_order_on_one_connection),
         TEST(requests_cut_anywhere_are_answered_the_same),
         TEST(a_reply_waits_for_its_position_and_holds_back_those_behind_it),
+        TEST(replies_of_several_streams_wait_each_for_its_own_and_leave_in_request_order),
+        TEST(a_held_stream_keeps_its_replies_back_until_the_hold_is_lifted),
+        TEST(a_hold_calls_back_replies_released_but_not_written),
+        TEST(a_hold_drops_a_connection_whose_reply_waits_in_a_full_socket),
         TEST(the_handler_ends_its_turn_before_any_of_its_replies_leaves),
         TEST(requests_behind_one_answered_later_wait_for_it),
         TEST(answering_one_connection_from_anothers_request_never_reenters_the_handler),
