@@ -49,8 +49,18 @@ static void clock_reached(struct core *c, i64 run_ms) {
     if (!c->sink && run_ms > c->now.run_ms) c->now.run_ms = run_ms;
 }
 
-static hx_st apply_clock(struct core *c, const struct rec_clock *r) {
-    if (r->next_seq > c->next_seq) c->next_seq = r->next_seq;
+/* The next number is above every one that was ever handed out here. Those of another shard are not ours to go on from. */
+static hx_st number_reached(struct core *c, u64 next_seq, struct errbuf *err) {
+    if (seq_shard(next_seq) != c->options.shard)
+        return err_set(err, ST_DAMAGED, "an admission number of shard %u in the journal of shard %u",
+                       seq_shard(next_seq), c->options.shard);
+    if (next_seq > c->next_seq) c->next_seq = next_seq;
+    return ST_OK;
+}
+
+static hx_st apply_clock(struct core *c, const struct rec_clock *r, struct errbuf *err) {
+    hx_st st = number_reached(c, r->next_seq, err);
+    if (st != ST_OK) return st;
     if (r->fence > c->fence) c->fence = r->fence;
     if (!c->sink) {
         c->now.wall_ms = r->wall_ms;
@@ -267,8 +277,9 @@ static void message_load(struct core *c, u32 no, const struct rec_message *r, u6
     q->refused_bytes += m->payload_len;
 }
 
-static hx_st apply_message(struct core *c, const struct rec_message *r, u64 pos, u64 size) {
-    if (r->ref.seq >= c->next_seq) c->next_seq = r->ref.seq + 1;
+static hx_st apply_message(struct core *c, const struct rec_message *r, u64 pos, u64 size, struct errbuf *err) {
+    hx_st st = number_reached(c, r->ref.seq + 1, err);
+    if (st != ST_OK) return st;
     u32 no = r->carried ? live_find(c, &r->ref) : MESSAGE_NONE;
     if (no != MESSAGE_NONE) { /* carried while its first record is still there: only its place in the journal is new */
         entry_move(c, entry_of(c, message_at(c, no)), size);
@@ -489,9 +500,10 @@ static u32 settle_entry(struct core *c, const struct rec_settle *r) {
     return entry;
 }
 
-static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u64 size) {
+static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u64 size, struct errbuf *err) {
+    hx_st st = number_reached(c, r->ref.seq + 1, err);
+    if (st != ST_OK) return st;
     struct queue *q = queue_touch(c, r->ref.queue);
-    if (r->ref.seq >= c->next_seq) c->next_seq = r->ref.seq + 1;
     if (r->fence > c->fence) c->fence = r->fence;
     clock_reached(c, r->settled_run_ms);
     count_settle(q, r);
@@ -575,11 +587,11 @@ static hx_st apply_expire(struct core *c, const struct rec_expire *r) {
 hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, struct errbuf *err) {
     switch (r->type) {
     case REC_CLOCK:
-        return apply_clock(c, &r->clock);
+        return apply_clock(c, &r->clock, err);
     case REC_QUEUE:
         return apply_queue(c, &r->queue, pos, size);
     case REC_MESSAGE:
-        return apply_message(c, &r->message, pos, size);
+        return apply_message(c, &r->message, pos, size, err);
     case REC_LEASE:
         return apply_lease(c, &r->lease, err);
     case REC_START:
@@ -599,7 +611,7 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
         return apply_history(c, "effect", &r->effect.ref,
                              &(struct history_item){.kind = HISTORY_EFFECT, .name = r->effect.effect_id}, err);
     case REC_SETTLE:
-        return apply_settle(c, &r->settle, pos, size);
+        return apply_settle(c, &r->settle, pos, size, err);
     case REC_ARRIVALS:
         return apply_arrivals(c, &r->arrivals, pos);
     case REC_EXPIRE:
@@ -625,7 +637,7 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
 
 u64 core_emit(struct core *c, const struct record *r) {
     const struct core_sink *s = c->sink;
-    char *p = s->reserve(s->ctx, record_size_max(r));
+    char *p = s->reserve(s->ctx, record_size(r));
     size_t n = record_encode(r, p);
     u64 pos = s->append(s->ctx, (u8)r->type, RECORD_VERSION, n);
     c->wrote_since_clock = true;

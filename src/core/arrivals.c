@@ -104,7 +104,7 @@ bool tally_write(struct core *c, struct tally *t) {
     r.arrivals.fresh = t->fresh;
     r.arrivals.fresh_conflicts = t->fresh_conflicts;
     tally_view(t, &r.arrivals);
-    if (!room_for_count(c, c->sink->cost(record_size_max(&r)))) return false;
+    if (!room_for_count(c, c->sink->cost(record_size(&r)))) return false;
     queue_at(c, t->ref.queue)->unwritten_duplicates -= t->fresh;
     t->fresh = t->fresh_conflicts = 0;
     c->likely_entry = t->entry;

@@ -18,7 +18,7 @@ bool core_audit(struct core *c, struct core_now now, const struct audit_in *in) 
         .why = in->why,
         .detail = in->detail,
     };
-    if (!room_for_deed(c, c->sink->cost(record_size_max(&r)) + in->then)) return false;
+    if (!room_for_deed(c, c->sink->cost(record_size(&r)) + in->then)) return false;
     core_emit(c, &r);
     return true;
 }

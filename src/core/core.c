@@ -14,7 +14,8 @@ struct core *core_new(const struct core_options *options) {
     index_init(&c->queue_names);
     index_init(&c->orphans);
     c->messages_top = 1;
-    c->next_seq = 1;
+    CHECK(options->shard < SHARDS_MAX);
+    c->next_seq = seq_make(options->shard, 1);
     c->tallies = mem_zalloc(TALLIES_MAX * sizeof *c->tallies);
     c->tally_slots = mem_zalloc((size_t)TALLY_SLOTS * sizeof *c->tally_slots);
     return c;

@@ -52,6 +52,7 @@ struct core_sink {
 struct core_options {
     struct siphash_key hash_key; /* of this data directory, so that nobody can craft collisions */
     u64 seed;                    /* for jitter */
+    u16 shard;                   /* which one this is: in every id and token, from bit 52 on; 0 where there is one */
     i64 audit_keep_ms;           /* how long audit records are kept, running time; 0: 90 days */
 };
 

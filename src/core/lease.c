@@ -95,7 +95,7 @@ void core_unlease(struct core *c, struct core_now now, const struct ref *ref, u6
     if (m->fence != fence || m->place != PLACE_LEASED) return;
     struct record r = {.type = REC_RETURN, .ret = return_record(c, m, ENDED_UNDONE)};
     give_back(&r, m);
-    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return; /* then it runs out by itself */
+    if (!room_for(c, c->sink->cost(record_size(&r)))) return; /* then it runs out by itself */
     core_emit(c, &r);
     if (m->ttl_ms && m->attempts == 0) ttl_push(c, no);
 }

@@ -32,7 +32,7 @@ static struct record decide_record(const struct core *c, const struct message *m
 
 /* Itself, its part of the settlement's history, and the next lease. */
 static bool decide_fits(const struct core *c, const struct record *r) {
-    u64 size = record_size_max(r);
+    u64 size = record_size(r);
     return room_for_deed(c, c->sink->cost(size) + size + lease_room(c));
 }
 
@@ -202,8 +202,7 @@ enum again_verdict core_again(struct core *c, struct core_now now, const struct 
         .generation = s->generation + 1,
         .history = slice_of(h->p, h->len),
     };
-    if (!room_for_deed(c, c->sink->cost(record_size_max(&r)) + admission_room(c, s->key.n + h->len, 0)))
-        return AGAIN_FULL;
+    if (!room_for_deed(c, c->sink->cost(record_size(&r)) + admission_room(c, s->key.n + h->len, 0))) return AGAIN_FULL;
     core_emit(c, &r);
     out->ref = r.message.ref;
     out->first_seen_ms = now.wall_ms;
@@ -248,7 +247,7 @@ enum erase_verdict core_erase(struct core *c, struct core_now now, const struct 
     r.settle.result = r.settle.content_type = SL("");
     r.settle.reason = SL("erased");
     r.settle.history = slice_of(h->p, h->len);
-    if (!room_for_deed(c, c->sink->cost(record_size_max(&r)))) return ERASE_FULL;
+    if (!room_for_deed(c, c->sink->cost(record_size(&r)))) return ERASE_FULL;
     core_emit(c, &r);
     return ERASE_OK;
 }
@@ -265,7 +264,7 @@ enum forget_verdict core_forget(struct core *c, struct core_now now, const struc
     struct record r = {.type = REC_FORGET};
     r.forget.ref = seen->settle ? seen->settle->ref : seen->message->ref;
     r.forget.from_pos = seen->settle ? seen->at.pos : 0;
-    if (!room_for_deed(c, c->sink->cost(record_size_max(&r)))) return FORGET_FULL;
+    if (!room_for_deed(c, c->sink->cost(record_size(&r)))) return FORGET_FULL;
     core_emit(c, &r);
     return FORGET_OK;
 }

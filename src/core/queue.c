@@ -46,7 +46,7 @@ static bool queue_make(struct core *c, slice name, const struct queue_spec *spec
         .config = spec->config,
     };
     window_change(NULL, c->now.run_ms, &r.queue);
-    if (c->queue_count >= QUEUES_MAX || !room_for(c, c->sink->cost(record_size_max(&r)))) return false;
+    if (c->queue_count >= QUEUES_MAX || !room_for(c, c->sink->cost(record_size(&r)))) return false;
     r.queue.queue = *queue = (u16)(c->queue_count + 1);
     core_emit(c, &r);
     return true;
@@ -72,7 +72,7 @@ bool core_queue_set(struct core *c, struct core_now now, slice name, const struc
     bool same =
         rules_equal(&r.queue.rules, &q->rules) && r.queue.origin == q->origin && slice_eq(r.queue.config, q->config);
     if (same) return true;
-    if (!room_for_deed(c, c->sink->cost(record_size_max(&r)))) return false;
+    if (!room_for_deed(c, c->sink->cost(record_size(&r)))) return false;
     core_emit(c, &r);
     return true;
 }

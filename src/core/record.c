@@ -54,21 +54,27 @@ bool class_parse(slice text, enum failure_class *out) {
     return false;
 }
 
-/* ---- one description of each layout serves both ways: `io` either writes the field or reads it. All of it is inlined into
- * record_encode and record_decode, where the direction is known and half of every function falls away. */
+/* ---- one description of each layout serves three ways: `io` writes a field, reads it, or counts the bytes it would take.
+ * All of it is inlined into record_encode, record_decode and record_size, where the way is known and the rest of every
+ * function falls away. */
 
 #define INLINED inline __attribute__((always_inline))
 
+enum io_way { IO_READ, IO_WRITE, IO_MEASURE };
+
 struct io {
-    bool writing;
+    enum io_way way;
     bool bad;
     u8 version;           /* of the layout: writing, always the newest */
     char *out;            /* writing: the next byte */
     const char *in, *end; /* reading */
+    size_t size;          /* measuring: so far */
 };
 
 static INLINED void io_bytes(struct io *io, void *p, size_t n) {
-    if (io->writing) {
+    if (io->way == IO_MEASURE) {
+        io->size += n;
+    } else if (io->way == IO_WRITE) {
         memcpy(io->out, p, n);
         io->out += n;
     } else if ((size_t)(io->end - io->in) < n) {
@@ -78,6 +84,24 @@ static INLINED void io_bytes(struct io *io, void *p, size_t n) {
         memcpy(p, io->in, n);
         io->in += n;
     }
+}
+/* The bytes of a string whose length was just written or read. */
+static INLINED void io_text(struct io *io, slice *s, u32 n) {
+    if (io->way == IO_MEASURE) {
+        io->size += n;
+        return;
+    }
+    if (io->way == IO_WRITE) {
+        if (n) memcpy(io->out, s->p, n);
+        io->out += n;
+        return;
+    }
+    if ((size_t)(io->end - io->in) < n) {
+        io->bad = true;
+        n = 0;
+    }
+    *s = slice_of(io->in, n);
+    io->in += n;
 }
 static INLINED void io_u8(struct io *io, u8 *v) {
     io_bytes(io, v, 1);
@@ -97,24 +121,14 @@ static INLINED void io_i64(struct io *io, i64 *v) {
 static INLINED void io_bool(struct io *io, bool *v) {
     u8 b = *v;
     io_u8(io, &b);
-    if (io->writing) return;
+    if (io->way != IO_READ) return;
     if (b > 1) io->bad = true;
     *v = b == 1;
 }
 static INLINED void io_slice(struct io *io, slice *s) {
     u32 n = (u32)s->n;
     io_u32(io, &n);
-    if (io->writing) {
-        if (n) memcpy(io->out, s->p, n);
-        io->out += n;
-        return;
-    }
-    if ((size_t)(io->end - io->in) < n) {
-        io->bad = true;
-        n = 0;
-    }
-    *s = slice_of(io->in, n);
-    io->in += n;
+    io_text(io, s, n);
 }
 /* Short strings: most are empty, so their length takes a byte, or three. */
 static INLINED void io_short(struct io *io, slice *s) {
@@ -125,17 +139,12 @@ static INLINED void io_short(struct io *io, slice *s) {
         io_u16(io, &n);
     else
         n = small;
-    if (io->writing) {
-        if (n) memcpy(io->out, s->p, n);
-        io->out += n;
-        return;
-    }
-    if ((size_t)(io->end - io->in) < n) {
-        io->bad = true;
-        n = 0;
-    }
-    *s = slice_of(io->in, n);
-    io->in += n;
+    io_text(io, s, n);
+}
+/* A history that is written was made by history.c: only what is read is looked through. */
+static INLINED void io_history(struct io *io, slice *s) {
+    io_slice(io, s);
+    if (io->way == IO_READ && s->n && !history_valid(*s)) io->bad = true;
 }
 
 static INLINED void io_ref(struct io *io, struct ref *ref) {
@@ -291,7 +300,7 @@ static INLINED void io_message_state(struct io *io, struct rec_message *m) {
     io_u16(io, &m->unknowns);
     io_u16(io, &m->crashes);
     io_u64(io, &m->fence);
-    io_slice(io, &m->history);
+    io_history(io, &m->history);
 }
 
 static INLINED void io_message(struct io *io, struct rec_message *m) {
@@ -325,10 +334,10 @@ static INLINED void io_message(struct io *io, struct rec_message *m) {
         io_u8(io, &m->state);
         io_flags(io, &m->traits, TRAIT_ALL);
         io_u32(io, &m->generation);
-        io_slice(io, &m->history);
+        io_history(io, &m->history);
     }
     if (m->key.n > UINT8_MAX || m->request_id.n > UINT8_MAX) io->bad = true;
-    if (m->state > STATE_DEAD || (m->history.n && !history_valid(m->history))) io->bad = true;
+    if (m->state > STATE_DEAD) io->bad = true;
 }
 
 enum lease_flag { LEASE_STARTED = 1, LEASE_AGAIN = 2, LEASE_LOOKUP = 4, LEASE_FLAGS = 7 };
@@ -432,10 +441,9 @@ static INLINED void io_settle(struct io *io, struct rec_settle *s) {
     io_short(io, &s->reason);
     io_short(io, &s->content_type);
     io_slice(io, &s->result);
-    io_slice(io, &s->history);
+    io_history(io, &s->history);
     if (s->kept.is) io_kept(io, &s->kept);
     if (s->state < STATE_DONE || s->state >= STATE_COUNT || s->ended >= ENDED_COUNT) io->bad = true;
-    if (!history_valid(s->history)) io->bad = true;
 }
 
 static INLINED void io_arrivals(struct io *io, struct rec_arrivals *a) {
@@ -577,57 +585,20 @@ static INLINED void io_record(struct io *io, struct record *r) {
     }
 }
 
-/* Every fixed part and length prefix together stays below this; the byte strings come on top. */
-#define FIXED_MAX       320u
-#define FIXED_QUEUE_MAX 640u
-
-static size_t arrivals_bytes(const struct rec_arrivals *a) {
-    size_t n = 0;
-    for (u32 i = 0; i < a->count; i++) n += 12 + a->last[i].request_id.n;
-    return n;
+/* Writing and measuring leave the record as it is. */
+static struct record *unchanged(const struct record *r) {
+    return (struct record *)(uintptr_t)r;
 }
 
-size_t record_size_max(const struct record *r) {
-    switch (r->type) {
-    case REC_QUEUE:
-        return FIXED_QUEUE_MAX + r->queue.name.n + r->queue.config.n;
-    case REC_MESSAGE: {
-        const struct rec_message *m = &r->message;
-        return FIXED_MAX + m->key.n + m->group.n + m->content_type.n + m->attrs.n + m->traceparent.n + m->tracestate.n +
-               m->request_id.n + m->payload.n + m->history.n;
-    }
-    case REC_LEASE:
-        return FIXED_MAX + r->lease.consumer.n;
-    case REC_RETURN:
-        return FIXED_MAX + r->ret.reason.n;
-    case REC_STEP:
-        return FIXED_MAX + r->step.name.n + r->step.content_type.n + r->step.result.n;
-    case REC_EFFECT:
-        return FIXED_MAX + r->effect.effect_id.n;
-    case REC_SETTLE: {
-        const struct rec_settle *s = &r->settle;
-        const struct kept *k = &s->kept;
-        size_t n = s->key.n + s->request_id.n + s->reason.n + s->content_type.n + s->result.n + s->history.n;
-        if (!k->is) return FIXED_MAX + n;
-        return FIXED_MAX + n + k->group.n + k->content_type.n + k->attrs.n + k->traceparent.n + k->tracestate.n +
-               k->payload.n;
-    }
-    case REC_DECIDE:
-        return FIXED_MAX + r->decide.group.n + r->decide.by.n + r->decide.note.n;
-    case REC_AUDIT: {
-        const struct rec_audit *a = &r->audit;
-        return FIXED_MAX + a->who.n + a->what.n + a->queue_name.n + a->key.n + a->id.n + a->why.n + a->detail.n;
-    }
-    case REC_ARRIVALS:
-        return FIXED_MAX + arrivals_bytes(&r->arrivals);
-    default:
-        return FIXED_MAX;
-    }
+size_t record_size(const struct record *r) {
+    struct io io = {.way = IO_MEASURE, .version = RECORD_VERSION};
+    io_record(&io, unchanged(r));
+    return io.size;
 }
 
 size_t record_encode(const struct record *r, char *p) {
-    struct io io = {.writing = true, .version = RECORD_VERSION, .out = p};
-    io_record(&io, (struct record *)(uintptr_t)r); /* writing leaves it as it is */
+    struct io io = {.way = IO_WRITE, .version = RECORD_VERSION, .out = p};
+    io_record(&io, unchanged(r));
     return (size_t)(io.out - p);
 }
 
@@ -655,7 +626,7 @@ hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct 
         return err_set(err, ST_VERSION, "record type %u is not known to this version", type);
     out->type = (enum record_type)type;
     memset((char *)out + offsetof(struct record, clock), 0, cleared_bytes(type));
-    struct io io = {.in = body.p, .end = body.p + body.n, .version = version};
+    struct io io = {.way = IO_READ, .in = body.p, .end = body.p + body.n, .version = version};
     io_record(&io, out);
     if (io.bad || io.in != io.end)
         return err_set(err, ST_DAMAGED, "a %s record of %zu bytes makes no sense", record_name(type), body.n);

@@ -128,6 +128,19 @@ enum origin { ORIGIN_LIST(ORIGIN_ENUM) ORIGIN_COUNT };
 #undef ORIGIN_ENUM
 const char *origin_text(enum origin o);
 
+/* An admission number: which shard admitted it, and the how-manieth it was there. Bit 63 stays free: ARRIVALS records say
+ * with it that only the low bits of a number are known. 2^52 admissions are 140 years at a million a second. */
+#define SEQ_NUMBER_BITS 52u
+#define SEQ_SHARD_BITS  11u
+#define SHARDS_MAX      (1u << SEQ_SHARD_BITS)
+_Static_assert(SEQ_NUMBER_BITS + SEQ_SHARD_BITS == 63, "bit 63 is the arrivals' own");
+static inline u64 seq_make(u16 shard, u64 number) {
+    return (u64)shard << SEQ_NUMBER_BITS | number;
+}
+static inline u16 seq_shard(u64 seq) {
+    return (u16)(seq >> SEQ_NUMBER_BITS & (SHARDS_MAX - 1));
+}
+
 /* Which message: enough to find it and to prove that it is the one. */
 struct ref {
     u64 hash; /* keyed hash of (queue, key) */
@@ -378,9 +391,9 @@ struct record {
     };
 };
 
-/* An upper bound of the encoded size. */
-size_t record_size_max(const struct record *r);
-/* Encodes into p (record_size_max bytes are there); returns the size. */
+/* What it takes encoded, found by the encoder itself. */
+size_t record_size(const struct record *r);
+/* Encodes into p (record_size bytes are there); returns the size. */
 size_t record_encode(const struct record *r, char *p);
 /* Slices in *out point into body. ST_VERSION: written by a newer build; ST_DAMAGED: lengths or values impossible. */
 hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct errbuf *err);

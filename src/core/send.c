@@ -76,8 +76,7 @@ static enum send_verdict admit(struct core *c, const struct record *r, struct se
         COUNT(c, q, backpressured);
         return SEND_BACKPRESSURE;
     }
-    if (!room_for(c, c->sink->cost(record_size_max(r)) + admission_room(c, m->key.n, m->request_id.n)))
-        return SEND_FULL;
+    if (!room_for(c, c->sink->cost(record_size(r)) + admission_room(c, m->key.n, m->request_id.n))) return SEND_FULL;
     core_emit(c, r);
     out->ref = m->ref;
     out->first_seen_ms = m->first_seen_ms;
@@ -199,7 +198,7 @@ enum refuse_verdict core_refuse(struct core *c, struct core_now now, const struc
     bool known = refused_before(c, q, r.message.ref.hash);
     bool fits = q->refused_copies < q->rules.refused_kept &&
                 q->refused_bytes + in->payload.n <= q->rules.refused_bytes &&
-                room_for(c, c->sink->cost(record_size_max(&r)) + admission_room(c, h->len, in->request_id.n));
+                room_for(c, c->sink->cost(record_size(&r)) + admission_room(c, h->len, in->request_id.n));
     if (known || !fits) {
         COUNT(c, q, refused);
         return known ? REFUSE_KNOWN : REFUSE_BEYOND;

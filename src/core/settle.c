@@ -48,7 +48,7 @@ void settle_record(struct core *c, const struct message *m, const struct rec_mes
 
 void settle_emit(struct core *c, struct record *r) {
     struct kept *k = &r->settle.kept;
-    if (k->is && (record_size_max(r) > KEPT_RECORD_MAX || !room_for(c, kept_bytes(k)))) *k = (struct kept){0};
+    if (k->is && (record_size(r) > KEPT_RECORD_MAX || !room_for(c, kept_bytes(k)))) *k = (struct kept){0};
     core_emit(c, r);
 }
 
@@ -146,12 +146,13 @@ static enum settle_verdict nack(struct core *c, const struct settle_in *in, cons
     if (in->failure_class == CLASS_REJECTED) return settle_with(c, in, seen, STATE_REJECTED, out);
     if (in->failure_class == CLASS_ABSENT && !m->lookup) return SETTLE_NOT_RECONCILE;
     struct record r = {.type = REC_RETURN, .ret = return_record(c, m, ENDED_NACKED)};
-    if (!room_for(c, c->sink->cost(record_size_max(&r) + in->reason.n) + lease_room(c))) return SETTLE_FULL;
     r.ret.reason = in->reason;
     r.ret.attempts = attempts_spent(m);
     r.ret.crashes = crashes_after_all(m);
     i64 wait_ms;
     lease_end_decide(c, m, &r.ret, in->failure_class, in->delay_ms, &wait_ms);
+    /* Itself, the reason once more in the settlement's history, and the next lease. */
+    if (!room_for(c, c->sink->cost(record_size(&r)) + in->reason.n + lease_room(c))) return SETTLE_FULL;
     core_emit(c, &r);
     out->state = (enum state)r.ret.state;
     if (out->state == STATE_PENDING) out->due_ms = wait_ms;
@@ -172,7 +173,7 @@ static enum settle_verdict extend(struct core *c, const struct message *m, u32 l
         .lease_ms = lease_ms ? lease_ms : m->lease_ms,
         .crashes = crashes_after_all(m),
     };
-    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return SETTLE_FULL;
+    if (!room_for(c, c->sink->cost(record_size(&r)))) return SETTLE_FULL;
     core_emit(c, &r);
     return SETTLE_OK;
 }
@@ -181,14 +182,14 @@ static enum settle_verdict start(struct core *c, const struct message *m, struct
     struct record r = {.type = REC_START};
     if (m->place != PLACE_LEASED) {
         /* Both records or none: what is refused must not have happened by half. */
-        if (!room_for(c, 3 * c->sink->cost(record_size_max(&r)))) return SETTLE_FULL;
+        if (!room_for(c, 3 * c->sink->cost(record_size(&r)))) return SETTLE_FULL;
         enum settle_verdict v = extend(c, m, 0, out);
         if (v != SETTLE_OK) return v;
     }
     out->state = STATE_LEASED;
     if (m->started) return SETTLE_DUPLICATE;
     r.start = (struct rec_start){.ref = message_ref(c, m), .fence = m->fence, .attempts = (u16)(m->attempts + 1)};
-    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return SETTLE_FULL;
+    if (!room_for(c, c->sink->cost(record_size(&r)))) return SETTLE_FULL;
     core_emit(c, &r);
     return SETTLE_OK;
 }
@@ -209,9 +210,11 @@ static enum settle_verdict step(struct core *c, const struct message *m, const s
         .content_type = in->content_type,
         .result = in->result,
     };
-    u64 size = record_size_max(&r);
-    if (m->history.len + size > HISTORY_BYTES_MAX) return SETTLE_TOO_LARGE;
-    if (!room_for(c, c->sink->cost(size) + size)) return SETTLE_FULL; /* itself, and its part of the settlement */
+    u64 kept = history_item_size(&(struct history_item){
+        .kind = HISTORY_STEP, .name = in->name, .content_type = in->content_type, .result = in->result});
+    if (m->history.len + kept > HISTORY_BYTES_MAX) return SETTLE_TOO_LARGE;
+    /* Itself, and its part of the settlement. */
+    if (!room_for(c, c->sink->cost(record_size(&r)) + kept)) return SETTLE_FULL;
     core_emit(c, &r);
     out->step_result = in->result;
     out->step_content_type = in->content_type;
@@ -220,7 +223,7 @@ static enum settle_verdict step(struct core *c, const struct message *m, const s
 
 static enum settle_verdict release(struct core *c, const struct message *m, struct settle_out *out) {
     struct record r = {.type = REC_RETURN, .ret = return_record(c, m, ENDED_RELEASED)};
-    if (!room_for(c, c->sink->cost(record_size_max(&r)) + lease_room(c))) return SETTLE_FULL;
+    if (!room_for(c, c->sink->cost(record_size(&r)) + lease_room(c))) return SETTLE_FULL;
     r.ret.crashes = crashes_after_all(m);
     if (m->ended == ENDED_EXPIRED && r.ret.attempts > 0) r.ret.attempts--;
     give_back(&r, m);
@@ -278,7 +281,7 @@ static enum settle_verdict lose(struct core *c, const struct settle_in *in, cons
     r.settle.ended = ENDED_NACKED;
     r.settle.reason = in->reason;
     r.settle.history = slice_of(h->p, h->len);
-    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return SETTLE_FULL;
+    if (!room_for(c, c->sink->cost(record_size(&r)))) return SETTLE_FULL;
     core_emit(c, &r);
     if (in->failure_class != CLASS_REJECTED) COUNT(c, queue_at(c, r.settle.ref.queue), lost);
     return SETTLE_OK;
@@ -310,7 +313,7 @@ static void record_refused_effect(struct core *c, const struct seen *seen, slice
     struct record r = {.type = REC_EFFECT};
     if (seen->message) {
         r.effect = (struct rec_effect){.ref = seen->message->ref, .effect_id = effect_id};
-        if (room_for(c, 2 * c->sink->cost(record_size_max(&r)))) core_emit(c, &r);
+        if (room_for(c, 2 * c->sink->cost(record_size(&r)))) core_emit(c, &r);
         return;
     }
     CHECK(seen->settle);
@@ -321,7 +324,7 @@ static void record_refused_effect(struct core *c, const struct seen *seen, slice
     r.settle.carried = true;
     r.settle.from_pos = seen->at.pos;
     r.settle.history = slice_of(h->p, h->len);
-    if (room_for(c, c->sink->cost(record_size_max(&r)))) core_emit(c, &r);
+    if (room_for(c, c->sink->cost(record_size(&r)))) core_emit(c, &r);
 }
 
 enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in,

@@ -28,7 +28,7 @@ void write_counts(struct core *c) {
         static const struct counters none;
         if (memcmp(&q->uncounted, &none, sizeof none) == 0) continue;
         struct record r = {.type = REC_COUNTS, .counts = {.queue = (u16)id, .add = q->uncounted}};
-        if (!room_for_count(c, c->sink->cost(record_size_max(&r)))) {
+        if (!room_for_count(c, c->sink->cost(record_size(&r)))) {
             c->uncounted = true;
             return;
         }
@@ -40,9 +40,9 @@ void write_counts(struct core *c) {
 static bool decide_expiry(struct core *c, u32 no) {
     const struct message *m = message_at(c, no);
     struct record r = {.type = REC_RETURN, .ret = return_record(c, m, m->started ? ENDED_EXPIRED : ENDED_LAPSED)};
-    if (!room_for(c, c->sink->cost(record_size_max(&r)))) return false;
     i64 wait_ms; /* none: the lease was the wait */
     if (m->started) lease_end_decide(c, m, &r.ret, CLASS_UNKNOWN, 0, &wait_ms);
+    if (!room_for(c, c->sink->cost(record_size(&r)))) return false;
     core_emit(c, &r);
     struct message *after = message_at(c, no);
     if (after->ttl_ms && after->attempts == 0) ttl_push(c, no);

@@ -232,7 +232,7 @@ void window_learn(struct core *c, struct queue *q, i64 age_ms) {
     struct record r = {.type = REC_WINDOW};
     r.window =
         (struct rec_window){.queue = q->id, .at_ms = c->now.wall_ms, .window_ms = window, .oldest_replay_ms = age_ms};
-    if (room_for_count(c, c->sink->cost(record_size_max(&r)))) core_emit(c, &r); /* else the next replay teaches it */
+    if (room_for_count(c, c->sink->cost(record_size(&r)))) core_emit(c, &r); /* else the next replay teaches it */
 }
 
 static void promise_drop(struct rec_queue *r, u32 i) {

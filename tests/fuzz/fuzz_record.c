@@ -10,12 +10,12 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t n) {
     struct record r, again;
     struct errbuf err;
     if (record_decode(data[0], data[1], slice_of(data + 2, n - 2), &r, &err) != ST_OK) return 0;
-    char *encoded = malloc(record_size_max(&r));
+    char *encoded = malloc(record_size(&r));
     CHECK(encoded);
     size_t size = record_encode(&r, encoded);
-    CHECK(size <= record_size_max(&r));
+    CHECK(size == record_size(&r));
     CHECK(record_decode(data[0], RECORD_VERSION, slice_of(encoded, size), &again, &err) == ST_OK);
-    char *twice = malloc(record_size_max(&again));
+    char *twice = malloc(record_size(&again));
     CHECK(twice);
     CHECK(record_encode(&again, twice) == size && memcmp(encoded, twice, size) == 0);
     free(encoded);

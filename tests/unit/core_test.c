@@ -738,8 +738,54 @@ static void tokens_are_told_apart_garbled_foreign_and_good(void **state) {
     buf_free(&text);
 }
 
+static void ids_name_their_shard_and_those_of_shard_0_are_as_they_ever_were(void **state) {
+    (void)state;
+    struct send_out first;
+    struct errbuf err;
+    assert_int_equal(send_full("k", "v", NULL, 0, 0, &first), SEND_ACCEPTED);
+    assert_int_equal(first.ref.seq, 1);
+    assert_int_equal(seq_shard(first.ref.seq), 0);
+
+    /* The journal of one shard is not another's. */
+    struct core_options options = {.hash_key = {11, 22}, .shard = 5};
+    struct core *c = core_new(&options);
+    struct stored *boot = &w.records[0];
+    assert_int_equal(core_replay(c, 1, boot->type, boot->version, slice_of(boot->body, boot->n), &err), ST_DAMAGED);
+    assert_non_null(strstr(err.text, "shard 0"));
+    core_free(c);
+
+    core_free(w.core);
+    for (u64 i = 0; i < w.count; i++) mem_free(w.records[i].body);
+    w.count = w.first = 0;
+    w.shard = 2047;
+    start_core();
+    struct rules rules = rules_default();
+    assert_true(core_queue_ensure(w.core, w.now, SL("q"), &rules, &w.queue));
+    struct send_out there;
+    assert_int_equal(send_full("k", "v", NULL, 0, 0, &there), SEND_ACCEPTED);
+    assert_int_equal(seq_shard(there.ref.seq), 2047);
+    struct leased l = receive();
+    struct buf id = {0}, text = {0};
+    u64 seq, hash;
+    struct token t;
+    core_id_text(&there.ref, &id);
+    assert_true(core_id_parse(buf_slice(&id), &seq, &hash));
+    assert_int_equal(seq_shard(seq), 2047);
+    core_token_text(w.core, &l.ref, l.fence, &text);
+    assert_int_equal(core_token_parse(w.core, buf_slice(&text), &t), TOKEN_OK);
+    assert_int_equal(seq_shard(t.seq), 2047);
+    restart_after(0);
+    compact();
+    restart_after(0);
+    assert_int_equal(ack(&l, "done"), SETTLE_OK);
+    assert_int_equal(send("k", "v"), SEND_DUPLICATE);
+    buf_free(&id);
+    buf_free(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        T(ids_name_their_shard_and_those_of_shard_0_are_as_they_ever_were),
         T(a_key_is_admitted_once_and_repeats_get_the_original),
         T(a_changed_payload_under_a_known_key_is_a_conflict_before_and_after_settlement),
         T(the_same_key_in_another_queue_is_another_key),

@@ -28,7 +28,7 @@ static struct world {
     u64 room;
     bool metered; /* appending takes from it, and more than there is must never be appended */
     u32 outcomes, readies;
-    u16 queue;
+    u16 queue, shard;
     struct buf store, arrivals_store;
     struct record base, arrivals;
     struct seen seen;
@@ -77,7 +77,7 @@ static inline void sink_ready(void *ctx, u16 queue) {
 
 /* A core that has read the journal and was not started. */
 static inline struct core *replayed_core(void) {
-    struct core_options options = {.hash_key = {11, 22}, .seed = 5};
+    struct core_options options = {.hash_key = {11, 22}, .seed = 5, .shard = w.shard};
     struct errbuf err;
     struct core *c = core_new(&options);
     for (u64 i = w.first; i < w.count; i++) {
