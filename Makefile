@@ -45,8 +45,9 @@ GATE_LIBS  := $(BUILD)/libhapax_pq.a $(BUILD)/libhapax_sqlite.a
 PQ_FLAGS   := $(shell pkg-config --cflags libpq 2>/dev/null || echo -I/usr/include/postgresql)
 UNIT_SRC   := $(wildcard tests/unit/*_test.c)
 UNIT_BIN   := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_SRC))
-TOOL_SRC   := $(wildcard tests/tools/*.c)
-TOOL_BIN   := $(patsubst tests/tools/%.c,$(BUILD)/tests/%,$(TOOL_SRC))
+TOOL_DIRS  := bench crash gate
+TOOL_SRC   := $(wildcard $(TOOL_DIRS:%=tests/%/*.c))
+TOOL_BIN   := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(TOOL_SRC)))
 
 .DEFAULT_GOAL := all
 .SECONDARY:
@@ -147,10 +148,13 @@ $(BUILD)/tests/%_test: tests/unit/%_test.c $(BUILD)/librooms.a $(BUILD)/libhapax
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -lcmocka -luv -lyaml -lpthread
 
-# Programs the tests drive: load generators, checkers, fault injectors.
-$(BUILD)/tests/%: tests/tools/%.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -luv -lyaml -lpthread -lm
+# Programs the tests drive (load generators, checkers, fault injectors) live beside the suite that needs them.
+define tool
+$(BUILD)/tests/%: tests/$(1)/%.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile
+	@mkdir -p $$(@D)
+	$$(Q)$$(CC) $$(CPPFLAGS) -Itests $$(CFLAGS) $$(LDFLAGS) $$< -o $$@ $$(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -luv -lyaml -lpthread -lm
+endef
+$(foreach dir,$(TOOL_DIRS),$(eval $(call tool,$(dir))))
 
 # Those that bring their databases along.
 comma      := ,
@@ -160,7 +164,7 @@ $(GATE_TESTS): CPPFLAGS += $(PQ_FLAGS)
 $(GATE_TESTS): $(GATE_LIBS)
 $(BUILD)/tests/gate_consumer: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,PQexec PQexecParams sqlite3_step sendmsg recv)
 
-# Every example compiles; tests/gate/examples.py runs those that have to do with the gate.
+# Every example compiles; tests/gate/examples_test.py runs those that have to do with the gate.
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libhapax.a $(GATE_LIBS) Makefile
 	@mkdir -p $(@D)
@@ -183,7 +187,7 @@ test:
 sim: ; @tests/sim/run $(or $(SEEDS),1-10000)
 crash:
 	@tests/crash/run $(or $(KILLS),1000)
-	@CRASHES=$(or $(CRASHES),2000) tests/gate/run crash killed failover dies die_under
+	@set -e; for suite in tests/gate/*_test.py; do CRASHES=$(or $(CRASHES),2000) $$suite crash killed failover dies die_under; done
 fuzz: ; @tests/fuzz/run $(or $(SECONDS),600)
 mutants: ; @tests/mutants/run
 bench: ; @tools/deps --bench && tests/bench/run

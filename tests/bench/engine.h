@@ -1,4 +1,4 @@
-/* The load engine shared by every benchmark client (tests/tools/bench_*.c): one thread, epoll, pipelined connections.
+/* The load engine shared by every benchmark client (tests/bench/bench_*.c): one thread, epoll, pipelined connections.
  *
  * A client supplies a `struct protocol`: how to greet the server, how to write one request, how to take one reply.
  * Everything that decides a figure is here and so the same for all systems: which keys and payloads are sent, how many

@@ -2,6 +2,7 @@
 
 The tests of a file run side by side, each in a thread with its own queue: most of them wait for leases to run out.
 A test is a function whose name is a sentence, marked with @test; it gets a fresh queue name. The broker is `hx.broker`.
+A suite of another kind says what its tests get (`around`).
 
 A test that yields is a test in parts: at every yield the broker is killed (SIGKILL) and started again on its data. All tests
 of the file that are at a yield share that restart.
@@ -9,6 +10,7 @@ of the file that are at a yield share that restart.
 import base64
 import calendar
 import concurrent.futures
+import contextlib
 import inspect
 import itertools
 import json
@@ -450,19 +452,47 @@ def test(function=None, *, alone=False):
     return function
 
 
-class Run:
-    """A test on its way: to its next yield, or its end."""
+class Skip(Exception):
+    """This machine cannot run the test; the text says why."""
 
-    def __init__(self, function):
-        self.function, self.parts, self.error, self.over = function, None, None, False
+
+@contextlib.contextmanager
+def fresh_queue():
+    yield f"q{next(numbers)}"
+
+
+class Run:
+    """A test on its way: to its next yield, or its end. What `around` gives is given back after the end."""
+
+    def __init__(self, function, around):
+        self.function, self.around, self.parts, self.over = function, around, None, False
+        self.held, self.error, self.skipped = contextlib.ExitStack(), None, None
+
+    def begin(self):
+        given = [self.held.enter_context(self.around())]
+        self.parts = self.function(*given[:self.function.__code__.co_argcount])
 
     def go_on(self):
         try:
-            if self.parts is None:
-                self.parts = self.function(*([f"q{next(numbers)}"] if self.function.__code__.co_argcount else []))
-            self.over = not inspect.isgenerator(self.parts) or next(self.parts, self) is self
-        except BaseException:
+            with contextlib.ExitStack() as at_end:
+                at_end.push(self.held)
+                if self.parts is None:
+                    self.begin()
+                self.over = not inspect.isgenerator(self.parts) or next(self.parts, self) is self
+                if not self.over:
+                    at_end.pop_all()
+        except Skip as why:
+            self.skipped, self.over = why, True
+        except BaseException as error:
             self.error, self.over = traceback.format_exc(), True
+            if isinstance(error, SystemExit):
+                raise
+
+    def report(self, number):
+        skipped = f" # SKIP {self.skipped}" if self.skipped else ""
+        print(f"{'not ok' if self.error else 'ok'} {number} - {self.function.__name__.replace('_', ' ')}{skipped}", flush=True)
+        for line in (self.error or "").splitlines():
+            print("#   " + line, flush=True)
 
 
 def run_all(runs, pool):
@@ -474,30 +504,30 @@ def run_all(runs, pool):
         broker.restart()
 
 
-def report(number, function, error):
-    name = function.__name__.replace("_", " ")
-    print(f"{'not ok' if error else 'ok'} {number} - {name}", flush=True)
-    for line in (error or "").splitlines():
-        print("#   " + line, flush=True)
-
-
-def main(threads=24, shared=True):
-    """Runs the file's tests (or those whose name has a word of the command line) and exits."""
-    global broker
+def chosen():
+    """The tests whose name has a word of the command line."""
     words = sys.argv[1:]
-    chosen = [(f, alone) for f, alone in tests if not words or any(w in f.__name__ for w in words)]
-    print(f"1..{len(chosen)}", flush=True)
+    return [(f, alone) for f, alone in tests if not words or any(w in f.__name__ for w in words)]
+
+
+def main(threads=24, shared=True, around=fresh_queue):
+    """Runs the file's tests and exits. One thread: this one, each test reported as it ends."""
+    global broker
+    runs = [(Run(function, around), alone) for function, alone in chosen()]
+    print(f"1..{len(runs)}", flush=True)
     failed = 0
     if shared:
         broker = Broker()
-    runs = [(Run(function), alone) for function, alone in chosen]
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        run_all([run for run, alone in runs if not alone], pool)
+        if threads > 1:
+            run_all([run for run, alone in runs if not alone], pool)
         for number, (run, alone) in enumerate(runs, 1):
-            if alone:
+            if threads == 1:
+                run.go_on()
+            elif alone:
                 run_all([run], pool)
             failed += run.error is not None
-            report(number, run.function, run.error)
+            run.report(number)
     if shared:
         failed += finish_shared()
     sys.exit(1 if failed else 0)

@@ -1,33 +1,30 @@
-"""What the gate's tests share: the registry of tests, the installed server, waiting without sleeping."""
+"""What the gate's tests share: a server with the gate installed, calls of its functions, waiting without sleeping. Each
+file is a suite with a server of its own; tests, TAP and the broker are e2e/hx.py's.
 
+    tests/gate/functions_test.py fence sweep     only tests whose names contain one of the words
+    CRASHES=2000 tests/gate/crashes_test.py      as many crashes; with CRASHES set the interleavings run in full, too
+    HAPAX_GATE_SQL=FILE ...                      that file instead of sql/postgres/hapax_gate.sql
+"""
+
+import contextlib
 import os
+import subprocess
 import sys
-import traceback
+import tempfile
 
-import pg
-
+sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.join(ROOT, "tests", "e2e"))
+
+import hx  # noqa: E402
+import pg  # noqa: E402
+from hx import Skip, same as equal, test  # noqa: E402, F401
+
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 SQL = os.path.join(ROOT, "sql", "postgres")
 GATE = os.path.join(SQL, "hapax_gate.sql")
 UNINSTALL = os.path.join(SQL, "uninstall.sql")
 MIGRATIONS = os.path.join(SQL, "migrations")
-
-TESTS = []
-
-
-class Skip(Exception):
-    pass
-
-
-def test(function):
-    """Registers a test; its name is the promise, in words."""
-    TESTS.append(function)
-    return function
-
-
-def equal(got, wanted, what=""):
-    if got != wanted:
-        raise AssertionError("%sgot %r, wanted %r" % (what and what + ": ", got, wanted))
 
 
 class Env:
@@ -69,21 +66,76 @@ class Env:
             pass
 
 
-def run(env, tests, out=sys.stdout):
-    """Prints TAP; returns the number of failures."""
-    failures = 0
-    print("1..%d" % len(tests), file=out, flush=True)
-    for number, t in enumerate(tests, 1):
-        name = t.__name__
-        try:
-            t(env)
-            print("ok %d - %s" % (number, name), file=out, flush=True)
-        except Skip as why:
-            print("ok %d - %s # SKIP %s" % (number, name, why), file=out, flush=True)
-        except Exception:
-            failures += 1
-            print("not ok %d - %s" % (number, name), file=out)
-            for line in traceback.format_exc().splitlines():
-                print("# " + line, file=out, flush=True)
-        env.close()
-    return failures
+def claim(s, key, scope="t", **args):
+    return s.rows("SELECT * FROM hapax.claim('%s', '%s'%s)" % (scope, key, named(args)))[0]
+
+
+def reserve(s, key, scope="t", **args):
+    return s.rows("SELECT * FROM hapax.reserve('%s', '%s'%s)" % (scope, key, named(args)))[0]
+
+
+def status(row):
+    return row[0]
+
+
+def named(args):
+    def literal(v):
+        return "NULL" if v is None else str(v) if isinstance(v, int) else "'%s'" % v
+
+    return "".join(", %s => %s" % (k, literal(v)) for k, v in args.items())
+
+
+def dump(env, database):
+    done = subprocess.run(["pg_dump", "-s", "-n", "hapax", database], env=env.server.environment(), text=True,
+                          stdout=subprocess.PIPE, check=True)
+    return [line for line in done.stdout.splitlines() if line and not line.startswith(("--", "\\"))]
+
+
+def fresh_database(env, name):
+    env.monitor.rows("DROP DATABASE IF EXISTS %s" % name)
+    env.monitor.rows("CREATE DATABASE %s" % name)
+
+
+def expire(s, key, scope="t"):
+    """Lets a lease run out without waiting for it."""
+    s.rows("UPDATE hapax.entry SET since = since - interval '1 hour', lease_until = lease_until - interval '1 hour'"
+           " WHERE scope = '%s' AND key = '%s'" % (scope, key))
+
+
+class Bench:
+    """A broker, a directory, and tables in the gate's database where consumers leave their effects."""
+
+    def __init__(self, env):
+        self.env = env
+        env.monitor.rows("DROP TABLE IF EXISTS effects; DROP TABLE IF EXISTS calls")
+        env.monitor.rows("CREATE TABLE effects (key text); CREATE TABLE calls (key text)")
+
+    def __enter__(self):
+        self.directory = tempfile.TemporaryDirectory(prefix="hapax-gate-bench-")
+        self.home = self.directory.name
+        self.name = os.path.basename(self.home)  # no two tests use the same keys
+        self.broker = hx.Broker()
+        return self
+
+    def __exit__(self, *_):
+        self.broker.remove()
+        self.directory.cleanup()
+
+
+def main():
+    """Runs the file's tests one after the other, each with the server, and exits."""
+    if not hx.chosen():
+        hx.main(shared=False)
+    # Processes die here, the machine does not: what PostgreSQL has written survives without fsync.
+    with pg.Server(max_connections=1100, settings=["shared_buffers=64MB", "fsync=off"]) as server:
+        env = Env(server, os.environ.get("HAPAX_GATE_SQL", GATE))
+        env.install(env.gate)
+
+        @contextlib.contextmanager
+        def sessions():
+            try:
+                yield env
+            finally:
+                env.close()
+
+        hx.main(threads=1, shared=False, around=sessions)

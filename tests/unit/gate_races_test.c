@@ -4,7 +4,7 @@
  * thread, with no busy timeout: a step that would wait is refused, and its worker cannot be chosen again before some
  * transaction has ended. Where more than one worker could go next it takes the first; when all have finished it starts
  * over on a fresh key and takes the next way at the deepest fork, until no fork is left (stateless search, depth
- * first). So the schedules are exactly those SQLite admits. tests/gate/interleavings.py does the same on PostgreSQL.
+ * first). So the schedules are exactly those SQLite admits. tests/gate/interleavings_test.py does the same on PostgreSQL.
  *
  * Two things are checked: at every answer, that it is the one allowed at this moment; at the end, that the key's effect
  * is there once if anybody committed it, and its stored result is the winner's. */

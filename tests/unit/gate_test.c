@@ -1,5 +1,5 @@
 /* The gate's promises, each kept by every database: SQLite with a rollback journal and with WAL; PostgreSQL instead when
- * libpq's environment names a server with the gate installed and HAPAX_TEST_PG says to use it (tests/gate/run does so).
+ * libpq's environment names a server with the gate installed and HAPAX_TEST_PG says to use it (tests/gate/consumers_test.py does so).
  *
  * A test gets a struct db: two connections with a gate each, and a table `effects` that counts business writes. */
 #include <libpq-fe.h>
@@ -768,7 +768,7 @@ static void a_database_without_the_gate_or_without_rights_is_unavailable(struct 
 }
 
 static void installing_touches_nothing_of_the_users(struct db *d) {
-    if (d->kind == POSTGRES) return; /* tests/gate/functions.py has it */
+    if (d->kind == POSTGRES) return; /* tests/gate/functions_test.py has it */
     sqlite3 *db;
     assert_int_equal(sqlite3_open(":memory:", &db), SQLITE_OK);
     struct side s = {.lite = db};

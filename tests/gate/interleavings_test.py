@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Every interleaving of three workers on one key, executed for real.
 
 A worker is a generator: it yields the SQL of its next step (or a pair of SQL and what to do the moment it is sent) and
@@ -14,6 +15,7 @@ key's effect is there once.
 import os
 import random
 
+import harness
 import pg
 from harness import equal, test
 
@@ -219,3 +221,6 @@ def every_interleaving_of_three_reservations_with_fences_has_one_ledger_row(env)
 
     explorer.exhaust(make, check)
     print("# schedules: %d" % explorer.runs)
+
+
+harness.main()

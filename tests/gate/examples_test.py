@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Every program of examples/ that has to do with the gate is run, twice where it keeps anything, and its result checked."""
 
 import os
@@ -5,8 +6,8 @@ import re
 import shutil
 import subprocess
 
-from consumers import BUILD, Bench
-from harness import ROOT, Skip, equal, test
+import harness
+from harness import BUILD, ROOT, Bench, Skip, equal, test
 
 EXAMPLES = os.path.join(ROOT, "examples")
 
@@ -96,3 +97,6 @@ def the_c_in_the_guide_compiles(env):
         done = subprocess.run(["gcc", "-std=c17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I", os.path.join(ROOT, "include"),
                                "-I/usr/include/postgresql", "-x", "c", "-"], input=block, text=True, capture_output=True)
         equal((done.returncode, done.stderr), (0, ""), block)
+
+
+harness.main()

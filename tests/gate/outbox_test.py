@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """`hapax relay`: what commits in the outbox is accepted once, what does not is not, whoever dies in between.
 
 Each test has a database and a queue of its own; the broker is one for all, real, and may be killed."""
@@ -16,8 +17,7 @@ import time
 
 import harness
 import pg
-from functions import fresh_database
-from harness import Skip, equal, test
+from harness import Skip, equal, fresh_database, test
 from proxy import Proxy
 
 sys.path.append(os.path.join(harness.ROOT, "tests", "crash"))
@@ -481,3 +481,6 @@ def relays_broker_and_database_die_under_load_and_every_committed_row_is_accepte
         equal((len(accepted), len(set(accepted))), (len(committed), len(committed)))
         equal(accepted, committed)
         assert len(committed) > faults, "too little load: %d rows" % len(committed)
+
+
+harness.main()

@@ -1,49 +1,15 @@
+#!/usr/bin/env python3
 """Every function of the gate and the order of its answers, one or two sessions at a time."""
 
 import os
 import re
 import subprocess
 
+import harness
 import pg
-from harness import MIGRATIONS, ROOT, Skip, UNINSTALL, equal, test
+from harness import MIGRATIONS, ROOT, Skip, UNINSTALL, claim, dump, equal, expire, fresh_database, reserve, status, test
 
 TABLES = ("entry", "steps", "extra_effect", "tally", "total")
-
-
-def claim(s, key, scope="t", **args):
-    return s.rows("SELECT * FROM hapax.claim('%s', '%s'%s)" % (scope, key, named(args)))[0]
-
-
-def reserve(s, key, scope="t", **args):
-    return s.rows("SELECT * FROM hapax.reserve('%s', '%s'%s)" % (scope, key, named(args)))[0]
-
-
-def status(row):
-    return row[0]
-
-
-def named(args):
-    def literal(v):
-        return "NULL" if v is None else str(v) if isinstance(v, int) else "'%s'" % v
-
-    return "".join(", %s => %s" % (k, literal(v)) for k, v in args.items())
-
-
-def dump(env, database):
-    done = subprocess.run(["pg_dump", "-s", "-n", "hapax", database], env=env.server.environment(), text=True,
-                          stdout=subprocess.PIPE, check=True)
-    return [line for line in done.stdout.splitlines() if line and not line.startswith(("--", "\\"))]
-
-
-def fresh_database(env, name):
-    env.monitor.rows("DROP DATABASE IF EXISTS %s" % name)
-    env.monitor.rows("CREATE DATABASE %s" % name)
-
-
-def expire(s, key, scope="t"):
-    """Lets a lease run out without waiting for it."""
-    s.rows("UPDATE hapax.entry SET since = since - interval '1 hour', lease_until = lease_until - interval '1 hour'"
-           " WHERE scope = '%s' AND key = '%s'" % (scope, key))
 
 
 @test
@@ -651,3 +617,6 @@ def the_wallet_example_comes_out_right(env):
     for _ in range(2):
         done = env.server.psql("-f", os.path.join(ROOT, "examples", "psql", "wallet.sql"))
         equal((done.returncode, done.stdout.splitlines()[-1]), (0, "wallet: ok"), done.stdout)
+
+
+harness.main()

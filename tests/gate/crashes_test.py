@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Consumers, connections and the server itself die at every step; a successor picks the work up. One effect per key.
 
 A consumer is a list of steps, each one request on one of its two connections: the database with the gate, and the
@@ -19,6 +20,7 @@ import random
 import threading
 import time
 
+import harness
 import pg
 from harness import equal, test
 
@@ -233,3 +235,6 @@ def the_server_dies_at_random_moments_under_racing_deliveries_and_each_key_has_o
     for w in workers:
         w.join()
     equal(env.monitor.rows("SELECT count(*), count(DISTINCT key) FROM effects"), [(str(len(keys)), str(len(keys)))])
+
+
+harness.main()

@@ -1,7 +1,8 @@
+#!/usr/bin/env python3
 """The C library against real servers: its own tests on PostgreSQL, and consumers (hx_consume behind a gate) that are
 killed at every step between receiving a message and having it acked, on PostgreSQL and on SQLite.
 
-A victim is told to die at its Nth step (tests/tools/gate_consumer.c); its message comes back when the lease ends, and
+A victim is told to die at its Nth step (gate_consumer.c); its message comes back when the lease ends, and
 is finished by a consumer that is let live. Then each key must be done, with its result, and have one effect.
 """
 
@@ -9,19 +10,14 @@ import itertools
 import os
 import random
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
-import tempfile
 
-from harness import ROOT, Skip, equal, test
+import harness
+import hx
+from harness import BUILD, ROOT, Bench, Skip, equal, test
 
-sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
-import hx  # noqa: E402
-
-BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 CONSUMER = os.path.join(BUILD, "tests", "gate_consumer")
 AT_ONCE = 4      # victims
 PER_ROUND = 14   # messages of one queue: fewer than a lease's worth of victims, so that each key meets one crash
@@ -114,24 +110,8 @@ class Sink:
         self.keys = []
 
 
-class Bench:
-    def __init__(self, env):
-        self.env = env
-        env.monitor.rows("DROP TABLE IF EXISTS effects; DROP TABLE IF EXISTS calls")
-        env.monitor.rows("CREATE TABLE effects (key text); CREATE TABLE calls (key text)")
-
-    def __enter__(self):
-        self.home = tempfile.mkdtemp(prefix="hapax-gate-consumers-")
-        self.name = os.path.basename(self.home)  # no two tests use the same keys
-        self.broker = hx.Broker()
-        return self
-
-    def __exit__(self, *_):
-        self.broker.remove()
-        shutil.rmtree(self.home, ignore_errors=True)
-
-    def sinks(self):
-        return [Sink(self, database, two_phase) for database in ("pg", "sqlite") for two_phase in (False, True)]
+def sinks_of(bench):
+    return [Sink(bench, database, two_phase) for database in ("pg", "sqlite") for two_phase in (False, True)]
 
 
 def kill_some(sinks, ways, wanted):
@@ -168,7 +148,7 @@ def survive(sinks):
 def consumers_killed_at_any_step_between_receive_and_ack_have_one_effect_per_key(env):
     wanted = int(os.environ.get("CRASHES") or 50)
     with Bench(env) as bench:
-        sinks = bench.sinks()
+        sinks = sinks_of(bench)
         rng = random.Random(wanted)
         ways = {}
         for sink in sinks:
@@ -195,7 +175,7 @@ def after(sink, payload, *more):
 @test
 def the_handlers_verdict_decides_what_is_committed_and_what_the_broker_is_told(env):
     with Bench(env) as bench:
-        for sink in bench.sinks():
+        for sink in sinks_of(bench):
             calls = 1 if sink.two_phase else 0
             key, told = after(sink, "reject")
             equal((told["state"], sink.count("effects", key)), ("rejected", 1 - calls), sink.queue)
@@ -221,7 +201,7 @@ def a_connection_lost_in_the_transaction_is_asked_again_or_looked_up(env):
 @test
 def a_message_delivered_after_its_commit_is_acked_with_the_stored_result(env):
     with Bench(env) as bench:
-        sinks = bench.sinks()
+        sinks = sinks_of(bench)
         for sink in sinks:
             last = max(n for n, _ in sink.points)
             sink.keys = [sink.put() for _ in range(4)]
@@ -249,3 +229,6 @@ def a_consumer_whose_database_has_no_gate_gives_its_message_back_and_stops(env):
         assert "HX006" in err, err
         sink.finish("--messages", 1)
         equal(sink.state(key), "done")
+
+
+harness.main()

@@ -39,7 +39,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tools/wire.h"
+#include "crash/wire.h"
 
 enum {
     CALLS_MAX = 256,  /* calls in one request or pipeline */

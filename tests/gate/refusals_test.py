@@ -1,11 +1,13 @@
+#!/usr/bin/env python3
 """Bad input and bad circumstances: each a clear SQLSTATE, and nothing applied."""
 
 import os
 import re
 
+import harness
 import pg
-from functions import claim, fresh_database, reserve, status
-from harness import ROOT, equal, test
+from harness import ROOT, claim, equal, fresh_database, reserve, status, test
+
 
 @test
 def names_must_have_1_to_255_characters(env):
@@ -182,3 +184,6 @@ def a_callers_search_path_does_not_matter(env):
     equal(status(reserve(s, "path2", fence=1)), "new")
     s.rows("SELECT hapax.step('t', 'path2', 'a'); SELECT hapax.commit_outcome('t', 'path2'); SELECT hapax.sweep();"
            "SELECT hapax.stranded('0'); SELECT * FROM hapax.signals; SELECT * FROM hapax.keys")
+
+
+harness.main()

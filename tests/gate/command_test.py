@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """`hapax gate`: install, upgrade, status, uninstall and reconcile as a user runs them."""
 
 import json
@@ -9,8 +10,7 @@ import tempfile
 import threading
 
 import harness
-from functions import dump, expire, fresh_database
-from harness import equal, test
+from harness import dump, equal, expire, fresh_database, test
 from proxy import Proxy
 
 HAPAX = os.environ.get("HAPAX", os.path.join(harness.ROOT, "build", "hapax"))
@@ -306,3 +306,6 @@ def a_reconciler_waits_for_a_database_that_is_away_and_goes_on(env):
     equal(r.stdout.readline(), "stray  after  released\n")
     r.terminate()
     equal(r.wait(), 0)
+
+
+harness.main()
