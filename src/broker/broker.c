@@ -132,6 +132,7 @@ void broker_free(struct broker *b) {
     task_free_all(b);
     free_receipts(b);
     queue_rules_free(b);
+    effects_free(&b->effects);
     core_free(b->core);
     config_free(b->config);
     payload_view_free(&b->view);
@@ -322,6 +323,13 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
     journal_want(b->journal, core_reserved_bytes(b->core) + b->room_ahead);
     b->room = journal_room(b->journal);
     journal_flush(b->journal);
+}
+
+void broker_durable(struct broker *b, struct broker_time t, u64 position) {
+    broker_advance(b, t);
+    if (journal_failed(b->journal)) effects_stop(&b->effects);
+    if (effects_run(&b->effects, b, position) && b->options.port.release)
+        b->options.port.release(b->options.port.ctx, position);
 }
 
 bool broker_wants_pause(const struct broker *b) {

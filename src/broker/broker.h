@@ -17,9 +17,12 @@ struct config;
 /* The world outside. */
 struct broker_port {
     void *ctx;
-    /* As http_respond. reply->after names a journal position: whoever implements this lets the reply go only once that is
-     * durable. */
+    /* As http_respond. reply->after names a journal position: whoever implements this keeps the reply back until `release`
+     * has named that position or a later one. */
     void (*respond)(void *ctx, void *conn, const struct http_reply *reply);
+    /* As http_release: replies whose `after` is at or below this may leave, those still to come included. May be NULL: a
+     * world that keeps no reply back. */
+    void (*release)(void *ctx, u64 position);
     /* For /v1/stats: lines of JSON members the world wants to add ("\"http\":{...}"). May be NULL. */
     void (*stats)(void *ctx, struct buf *json);
 };
@@ -63,6 +66,9 @@ void broker_receipt(struct broker *b, struct broker_time t, u64 receipt, bool wr
 /* Time passes: call at least every broker_next_ms(). Returns true if there is more to do right away. */
 bool broker_tick(struct broker *b, struct broker_time t);
 i64 broker_next_ms(const struct broker *b, struct broker_time t);
+/* Everything below this journal position is durable. The one way by which the broker, and through it the world, learns so:
+ * what waited for it leaves (broker/effects.h). Not after the journal has failed: nothing leaves any more then (P7). */
+void broker_durable(struct broker *b, struct broker_time t, u64 position);
 /* The end of a turn: wakes polls that can be answered, does a slice of compaction, flushes the journal. */
 void broker_turn_end(struct broker *b, struct broker_time t);
 /* Shutting down: new requests get 503, waiting polls are answered empty. */

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "broker/broker.h"
+#include "broker/effects.h"
 #include "config/config.h"
 #include "config/view.h"
 #include "core/core.h"
@@ -122,6 +123,7 @@ struct broker {
     struct broker_time time;
     i64 started_mono_ms, ticked_mono_ms;
     u64 after; /* position behind the last record appended: what a reply has seen */
+    struct effects effects;
     bool draining;
     u16 last_queue; /* of the last request, and its name, which lives as long as the queue */
     slice last_queue_name;

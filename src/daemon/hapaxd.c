@@ -62,6 +62,11 @@ static void respond(void *ctx, void *conn, const struct http_reply *reply) {
     http_respond(conn, reply);
 }
 
+static void release(void *ctx, u64 position) {
+    struct daemon *d = ctx;
+    http_release(d->server, 0, position);
+}
+
 static void put_number(struct buf *b, const char *name, u64 v) {
     if (b->p[b->len - 1] != '{') buf_char(b, ',');
     buf_printf(b, "\"%s\":%llu", name, (unsigned long long)v);
@@ -142,7 +147,7 @@ static void set_paused(struct daemon *d, bool paused) {
 static void on_wake(void *ctx) {
     struct daemon *d = ctx;
     stop_if_failed(d);
-    http_release(d->server, 0, journal_durable(d->journal));
+    broker_durable(d->broker, time_now(), journal_durable(d->journal));
     journal_flush(d->journal);
     set_paused(d, broker_wants_pause(d->broker));
 }
@@ -376,7 +381,7 @@ static u32 share_descriptors(void) {
 /* The rules are the config's from the first request on; *config is taken. */
 static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf *err) {
     struct broker_options options = {.journal = d->journal,
-                                     .port = {.ctx = d, .respond = respond, .stats = world_stats}};
+                                     .port = {.ctx = d, .respond = respond, .release = release, .stats = world_stats}};
     journal_file_secret(d->journal, options.secret);
     random_bytes(&options.seed, sizeof options.seed);
     i64 began = clock_mono_ms();

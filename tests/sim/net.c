@@ -194,10 +194,18 @@ static void leave(struct world *w, struct call *c) {
     c->at_ms = w->mono_ms + travel_ms(w, c->well_behaved);
 }
 
+/* P1, P7: the broker lets nothing go that is not durable, and nothing at all once the journal has failed. */
+void net_released(void *ctx, u64 position) {
+    struct world *w = ctx;
+    if (position > journal_durable(w->journal)) sim_fail("replies are let go before their records are durable");
+    if (world_dead(w)) sim_fail("replies are let go after the journal failed");
+    w->released = position;
+}
+
 void net_release(struct world *w) {
-    u64 durable = journal_durable(w->journal);
+    broker_durable(w->broker, world_time(w), journal_durable(w->journal));
     for (u32 i = 0; i < CALLS_MAX; i++)
-        if (w->calls[i].state == CALL_ANSWERED && w->calls[i].after <= durable) leave(w, &w->calls[i]);
+        if (w->calls[i].state == CALL_ANSWERED && w->calls[i].after <= w->released) leave(w, &w->calls[i]);
     for (u32 i = 0; i < CALLS_MAX; i++) {
         struct call *c = &w->calls[i];
         if (c->state != CALL_RETURNING || c->at_ms > w->mono_ms) continue;

@@ -225,6 +225,7 @@ struct world {
     u32 stall_left; /* turns without disk work left */
     u32 full_left;  /* turns with a full disk left */
     bool faults_on, draining, broker_broken;
+    u64 released;  /* replies that wait for no more than this position may leave */
     u64 first_pos; /* of the journal, to see segments go */
 
     struct call calls[CALLS_MAX];
@@ -274,6 +275,7 @@ struct call *net_send(struct world *w, struct op *op, u32 actor, bool well_behav
 void net_arrivals(struct world *w);
 void net_cuts(struct world *w);
 void net_release(struct world *w);
+void net_released(void *ctx, u64 position);
 void net_respond(void *ctx, void *conn, const struct http_reply *reply);
 void net_forget_all(struct world *w); /* the process is gone, and every connection with it */
 /* A question out of band, answered at once and durably: the census after a restart. The reply lives in w->scratch. */

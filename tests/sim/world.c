@@ -100,9 +100,11 @@ static void open_world(struct world *w, u64 seed) {
 
 static hx_st boot(struct world *w, struct errbuf *err) {
     struct journal_file_options o = {.disk = w->disk, .segment_bytes = w->profile.segment_bytes, .manual = true};
-    struct broker_options b = {.port = {.ctx = w, .respond = net_respond}, .seed = w->profile.seed + w->lives};
+    struct broker_options b = {.port = {.ctx = w, .respond = net_respond, .release = net_released},
+                               .seed = w->profile.seed + w->lives};
     w->journal = NULL;
     w->broker = NULL;
+    w->released = 0;
     hx_st st = journal_file_open(&o, &w->journal, err);
     if (st != ST_OK) return st;
     journal_file_secret(w->journal, b.secret);

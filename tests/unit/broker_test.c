@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "broker/broker.h"
+#include "broker/effects.h"
 #include "config/config.h"
 #include "core/core.h"
 #include "journal/disk_sim.h"
@@ -21,6 +22,7 @@ static struct world {
     struct broker_time t;
     u32 answers;
     u16 status;
+    u64 after, released; /* what the last reply waits for; what may leave */
     struct buf body, fields;
     char token[TOKEN_TEXT + 1], id[ID_TEXT + 1];
 } w;
@@ -34,6 +36,7 @@ static void respond(void *ctx, void *conn, const struct http_reply *reply) {
     (void)ctx, (void)conn;
     w.answers++;
     w.status = reply->status;
+    w.after = reply->after.position;
     buf_reset(&w.body);
     buf_slice_add(&w.body, reply->body);
     buf_char(&w.body, 0);
@@ -45,11 +48,16 @@ static void respond(void *ctx, void *conn, const struct http_reply *reply) {
     remember(reply->body, "\"id\":\"", w.id, ID_TEXT);
 }
 
+static void release(void *ctx, u64 position) {
+    (void)ctx;
+    w.released = position;
+}
+
 static void open_broker(void) {
     struct errbuf err;
     struct journal_file_options jo = {.disk = w.disk, .segment_bytes = 1u << 20, .manual = true};
     assert_int_equal(journal_file_open(&jo, &w.journal, &err), ST_OK);
-    struct broker_options bo = {.journal = w.journal, .port = {.respond = respond}};
+    struct broker_options bo = {.journal = w.journal, .port = {.respond = respond, .release = release}};
     journal_file_secret(w.journal, bo.secret);
     hx_st st = broker_open(&bo, w.t, &w.broker, &err);
     if (st != ST_OK) print_error("%s\n", err.text);
@@ -60,6 +68,7 @@ static void work(void) {
     broker_turn_end(w.broker, w.t);
     while (journal_file_work(w.journal)) {
     }
+    broker_durable(w.broker, w.t, journal_durable(w.journal));
 }
 
 static void pass(i64 ms) {
@@ -102,8 +111,9 @@ static void restart(void) {
 static const char *const methods[] = {
     [HTTP_GET] = "GET", [HTTP_POST] = "POST", [HTTP_PUT] = "PUT", [HTTP_DELETE] = "DELETE"};
 
-/* "POST /v1/...?query" with a key (or NULL) and a body. Returns the status; 0: not answered yet, and *user is set. */
-static u16 request(const char *line, const char *key, slice body, void **user) {
+/* "POST /v1/...?query" with a key (or NULL) and a body, in a turn that has not ended yet. Returns the status; 0: not answered
+ * yet, and *user is set. */
+static u16 submit(const char *line, const char *key, slice body, void **user) {
     struct http_request req = {.body = body, .body_length = body.n};
     slice method, target, path;
     slice_cut(slice_str(line), ' ', &method, &target);
@@ -117,8 +127,15 @@ static u16 request(const char *line, const char *key, slice body, void **user) {
     void *waits = NULL;
     u32 before = w.answers;
     broker_request(w.broker, w.t, &w, &waits, &req);
-    work();
     if (user) *user = waits;
+    return w.answers == before ? 0 : w.status;
+}
+
+/* The same, and the turn ends; what was waiting may be answered with it. */
+static u16 request(const char *line, const char *key, slice body, void **user) {
+    u32 before = w.answers;
+    submit(line, key, body, user);
+    work();
     return w.answers == before ? 0 : w.status;
 }
 
@@ -566,6 +583,96 @@ static void many_times_to_live_that_end_together_are_ended_in_slices(void **stat
     assert_said("\"cancelled\":9000");
 }
 
+/* ---- effects */
+
+static struct buf left; /* the effects that ran, one letter each */
+
+static void leave(struct broker *b, void *ctx, u64 arg) {
+    assert_ptr_equal(b, w.broker);
+    buf_char(ctx, (char)arg);
+}
+
+static bool park(u64 position, char name) {
+    return effect_after(w.broker, position, leave, &left, (u64)name);
+}
+
+static void assert_left(const char *names) {
+    assert_int_equal(left.len, strlen(names));
+    if (left.len) assert_memory_equal(left.p, names, left.len);
+}
+
+static int tear_down_effects(void **state) {
+    buf_free(&left);
+    return tear_down(state);
+}
+
+static void nothing_leaves_before_what_it_saw_is_durable(void **state) {
+    (void)state;
+    work();
+    u64 before = w.released;
+    assert_int_equal(submit("POST /v1/queues/q/messages", "k", SL("x"), NULL), 202);
+    u64 saw = w.after;
+    assert_true(saw > before);
+    assert_true(park(saw, 'a'));
+    broker_turn_end(w.broker, w.t);
+    broker_durable(w.broker, w.t, journal_durable(w.journal)); /* of the disk nothing is heard yet */
+    assert_left("");
+    assert_true(w.released < saw);
+    work();
+    assert_left("a");
+    assert_true(w.released >= saw);
+}
+
+static void effects_leave_in_the_order_they_were_parked(void **state) {
+    (void)state;
+    work();
+    submit("POST /v1/queues/q/messages", "k1", SL("x"), NULL);
+    u64 first = w.after;
+    submit("POST /v1/queues/q/messages", "k2", SL("x"), NULL);
+    u64 second = w.after;
+    assert_true(second > first);
+    park(first, 'a');
+    park(second, 'b');
+    park(0, 'c'); /* depends on nothing, and is not the first all the same */
+    park(second, 'd');
+    broker_durable(w.broker, w.t, first);
+    assert_left("a");
+    assert_int_equal(w.released, first);
+    work();
+    assert_left("abcd");
+    park(second, 'e'); /* nothing to wait for any more */
+    assert_left("abcde");
+}
+
+static void effects_are_bounded(void **state) {
+    (void)state;
+    work();
+    submit("POST /v1/queues/q/messages", "k", SL("x"), NULL);
+    for (u32 i = 0; i < EFFECTS_MAX; i++) assert_true(park(w.after, 'x'));
+    assert_false(park(w.after, 'y'));
+    work();
+    assert_int_equal(left.len, EFFECTS_MAX);
+    assert_true(park(w.after, 'z'));
+}
+
+static void nothing_leaves_after_a_failed_journal(void **state) {
+    (void)state;
+    work();
+    u64 released = w.released;
+    submit("POST /v1/queues/q/messages", "k", SL("x"), NULL);
+    park(w.after, 'a');
+    broker_turn_end(w.broker, w.t);
+    disk_sim_fail_at(w.disk, disk_sim_ops(w.disk), DISK_SIM_EIO, true);
+    while (journal_file_work(w.journal)) {
+    }
+    assert_non_null(journal_failed(w.journal));
+    broker_durable(w.broker, w.t, journal_durable(w.journal));
+    broker_durable(w.broker, w.t, w.after); /* not even if somebody claims it */
+    park(0, 'b');
+    assert_left("");
+    assert_int_equal(w.released, released);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(rules_given_with_put_survive_a_restart, set_up, tear_down),
@@ -592,6 +699,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_is_refused_for_lack_of_room_is_not_in_the_audit_trail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(operators_can_make_room_on_a_full_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(many_times_to_live_that_end_together_are_ended_in_slices, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nothing_leaves_before_what_it_saw_is_durable, set_up, tear_down_effects),
+        cmocka_unit_test_setup_teardown(effects_leave_in_the_order_they_were_parked, set_up, tear_down_effects),
+        cmocka_unit_test_setup_teardown(effects_are_bounded, set_up, tear_down_effects),
+        cmocka_unit_test_setup_teardown(nothing_leaves_after_a_failed_journal, set_up, tear_down_effects),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
