@@ -12,9 +12,10 @@
 #define ROOM_LOOK_MS        1000
 #define ROOM_AHEAD_SEGMENTS 8u
 
+/* Time never goes back in here, whoever calls: callers may have read their clocks at different moments of a turn. */
 void broker_advance(struct broker *b, struct broker_time t) {
     i64 passed = t.mono_ms - b->time.mono_ms;
-    if (passed < 0) passed = 0;
+    if (passed < 0) return; /* an older reading: what lies between was charged already */
     b->now.run_ms += passed < TURN_CHARGE_MS_MAX ? passed : TURN_CHARGE_MS_MAX;
     b->now.delay_ms += passed;
     b->now.wall_ms = t.wall_ms;

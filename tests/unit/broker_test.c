@@ -583,6 +583,30 @@ static void many_times_to_live_that_end_together_are_ended_in_slices(void **stat
     assert_said("\"cancelled\":9000");
 }
 
+/* ---- time */
+
+static void a_clock_read_earlier_in_the_turn_is_not_charged_twice(void **state) {
+    (void)state;
+    assert_int_equal(send("q", "k", "x"), 202);
+    assert_int_equal(call("POST /v1/queues/q/receive?lease=60s", ""), 200);
+    for (u32 i = 0; i < 59; i++) {
+        pass(1000);
+        struct broker_time fresh = w.t;
+        for (u32 n = 0; n < 5; n++) { /* requests share the turn's time, the others bring their own */
+            w.t = (struct broker_time){.mono_ms = fresh.mono_ms - 900, .wall_ms = fresh.wall_ms - 900};
+            submit("GET /v1/queues/q", NULL, SL(""), NULL);
+            w.t = fresh;
+            broker_durable(w.broker, w.t, journal_durable(w.journal));
+        }
+    }
+    call("GET /v1/queues/q", "");
+    assert_said("\"leased\":1");
+    pass(1000);
+    pass(1);
+    call("GET /v1/queues/q", "");
+    assert_said("\"leased\":0");
+}
+
 /* ---- effects */
 
 static struct buf left; /* the effects that ran, one letter each */
@@ -699,6 +723,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_is_refused_for_lack_of_room_is_not_in_the_audit_trail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(operators_can_make_room_on_a_full_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(many_times_to_live_that_end_together_are_ended_in_slices, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_clock_read_earlier_in_the_turn_is_not_charged_twice, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nothing_leaves_before_what_it_saw_is_durable, set_up, tear_down_effects),
         cmocka_unit_test_setup_teardown(effects_leave_in_the_order_they_were_parked, set_up, tear_down_effects),
         cmocka_unit_test_setup_teardown(effects_are_bounded, set_up, tear_down_effects),
