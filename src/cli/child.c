@@ -1,6 +1,6 @@
-/* A shell command of the user's: bytes into its standard input, its standard output gathered, both at once so that
- * neither side waits for the other. It gets a process group of its own, so that a Ctrl-C meant for hapax does not end
- * what it has begun. */
+/* A shell command of the user's: bytes into its standard input, its standard output gathered, its standard error handed on,
+ * all at once so that no side waits for another. It gets a process group of its own, so that a Ctrl-C meant for hapax
+ * does not end what it has begun, and so that all it started can be ended with it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -15,9 +15,18 @@
 
 extern char **environ;
 
-struct child {
+enum { LINE_MAX_BYTES = 4096, PIECE_BYTES = 16384, PIPE_PIECES = 4 };
+
+/* One under way: our ends of its pipes (-1: closed), and what of its standard error is no whole line yet. */
+struct running {
+    struct child *child;
     pid_t pid;
-    int in, out; /* our ends */
+    int in, out, err, pidfd;
+    size_t fed;
+    i64 deadline; /* 0: none */
+    char line[LINE_MAX_BYTES];
+    size_t line_bytes;
+    bool line_goes_on; /* its beginning has left already */
 };
 
 /* ---- its environment */
@@ -52,18 +61,21 @@ static void env_free(struct buf *list, size_t own) {
     buf_free(list);
 }
 
-/* ---- running it */
+/* ---- starting it */
 
-static bool pipes_make(int in[2], int out[2]) {
-    if (pipe2(in, O_CLOEXEC) != 0) return false;
-    if (pipe2(out, O_CLOEXEC) == 0) return true;
-    close(in[0]);
-    close(in[1]);
+static bool pipes_make(int pipes[3][2]) {
+    int made = 0;
+    while (made < 3 && pipe2(pipes[made], O_CLOEXEC) == 0) made++;
+    if (made == 3) return true;
+    while (made--) {
+        close(pipes[made][0]);
+        close(pipes[made][1]);
+    }
     return false;
 }
 
 /* posix_spawn, because other threads are running: nothing may happen between fork and exec. */
-static int spawn_shell(const char *command, char **env, int in, int out, pid_t *pid) {
+static int spawn_shell(const char *command, char **env, const int ends[3], pid_t *pid) {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
     sigset_t none, defaults;
@@ -71,8 +83,7 @@ static int spawn_shell(const char *command, char **env, int in, int out, pid_t *
     sigemptyset(&defaults);
     sigaddset(&defaults, SIGPIPE);
     posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) posix_spawn_file_actions_adddup2(&files, ends[fd], fd);
     posix_spawnattr_init(&attr);
     posix_spawnattr_setsigmask(&attr, &none);
     posix_spawnattr_setsigdefault(&attr, &defaults);
@@ -86,47 +97,86 @@ static int spawn_shell(const char *command, char **env, int in, int out, pid_t *
     return rc;
 }
 
-static bool child_start(const char *command, const struct child_var *vars, size_t var_count, struct child *out) {
-    int in[2], from[2];
-    if (!pipes_make(in, from)) return false;
+static void close_end(int *fd) {
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
+static bool start(struct running *r) {
+    int pipes[3][2];
+    if (!pipes_make(pipes)) return false;
     struct buf env = {0};
     size_t own;
-    env_make(&env, vars, var_count, &own);
-    int rc = spawn_shell(command, (char **)(void *)env.p, in[0], from[1], &out->pid);
+    env_make(&env, r->child->vars, r->child->var_count, &own);
+    const int ends[3] = {pipes[0][0], pipes[1][1], pipes[2][1]};
+    int rc = spawn_shell(r->child->command, (char **)(void *)env.p, ends, &r->pid);
     env_free(&env, own);
-    close(in[0]);
-    close(from[1]);
-    out->in = in[1];
-    out->out = from[0];
+    for (int i = 0; i < 3; i++) close(ends[i]);
+    r->in = pipes[0][1];
+    r->out = pipes[1][0];
+    r->err = pipes[2][0];
+    r->pidfd = rc == 0 ? pidfd_open(r->pid, 0) : -1;
     if (rc == 0) return true;
-    close(in[1]);
-    close(from[0]);
+    close_end(&r->in);
+    close_end(&r->out);
+    close_end(&r->err);
     return false;
 }
 
-/* A piece of the payload into the command. A command that does not read it is no error. */
-static void feed(struct child *c, hx_bytes payload, size_t *at) {
-    ssize_t n = write(c->in, (const char *)payload.data + *at, payload.size - *at);
-    if (n > 0) *at += (size_t)n;
-    bool over = *at == payload.size || (n < 0 && errno != EAGAIN && errno != EINTR);
-    if (!over) return;
-    close(c->in);
-    c->in = -1;
+/* ---- the conversation */
+
+/* A piece of the input. A command that does not read it is no error. */
+static void feed(struct running *r) {
+    hx_bytes input = r->child->input;
+    ssize_t n = write(r->in, (const char *)input.data + r->fed, input.size - r->fed);
+    if (n > 0) r->fed += (size_t)n;
+    if (r->fed == input.size || (n < 0 && errno != EAGAIN && errno != EINTR)) close_end(&r->in);
 }
 
-/* A piece of its output. What is beyond CHILD_OUTPUT_MAX is read and dropped; *cut says so. */
-static void gather(struct child *c, struct buf *output, bool *cut) {
-    char piece[16384];
-    ssize_t n = read(c->out, piece, sizeof(piece));
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n <= 0) {
-        close(c->out);
-        c->out = -1;
-        return;
+/* Up to PIECE_BYTES from one of its pipes; 0: nothing now. At its end the pipe is closed. */
+static size_t read_piece(int *fd, char *piece) {
+    ssize_t n = read(*fd, piece, PIECE_BYTES);
+    if (n > 0) return (size_t)n;
+    if (n == 0 || (errno != EAGAIN && errno != EINTR)) close_end(fd);
+    return 0;
+}
+
+/* What is beyond CHILD_OUTPUT_MAX is read and dropped; `cut` says so. */
+static void gather_output(struct running *r) {
+    char piece[PIECE_BYTES];
+    struct child *c = r->child;
+    size_t n = read_piece(&r->out, piece), room = CHILD_OUTPUT_MAX - c->output.len;
+    if (n > room) c->cut = true;
+    buf_add(&c->output, piece, n < room ? n : room);
+}
+
+/* A line of its standard error, or LINE_MAX_BYTES of one: handed on at once. The last one that says anything is kept. */
+static void line_out(struct running *r, bool whole) {
+    struct buf shown = {0};
+    slice line = slice_of(r->line, r->line_bytes);
+    if (line.n && line.p[line.n - 1] == '\r') line.n--;
+    print_for(&shown, line, STDERR_FILENO);
+    if (whole) buf_char(&shown, '\n');
+    fwrite(shown.p, 1, shown.len, stderr);
+    buf_free(&shown);
+    if (!r->line_goes_on && slice_trim(line).n) {
+        buf_reset(&r->child->last_words);
+        print_clean(&r->child->last_words, slice_trim(line), false);
     }
-    size_t room = CHILD_OUTPUT_MAX - output->len;
-    if ((size_t)n > room) *cut = true;
-    buf_add(output, piece, (size_t)n < room ? (size_t)n : room);
+    r->line_bytes = 0;
+    r->line_goes_on = !whole;
+}
+
+static void gather_errors(struct running *r) {
+    char piece[PIECE_BYTES];
+    size_t n = read_piece(&r->err, piece);
+    for (size_t i = 0; i < n; i++) {
+        if (r->line_bytes == sizeof(r->line)) line_out(r, false);
+        if (piece[i] == '\n')
+            line_out(r, true);
+        else
+            r->line[r->line_bytes++] = piece[i];
+    }
 }
 
 static int time_left(i64 deadline) {
@@ -135,40 +185,50 @@ static int time_left(i64 deadline) {
     return left < 0 ? 0 : left > 60000 ? 60000 : (int)left;
 }
 
-/* Feeds and gathers until its output ends or its time is up. */
-static void converse(struct child *c, hx_bytes input, i64 deadline, struct buf *output, bool *cut) {
-    size_t at = 0;
-    fcntl(c->in, F_SETFL, O_NONBLOCK);
-    if (input.size == 0) feed(c, input, &at);
-    while (c->out >= 0) {
-        struct pollfd p[2] = {{.fd = c->out, .events = POLLIN}, {.fd = c->in, .events = POLLOUT}};
-        int ready = poll(p, 2, time_left(deadline));
-        if (ready == 0 && deadline && clock_mono_ms() >= deadline) break;
+/* Until it has ended and its output too; false: its time is up, or nobody wants to wait any longer. What it started may
+ * hold its standard error open for ever, so nothing is waited for there. */
+static bool converse(struct running *r) {
+    bool exited = false;
+    while (r->out >= 0 || !exited) {
+        r->child->late = r->deadline && clock_mono_ms() >= r->deadline;
+        if (r->child->late) return false;
+        struct pollfd p[] = {{.fd = r->out, .events = POLLIN},
+                             {.fd = r->err, .events = POLLIN},
+                             {.fd = r->in, .events = POLLOUT},
+                             {.fd = exited ? -1 : r->pidfd, .events = POLLIN},
+                             {.fd = r->child->stop_fd, .events = POLLIN}};
+        int ready = poll(p, sizeof(p) / sizeof(p[0]), time_left(r->deadline));
         if (ready <= 0) continue;
-        if (p[0].revents) gather(c, output, cut);
-        if (c->in >= 0 && p[1].revents) feed(c, input, &at);
+        if (p[0].revents) gather_output(r);
+        if (p[1].revents) gather_errors(r);
+        if (p[2].revents) feed(r);
+        exited = exited || p[3].revents;
+        if (p[4].revents) return false;
     }
-    if (c->out >= 0) close(c->out);
-    if (c->in >= 0) close(c->in);
+    return true;
 }
 
-/* It may go on after it has closed its output. When its time is up it goes, with all it started. */
-static void await_end(const struct child *c, i64 deadline) {
-    if (!deadline) return;
-    struct pollfd p = {.fd = pidfd_open(c->pid, 0), .events = POLLIN};
-    while (p.fd >= 0 && poll(&p, 1, time_left(deadline)) <= 0 && clock_mono_ms() < deadline) continue;
-    if (!p.revents) kill(-c->pid, SIGKILL);
-    if (p.fd >= 0) close(p.fd);
-}
-
-int child_shell(const char *command, const struct child_var *vars, size_t var_count, hx_bytes input, i64 timeout_ms,
-                struct buf *output, bool *cut) {
-    struct child c;
-    if (!child_start(command, vars, var_count, &c)) return CHILD_NOT_EXECUTABLE;
-    i64 deadline = timeout_ms ? clock_mono_ms() + timeout_ms : 0;
-    converse(&c, input, deadline, output, cut);
-    await_end(&c, deadline);
+int child_run(struct child *c) {
+    struct running r = {.child = c};
+    if (!start(&r)) return CHILD_NOT_EXECUTABLE;
+    r.deadline = c->timeout_ms ? clock_mono_ms() + c->timeout_ms : 0;
+    fcntl(r.in, F_SETFL, O_NONBLOCK);
+    fcntl(r.err, F_SETFL, O_NONBLOCK);
+    if (c->input.size == 0) close_end(&r.in);
+    c->ended = r.pidfd < 0 || !converse(&r); /* without a descriptor it cannot be watched */
+    if (c->ended) kill(-r.pid, SIGKILL);
     int status = 0;
-    while (waitpid(c.pid, &status, 0) < 0 && errno == EINTR) continue;
+    while (waitpid(r.pid, &status, 0) < 0 && errno == EINTR) continue;
+    for (int i = 0; i < PIPE_PIECES && r.err >= 0; i++) gather_errors(&r); /* what the pipe still holds */
+    if (r.line_bytes || r.line_goes_on) line_out(&r, true);
+    close_end(&r.in);
+    close_end(&r.out);
+    close_end(&r.err);
+    close_end(&r.pidfd);
     return WIFEXITED(status) ? WEXITSTATUS(status) : CHILD_SIGNALLED + WTERMSIG(status);
+}
+
+void child_free(struct child *c) {
+    buf_free(&c->output);
+    buf_free(&c->last_words);
 }

@@ -135,6 +135,8 @@ void accepted_copy(struct buf *line, slice item, const char *name); /* one more 
 /* Appends text with control characters, broken UTF-8 and direction overrides made visible (\x1b, \u202e). Line feeds
  * and tabs stay if `lines`. */
 void print_clean(struct buf *b, slice text, bool lines);
+/* Appends text as it may go to this descriptor: cleaned for a terminal, byte for byte for a file or a pipe. */
+void print_for(struct buf *b, slice text, int fd);
 void print_buf(struct buf *b);  /* to stdout; empties it */
 void print_json(hx_bytes json); /* as it came, with a line feed */
 /* A JSON object as a page: scalars aligned, arrays of objects as tables. */
@@ -162,11 +164,25 @@ struct child_var {
     const char *name, *value; /* NULL: not set, even if hapax itself has it */
 };
 
-/* Runs it to its end with these variables on top of our own. Returns its exit code as a shell tells it: 126 when it could
- * not be started, 128 + N after signal N. Output beyond CHILD_OUTPUT_MAX is dropped and sets *cut. After timeout_ms
- * (0: no limit) it is killed with all it started. */
-int child_shell(const char *command, const struct child_var *vars, size_t var_count, hx_bytes input, i64 timeout_ms,
-                struct buf *output, bool *cut);
+struct child {
+    const char *command;          /* for sh */
+    const struct child_var *vars; /* on top of our own environment */
+    size_t var_count;
+    hx_bytes input;
+    i64 timeout_ms; /* 0: no limit */
+    int stop_fd;    /* when it becomes readable the command is ended as if its time were up; -1: none */
+    /* out, freed by child_free */
+    struct buf output;     /* its standard output; beyond CHILD_OUTPUT_MAX it is dropped, and `cut` set */
+    struct buf last_words; /* the last line of its standard error, clean; empty: it said nothing */
+    bool cut;
+    bool ended; /* by us, with all it started: its exit code says nothing... */
+    bool late;  /* ...because its time was up */
+};
+
+/* Runs it to its end. Returns its exit code as a shell tells it: 126 when it could not be started, 128 + N after signal
+ * N. Its standard error goes on to ours line by line. */
+int child_run(struct child *c);
+void child_free(struct child *c);
 
 /* ---- member.c: single members of a JSON object. What is absent or of another type reads as nothing. */
 
@@ -177,7 +193,13 @@ i64 member_number(slice object, const char *name);
 
 /* ---- exec.c: receive --exec */
 
-int cli_receive_exec(struct cli *cli, const char *command, hx_consume_options *options);
+struct exec_commands {
+    const char *work;   /* does it */
+    const char *lookup; /* finds out whether it was done; NULL: nobody can */
+    i64 timeout_ms;     /* for either; 0: no limit */
+};
+
+int cli_receive_exec(struct cli *cli, const struct exec_commands *commands, hx_consume_options *options);
 
 #define VERB(ident, name, words, fewest, most, summary)                                                                \
     int cmd_##ident(struct cli *cli);                                                                                  \

@@ -1,5 +1,6 @@
 #include <stdarg.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "cli/cli.h"
@@ -39,6 +40,13 @@ void print_clean(struct buf *b, slice s, bool lines) {
         size_t skip = n ? n : 1;
         s = slice_of(s.p + skip, s.n - skip);
     }
+}
+
+void print_for(struct buf *b, slice text, int fd) {
+    if (isatty(fd))
+        print_clean(b, text, true);
+    else
+        buf_slice_add(b, text);
 }
 
 void print_buf(struct buf *b) {

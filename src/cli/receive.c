@@ -5,6 +5,8 @@
 
 const struct flag flags_receive[] = {
     {"exec", "COMMAND", "run this shell command for each message, and settle by its exit code"},
+    {"reconcile", "COMMAND", "with --exec: for a message whose outcome is unknown run this one, which looks it up"},
+    {"timeout", "DURATION", "with --exec: end a command that takes longer; default: no limit"},
     {"max", "N", "messages to take at once, default 1"},
     {"wait", "DURATION", "wait for the first one, at most this long; default: do not wait"},
     {"lease", "DURATION", "how long a message is yours, default: the queue's"},
@@ -26,8 +28,15 @@ const char about_receive[] =
     "Its\n"
     "lease is renewed while it runs. Exit code 0 acks with its standard output as the result; 75 is transient, 65 "
     "poison,\n"
-    "100 rejected with the output as the result, 101 absent; 126 and 127 (cannot run) give the message back and stop;\n"
-    "anything else is unknown.\n"
+    "100 rejected with the output as the result; 126 and 127 (cannot run) give the message back and stop; anything "
+    "else is\n"
+    "unknown. The last line of its standard error becomes the reason.\n"
+    "\n"
+    "A message whose outcome is unknown (HAPAX_DELIVERY is reconcile) never runs --exec: --reconcile finds out whether "
+    "it\n"
+    "was done. Exit code 0: it was, the output is the result; 101: it was not, it is delivered to be done; anything "
+    "else:\n"
+    "still unknown. Without --reconcile it stays unknown.\n"
     "\n"
     "Exit code 1: nothing was received (or, with --exec, the command could not be run).";
 
@@ -117,21 +126,33 @@ static int receive_print(struct cli *cli, hx_receive_options *options, i64 count
 }
 
 struct receive_flags {
-    i64 max, wait, lease, count, concurrency;
+    i64 max, wait, lease, count, concurrency, timeout;
     bool forever;
 };
+
+/* A shell takes an empty command for a success, and each message would be acked undone. */
+static bool command_ok(const struct cli *cli, const char *name) {
+    const char *command = args_get(cli, name);
+    if (!command || slice_trim(slice_str(command)).n) return true;
+    args_wrong(cli, "--%s has no command in it", name);
+    return false;
+}
 
 static bool flags_read(struct cli *cli, struct receive_flags *f) {
     *f = (struct receive_flags){.max = 1, .concurrency = 1, .forever = args_has(cli, "forever")};
     if (!args_number(cli, "max", 1, 1000, &f->max) || !args_duration(cli, "wait", &f->wait) ||
         !args_duration(cli, "lease", &f->lease) || !args_number(cli, "count", 1, INT64_MAX, &f->count) ||
-        !args_number(cli, "concurrency", 1, 500, &f->concurrency))
+        !args_number(cli, "concurrency", 1, 500, &f->concurrency) || !args_duration(cli, "timeout", &f->timeout))
         return false;
     if (f->wait > 60000) return args_wrong(cli, "--wait is at most 60s"), false;
     if (args_has(cli, "lease") && (f->lease < 1000 || f->lease > LEASE_MS_MAX))
         return args_wrong(cli, "--lease is from 1s to 12h"), false;
     if (f->count && f->forever) return args_wrong(cli, "--count or --forever, not both"), false;
     bool exec = args_has(cli, "exec");
+    if (!command_ok(cli, "exec") || !command_ok(cli, "reconcile")) return false;
+    if (args_has(cli, "timeout") && f->timeout < 1) return args_wrong(cli, "--timeout is at least 1ms"), false;
+    if (!exec && (args_has(cli, "reconcile") || args_has(cli, "timeout")))
+        return args_wrong(cli, "--reconcile and --timeout go with --exec"), false;
     if (exec && (args_has(cli, "explicit") || args_has(cli, "ack")))
         return args_wrong(cli, "--exec starts and settles by itself: no --explicit or --ack with it"), false;
     if (!exec && args_has(cli, "concurrency")) return args_wrong(cli, "--concurrency goes with --exec"), false;
@@ -166,5 +187,6 @@ int cmd_receive(struct cli *cli) {
                                                             : f.max,
                                   .idle_ms = f.forever ? 0 : -1,
                                   .consumer = consumer};
-    return cli_receive_exec(cli, args_get(cli, "exec"), &options);
+    const struct exec_commands commands = {args_get(cli, "exec"), args_get(cli, "reconcile"), f.timeout};
+    return cli_receive_exec(cli, &commands, &options);
 }

@@ -155,29 +155,28 @@ static void tell(struct reconciler *r, const struct stray *s, const char *became
     fflush(stdout);
 }
 
-static int look_up(struct reconciler *r, const struct stray *s, struct buf *output, bool *cut) {
+static hx_st reconcile_one(struct reconciler *r, const struct stray *s) {
     const struct child_var vars[] = {{"HAPAX_SCOPE", s->scope.p},
                                      {"HAPAX_KEY", s->key.p},
                                      {"HAPAX_ATTEMPT", s->attempt.p},
                                      {"HAPAX_OWNER", s->owner.p}};
-    return child_shell(r->command, vars, sizeof(vars) / sizeof(vars[0]), (hx_bytes){0}, r->timeout_ms, output, cut);
-}
-
-static hx_st reconcile_one(struct reconciler *r, const struct stray *s) {
-    struct buf output = {0};
-    bool cut = false;
-    int code = look_up(r, s, &output, &cut);
+    struct child c = {.command = r->command,
+                      .vars = vars,
+                      .var_count = sizeof(vars) / sizeof(vars[0]),
+                      .timeout_ms = r->timeout_ms,
+                      .stop_fd = -1};
+    int code = child_run(&c);
     const char *became = "left";
     hx_st st = ST_OK;
-    buf_grow(&output, 1);
-    if (cut && code == 0)
+    buf_grow(&c.output, 1);
+    if (c.cut && code == 0)
         say("%s: the command's output is larger than %d bytes: left", s->key.p, CHILD_OUTPUT_MAX);
-    else if (code == 0 || code == CHILD_ABSENT)
-        st = settle(r, s, code == 0, buf_slice(&output), &became);
+    else if (!c.ended && (code == 0 || code == CHILD_ABSENT))
+        st = settle(r, s, code == 0, buf_slice(&c.output), &became);
     r->cannot_run = code == CHILD_NOT_EXECUTABLE || code == CHILD_NO_COMMAND;
     if (strcmp(became, "left") == 0) r->left++;
     if (!st) tell(r, s, became, code);
-    buf_free(&output);
+    child_free(&c);
     return st;
 }
 

@@ -413,7 +413,7 @@ class Ran:
     """What became of a command."""
 
     def __init__(self, words, process, out, err):
-        self.words, self.code, self.text, self.err = words, process.returncode, out.decode(), err.decode()
+        self.words, self.code, self.text, self.err = words, process.returncode, out.decode(), err.decode(errors="replace")
 
     @property
     def json(self):
