@@ -1,11 +1,11 @@
-/* apply: the only function that changes state, live and in recovery alike.
+/* apply: what records make of the state, live and in recovery alike. (What no record holds is derive.c's.)
  *
  * Live, a record was decided a moment ago, and what does not fit the state is a bug: CHECK. In recovery the journal may
  * begin in the middle of a message's life: compaction drops the oldest segment once everything still needed from it has
  * been written anew further on. A message admitted in a dropped segment is therefore first seen through its later
  * records, or only through the carried copy. Those orphans are passed over; the carried copy (or the self-contained
  * settle record) brings the whole state. An orphan that was admitted in what is left of the journal is damage. */
-#include "core/core_priv.h"
+#include "core/state.h"
 
 static void entry_move(struct core *c, struct entry *e, u64 size) {
     c->live_bytes -= entry_size(e);
@@ -31,9 +31,9 @@ static struct queue *queue_touch(struct core *c, u16 id) {
     return c->queues[id];
 }
 
-/* Live, it is nearly always the message the decision was about. */
-static u32 live_find(const struct core *c, const struct ref *ref) {
-    if (c->likely != MESSAGE_NONE && message_at(c, c->likely)->seq == ref->seq) return c->likely;
+/* The unsettled message of this name; live, it is nearly always the one the decision was about. */
+static u32 live_find(const struct core *c, const struct ref *ref, u32 about) {
+    if (about != MESSAGE_NONE && message_at(c, about)->seq == ref->seq) return about;
     return core_message_find(c, ref->hash, ref->seq);
 }
 
@@ -252,8 +252,8 @@ static void count_admission(struct core *c, struct queue *q, const struct rec_me
 }
 
 static void message_load(struct core *c, u32 no, const struct rec_message *r, u64 pos, u64 size) {
-    struct message *m = message_at(c, no);
-    struct queue *q = queue_at(c, r->ref.queue);
+    struct message *m = message_mut(c, no);
+    struct queue *q = queue_mut(c, r->ref.queue);
     m->seq = r->ref.seq;
     m->pos = pos;
     m->queue = r->ref.queue;
@@ -266,7 +266,7 @@ static void message_load(struct core *c, u32 no, const struct rec_message *r, u6
     m->refused = r->refused;
     m->lease_paid = r->state == STATE_PENDING;
     m->entry = index_insert(&c->keys, r->ref.hash);
-    struct entry *e = entry_of(c, m);
+    struct entry *e = entry_mut(c, m);
     e->at = no;
     e->queue = r->ref.queue;
     entry_move(c, e, size);
@@ -277,20 +277,21 @@ static void message_load(struct core *c, u32 no, const struct rec_message *r, u6
     q->refused_bytes += m->payload_len;
 }
 
-static hx_st apply_message(struct core *c, const struct rec_message *r, u64 pos, u64 size, struct errbuf *err) {
+static hx_st apply_message(struct core *c, const struct rec_message *r, u32 about, u64 pos, u64 size,
+                           struct errbuf *err) {
     hx_st st = number_reached(c, r->ref.seq + 1, err);
     if (st != ST_OK) return st;
-    u32 no = r->carried ? live_find(c, &r->ref) : MESSAGE_NONE;
+    u32 no = r->carried ? live_find(c, &r->ref, about) : MESSAGE_NONE;
     if (no != MESSAGE_NONE) { /* carried while its first record is still there: only its place in the journal is new */
-        entry_move(c, entry_of(c, message_at(c, no)), size);
-        message_at(c, no)->pos = pos;
+        entry_move(c, entry_mut(c, message_at(c, no)), size);
+        message_mut(c, no)->pos = pos;
         return ST_OK;
     }
     struct queue *q = queue_touch(c, r->ref.queue);
     if (!r->carried) count_admission(c, q, r);
     no = message_new(c);
     message_load(c, no, r, pos, size);
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     message_load_history(m, r->history);
     if (r->carried) {
         message_load_state(c, m, r);
@@ -299,22 +300,21 @@ static hx_st apply_message(struct core *c, const struct rec_message *r, u64 pos,
     reserve_on(c, m);
     if (r->group.n && !r->refused && !(r->traits & TRAIT_CONFLICT))
         group_join(c, no, r->group, r->traits & TRAIT_PARKED);
-    if (m->ttl_ms) ttl_push(c, no);
     m->when_ms = c->now.run_ms + m->lease_ms;
     place_as(c, no, (enum state)r->state, r->traits, false);
     return ST_OK;
 }
 
-static hx_st apply_lease(struct core *c, const struct rec_lease *r, struct errbuf *err) {
+static hx_st apply_lease(struct core *c, const struct rec_lease *r, u32 about, struct errbuf *err) {
     struct queue *q = queue_touch(c, r->ref.queue);
     q->counters.delivered++;
     if (r->again) q->counters.redelivered++;
     if (r->lookup) q->counters.reconciled++;
     INVARIANT(3, !c->sink || r->fence > c->fence);
     if (r->fence > c->fence) c->fence = r->fence;
-    u32 no = live_find(c, &r->ref);
+    u32 no = live_find(c, &r->ref, about);
     if (no == MESSAGE_NONE) return orphan(c, "lease", &r->ref, err);
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     INVARIANT(2, m->place != PLACE_LEASED);
     INVARIANT(3, r->fence > m->fence);
     INVARIANT(11, !m->reconcile || r->lookup);
@@ -343,10 +343,10 @@ static hx_st apply_lease(struct core *c, const struct rec_lease *r, struct errbu
     return ST_OK;
 }
 
-static hx_st apply_start(struct core *c, const struct rec_start *r, struct errbuf *err) {
-    u32 no = live_find(c, &r->ref);
+static hx_st apply_start(struct core *c, const struct rec_start *r, u32 about, struct errbuf *err) {
+    u32 no = live_find(c, &r->ref, about);
     if (no == MESSAGE_NONE) return orphan(c, "start", &r->ref, err);
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     INVARIANT(4, r->fence == m->fence);
     m->started = true;
     m->attempts = r->attempts;
@@ -355,10 +355,10 @@ static hx_st apply_start(struct core *c, const struct rec_start *r, struct errbu
 }
 
 /* The lease runs anew, also one that had run out while nobody else took the message. */
-static hx_st apply_extend(struct core *c, const struct rec_extend *r, struct errbuf *err) {
-    u32 no = live_find(c, &r->ref);
+static hx_st apply_extend(struct core *c, const struct rec_extend *r, u32 about, struct errbuf *err) {
+    u32 no = live_find(c, &r->ref, about);
     if (no == MESSAGE_NONE) return orphan(c, "extend", &r->ref, err);
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     INVARIANT(4, r->fence == m->fence);
     reserve_off(c, m);
     bool revived = m->place != PLACE_LEASED;
@@ -384,11 +384,11 @@ static void count_return(struct queue *q, const struct rec_return *r) {
     if (r->state == STATE_HELD) q->counters.held++;
 }
 
-static hx_st apply_return(struct core *c, const struct rec_return *r, struct errbuf *err) {
+static hx_st apply_return(struct core *c, const struct rec_return *r, u32 about, struct errbuf *err) {
     count_return(queue_touch(c, r->ref.queue), r);
-    u32 no = live_find(c, &r->ref);
+    u32 no = live_find(c, &r->ref, about);
     if (no == MESSAGE_NONE) return orphan(c, "return", &r->ref, err);
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     INVARIANT(4, r->fence == m->fence);
     INVARIANT(11, !m->lookup || r->state != STATE_PENDING || r->failure_class == CLASS_ABSENT ||
                       (r->traits & TRAIT_RECONCILE));
@@ -424,11 +424,11 @@ static void count_decision(struct queue *q, const struct rec_decide *r) {
     if (r->state == STATE_DEAD) q->counters.dead_lettered += 1 + r->taken;
 }
 
-static hx_st apply_decide(struct core *c, const struct rec_decide *r, struct errbuf *err) {
+static hx_st apply_decide(struct core *c, const struct rec_decide *r, u32 about, struct errbuf *err) {
     count_decision(queue_touch(c, r->ref.queue), r);
-    u32 no = live_find(c, &r->ref);
+    u32 no = live_find(c, &r->ref, about);
     if (no == MESSAGE_NONE) return orphan(c, "decide", &r->ref, err);
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     INVARIANT(12, m->place == PLACE_DEAD || m->place == PLACE_HELD || !c->sink);
     reserve_off(c, m);
     unplace_message(c, no);
@@ -448,11 +448,11 @@ static hx_st apply_decide(struct core *c, const struct rec_decide *r, struct err
     return ST_OK;
 }
 
-static hx_st apply_history(struct core *c, const char *what, const struct ref *ref, const struct history_item *item,
-                           struct errbuf *err) {
-    u32 no = live_find(c, ref);
+static hx_st apply_history(struct core *c, const char *what, const struct ref *ref, u32 about,
+                           const struct history_item *item, struct errbuf *err) {
+    u32 no = live_find(c, ref, about);
     if (no == MESSAGE_NONE) return orphan(c, what, ref, err);
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     reserve_off(c, m);
     history_add(&m->history, item);
     reserve_on(c, m);
@@ -481,8 +481,8 @@ static void settled_move(struct core *c, u32 entry, const struct rec_settle *r, 
 }
 
 /* The entry it gets: the unsettled message's, or in recovery a new one. */
-static u32 settle_entry(struct core *c, const struct rec_settle *r) {
-    u32 no = live_find(c, &r->ref);
+static u32 settle_entry(struct core *c, const struct rec_settle *r, u32 about) {
+    u32 no = live_find(c, &r->ref, about);
     if (no != MESSAGE_NONE) {
         const struct message *m = message_at(c, no);
         u32 entry = m->entry;
@@ -500,7 +500,8 @@ static u32 settle_entry(struct core *c, const struct rec_settle *r) {
     return entry;
 }
 
-static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u64 size, struct errbuf *err) {
+static hx_st apply_settle(struct core *c, const struct rec_settle *r, u32 about, u64 pos, u64 size,
+                          struct errbuf *err) {
     hx_st st = number_reached(c, r->ref.seq + 1, err);
     if (st != ST_OK) return st;
     struct queue *q = queue_touch(c, r->ref.queue);
@@ -513,7 +514,7 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u
         settled_move(c, entry, r, pos, size);
         return ST_OK;
     }
-    entry = settle_entry(c, r);
+    entry = settle_entry(c, r, about);
     struct entry *e = index_entry(&c->keys, entry);
     e->kind = ENTRY_SETTLED;
     e->queue = r->ref.queue;
@@ -527,14 +528,14 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u64 pos, u
 }
 
 /* Where nothing is known of the key it was forgotten with an older record that is not there any more. */
-static hx_st apply_forget(struct core *c, const struct rec_forget *r) {
+static hx_st apply_forget(struct core *c, const struct rec_forget *r, u32 about) {
     queue_touch(c, r->ref.queue)->counters.forgotten++;
     orphan_arrivals_drop(c, &r->ref);
     if (r->from_pos) {
         replace_settled(c, r->ref.hash, r->from_pos, r->ref.seq);
         return ST_OK;
     }
-    u32 no = live_find(c, &r->ref);
+    u32 no = live_find(c, &r->ref, about);
     if (no == MESSAGE_NONE) return ST_OK;
     INVARIANT(17, message_at(c, no)->place != PLACE_LEASED || !c->sink);
     u32 entry = message_at(c, no)->entry;
@@ -548,11 +549,10 @@ static hx_st apply_forget(struct core *c, const struct rec_forget *r) {
 }
 
 /* In recovery: the unsettled one of that number, else a settled one as far as its number is known. */
-static u32 known_entry(const struct core *c, const struct ref *ref) {
+static u32 known_entry(const struct core *c, const struct ref *ref, u32 about) {
     if (c->sink) { /* live, the decision knows */
-        const struct entry *e = index_entry(&c->keys, c->likely_entry);
-        CHECK(e->hash == ref->hash);
-        return c->likely_entry;
+        CHECK(index_entry(&c->keys, about)->hash == ref->hash);
+        return about;
     }
     struct index_cursor cursor = {0};
     u32 settled = ENTRY_NONE;
@@ -565,11 +565,11 @@ static u32 known_entry(const struct core *c, const struct ref *ref) {
     return settled;
 }
 
-static hx_st apply_arrivals(struct core *c, const struct rec_arrivals *r, u64 pos) {
+static hx_st apply_arrivals(struct core *c, const struct rec_arrivals *r, u32 about, u64 pos) {
     struct queue *q = queue_touch(c, r->ref.queue);
     q->counters.duplicates += r->fresh;
     q->counters.conflicts += r->fresh_conflicts;
-    u32 entry = known_entry(c, &r->ref);
+    u32 entry = known_entry(c, &r->ref, about);
     if (entry != ENTRY_NONE)
         arrivals_apply(c, entry, pos);
     else
@@ -591,35 +591,35 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
     case REC_QUEUE:
         return apply_queue(c, &r->queue, pos, size);
     case REC_MESSAGE:
-        return apply_message(c, &r->message, pos, size, err);
+        return apply_message(c, &r->message, r->about, pos, size, err);
     case REC_LEASE:
-        return apply_lease(c, &r->lease, err);
+        return apply_lease(c, &r->lease, r->about, err);
     case REC_START:
-        return apply_start(c, &r->start, err);
+        return apply_start(c, &r->start, r->about, err);
     case REC_EXTEND:
-        return apply_extend(c, &r->extend, err);
+        return apply_extend(c, &r->extend, r->about, err);
     case REC_RETURN:
-        return apply_return(c, &r->ret, err);
+        return apply_return(c, &r->ret, r->about, err);
     case REC_STEP:
-        return apply_history(c, "step", &r->step.ref,
+        return apply_history(c, "step", &r->step.ref, r->about,
                              &(struct history_item){.kind = HISTORY_STEP,
                                                     .name = r->step.name,
                                                     .content_type = r->step.content_type,
                                                     .result = r->step.result},
                              err);
     case REC_EFFECT:
-        return apply_history(c, "effect", &r->effect.ref,
+        return apply_history(c, "effect", &r->effect.ref, r->about,
                              &(struct history_item){.kind = HISTORY_EFFECT, .name = r->effect.effect_id}, err);
     case REC_SETTLE:
-        return apply_settle(c, &r->settle, pos, size, err);
+        return apply_settle(c, &r->settle, r->about, pos, size, err);
     case REC_ARRIVALS:
-        return apply_arrivals(c, &r->arrivals, pos);
+        return apply_arrivals(c, &r->arrivals, r->about, pos);
     case REC_EXPIRE:
         return apply_expire(c, &r->expire);
     case REC_DECIDE:
-        return apply_decide(c, &r->decide, err);
+        return apply_decide(c, &r->decide, r->about, err);
     case REC_FORGET:
-        return apply_forget(c, &r->forget);
+        return apply_forget(c, &r->forget, r->about);
     case REC_WINDOW:
         return apply_window(c, &r->window);
     case REC_COUNTS:

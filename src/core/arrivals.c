@@ -7,7 +7,7 @@
  * On a full disk nobody's room is taken for this (P8): tallies stay in memory until there is some. If more keys repeat
  * meanwhile than there are tallies, the keys' own counts are given up, and only the queue's goes on. */
 #include "base/pages.h"
-#include "core/core_priv.h"
+#include "core/state.h"
 
 #define WRITE_AFTER_MS 1000
 #define WRITE_AHEAD    24u
@@ -27,9 +27,13 @@ static u32 tally_slot(const struct core *c, u32 entry) {
     return i;
 }
 
-struct tally *tally_find(const struct core *c, u32 entry) {
+static struct tally *tally_of(const struct core *c, u32 entry) {
     u32 no = (u32)c->tally_slots[tally_slot(c, entry)];
     return no ? &c->tallies[no - 1] : NULL;
+}
+
+const struct tally *tally_find(const struct core *c, u32 entry) {
+    return tally_of(c, entry);
 }
 
 static void tally_push(struct tally *t, i64 at_ms, enum arrival_kind kind, slice request_id) {
@@ -69,21 +73,6 @@ static struct tally *tally_make(struct core *c, u32 entry, const struct rec_arri
     return t;
 }
 
-void tally_note(struct core *c, u32 entry, const struct rec_arrivals *known, enum arrival_kind kind, slice request_id) {
-    struct tally *t = tally_find(c, entry);
-    if (!t) t = tally_make(c, entry, known);
-    if (request_id.n > REQUEST_ID_BYTES_MAX) request_id.n = REQUEST_ID_BYTES_MAX;
-    tally_push(t, c->now.wall_ms, kind, request_id);
-    t->total++;
-    if (kind == ARRIVAL_CONFLICT) {
-        t->fresh_conflicts++;
-        return;
-    }
-    t->duplicates++;
-    t->fresh++;
-    queue_at(c, index_entry(&c->keys, entry)->queue)->unwritten_duplicates++;
-}
-
 void tally_view(const struct tally *t, struct rec_arrivals *out) {
     out->total = t->total;
     out->duplicates = t->duplicates;
@@ -96,25 +85,42 @@ void tally_view(const struct tally *t, struct rec_arrivals *out) {
         };
 }
 
-bool tally_write(struct core *c, struct tally *t) {
+/* false: no room; it stays as it is. */
+static bool tally_write(struct core *c, struct tally *t) {
     if (t->fresh == 0 && t->fresh_conflicts == 0) return true;
     struct record r; /* large, and written thousands at a time: only what is used is set */
     r.type = REC_ARRIVALS;
+    r.about = t->entry;
     r.arrivals.ref = t->ref;
     r.arrivals.fresh = t->fresh;
     r.arrivals.fresh_conflicts = t->fresh_conflicts;
     tally_view(t, &r.arrivals);
     if (!room_for_count(c, c->sink->cost(record_size(&r)))) return false;
-    queue_at(c, t->ref.queue)->unwritten_duplicates -= t->fresh;
+    queue_mut(c, t->ref.queue)->unwritten_duplicates -= t->fresh;
     t->fresh = t->fresh_conflicts = 0;
-    c->likely_entry = t->entry;
     core_emit(c, &r);
     return true;
 }
 
+void tally_note(struct core *c, u32 entry, const struct rec_arrivals *known, enum arrival_kind kind, slice request_id) {
+    struct tally *t = tally_of(c, entry);
+    if (!t) t = tally_make(c, entry, known);
+    if (request_id.n > REQUEST_ID_BYTES_MAX) request_id.n = REQUEST_ID_BYTES_MAX;
+    tally_push(t, c->now.wall_ms, kind, request_id);
+    t->total++;
+    if (kind == ARRIVAL_CONFLICT) {
+        t->fresh_conflicts++;
+        tally_write(c, t);
+        return;
+    }
+    t->duplicates++;
+    t->fresh++;
+    queue_mut(c, index_entry(&c->keys, entry)->queue)->unwritten_duplicates++;
+}
+
 /* The key's own count will not be written; the queue's is still to be. */
 static void tally_give_up(struct core *c, struct tally *t) {
-    struct queue *q = queue_at(c, t->ref.queue);
+    struct queue *q = queue_mut(c, t->ref.queue);
     q->uncounted.duplicates += t->fresh;
     q->uncounted.conflicts += t->fresh_conflicts;
     q->unwritten_duplicates -= t->fresh;
@@ -220,7 +226,7 @@ void arrivals_apply(struct core *c, u32 entry, u64 pos) {
 }
 
 void arrivals_forget(struct core *c, u32 entry) {
-    struct tally *t = tally_find(c, entry);
+    struct tally *t = tally_of(c, entry);
     if (t) {
         tally_give_up(c, t);
         tally_let_go(c, t);

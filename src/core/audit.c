@@ -1,6 +1,6 @@
 /* The audit trail: who did what, and why. Records are numbered, kept for a time, and carried by compaction until then; what
  * is in memory is where each one is. */
-#include "core/core_priv.h"
+#include "core/state.h"
 
 bool core_audit(struct core *c, struct core_now now, const struct audit_in *in) {
     c->now = now;

@@ -23,7 +23,7 @@ static u32 carry_message(struct core *c, const struct rec_message *old, u64 pos)
     u32 no = core_message_find(c, old->ref.hash, old->ref.seq);
     if (no == MESSAGE_NONE || message_at(c, no)->pos != pos) return ENTRY_NONE;
     const struct message *m = message_at(c, no);
-    struct record r = {.type = REC_MESSAGE, .message = *old};
+    struct record r = {.type = REC_MESSAGE, .about = no, .message = *old};
     r.message.carried = true;
     r.message.replaces = r.message.replaces_seq = 0;
     r.message.due_ms = m->due_ms;
@@ -61,8 +61,7 @@ static u32 carry_settle(struct core *c, const struct rec_settle *old, u64 pos) {
 
 /* Its counts are in the queue's counters already: the copy adds none. */
 static void write_arrivals_again(struct core *c, u32 entry, const struct rec_arrivals *old) {
-    struct record r = {.type = REC_ARRIVALS, .arrivals = *old};
-    c->likely_entry = entry;
+    struct record r = {.type = REC_ARRIVALS, .about = entry, .arrivals = *old};
     r.arrivals.fresh = r.arrivals.fresh_conflicts = 0;
     core_emit(c, &r);
 }

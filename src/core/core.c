@@ -1,6 +1,6 @@
 /* The core's frame: birth, the end of recovery, the end, and what it all takes. */
 #include "base/pages.h"
-#include "core/core_priv.h"
+#include "core/state.h"
 
 #define AUDIT_KEEP_MS ((i64)90 * 24 * 3600 * 1000)
 
@@ -13,6 +13,7 @@ struct core *core_new(const struct core_options *options) {
     index_init(&c->groups);
     index_init(&c->queue_names);
     index_init(&c->orphans);
+    c->ttls.of_ttls = true;
     c->messages_top = 1;
     CHECK(options->shard < SHARDS_MAX);
     c->next_seq = seq_make(options->shard, 1);
@@ -24,7 +25,7 @@ struct core *core_new(const struct core_options *options) {
 static void free_messages(struct core *c, struct queue *q) {
     for (u32 p = 0; p < PLACE_COUNT; p++)
         for (u32 no = q->places[p].head; no != MESSAGE_NONE; no = message_at(c, no)->next)
-            history_free(&message_at(c, no)->history);
+            history_free(&message_mut(c, no)->history);
 }
 
 static void free_groups(struct core *c) {
@@ -78,17 +79,6 @@ static hx_st check_queues(const struct core *c, struct errbuf *err) {
     return ST_OK;
 }
 
-/* A live lease gets its full length again: nobody could settle while the broker was down. */
-static void rearm_leases(struct core *c) {
-    u32 count = c->leases.count;
-    c->leases.count = 0;
-    for (u32 i = 0; i < count; i++) {
-        u32 no = c->leases.at[i].message;
-        message_at(c, no)->when_ms = c->now.run_ms + message_at(c, no)->lease_ms;
-        heap_push(c, &c->leases, no); /* the heap so far ends before i */
-    }
-}
-
 static void sum_reserves(struct core *c) {
     c->reserved_bytes = 0;
     c->history_bytes = 0;
@@ -111,7 +101,7 @@ hx_st core_start(struct core *c, const struct core_sink *sink, i64 wall_ms, stru
     c->sink_copy = *sink;
     c->sink = &c->sink_copy;
     index_free(&c->orphans);
-    rearm_leases(c);
+    leases_rearm(c);
     sum_reserves(c);
     write_clock(c, true);
     *now = c->now;
@@ -130,8 +120,7 @@ void core_memory(const struct core *c, struct core_memory *out) {
         .index_bytes = index_bytes(&c->keys),
         .arrivals_bytes = c->written_bytes,
         .message_bytes = (u64)c->message_chunk_count * MESSAGE_CHUNK * sizeof(struct message) + c->history_bytes +
-                         ((u64)c->leases.cap + c->delays.cap) * sizeof(struct heap_item) +
-                         (u64)c->ttls.cap * sizeof(struct ttl_item),
+                         ((u64)c->leases.cap + c->delays.cap + c->ttls.cap) * sizeof(struct heap_item),
         .group_bytes = c->group_bytes + index_bytes(&c->groups),
         .messages = c->message_count,
         .groups = c->group_count,

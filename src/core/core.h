@@ -73,7 +73,7 @@ void core_stop(struct core *c, struct core_now now);
 bool core_tick(struct core *c, struct core_now now, u32 budget);
 /* The next message whose time to live ended before it was started, MESSAGE_NONE if there is none: read its record and
  * core_cancel it. */
-u32 core_ttl_due(struct core *c, struct core_now now);
+u32 core_ttl_due(const struct core *c, struct core_now now);
 /* Milliseconds until the next tick has something to do, at most `at_most`. */
 i64 core_next_ms(const struct core *c, struct core_now now, i64 at_most);
 

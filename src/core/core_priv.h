@@ -19,7 +19,7 @@ struct message {
     u32 entry;
     u32 prev, next; /* in its place's list */
     u32 group, group_prev, group_next;
-    u32 heap_at;
+    u32 heap_at, ttl_at; /* ttl_at: counted from 1, 0: in none */
     u32 lease_ms;
     u32 generation;
     u16 attempts, failures, unknowns, crashes;
@@ -106,19 +106,11 @@ struct heap_item {
     i64 when_ms; /* the message's, so that comparing need not touch it */
     u32 message;
 };
+/* Least when_ms first. A message knows where in it it is: as heap_at, or in the heap of times to live as ttl_at. */
 struct heap {
-    struct heap_item *at; /* least when_ms first */
+    struct heap_item *at;
     u32 count, cap;
-};
-
-struct ttl_item {
-    i64 ttl_ms;
-    u64 seq;
-    u32 message;
-};
-struct ttl_heap {
-    struct ttl_item *at;
-    u32 count, cap;
+    bool of_ttls;
 };
 
 #define MESSAGE_CHUNK_BITS 15u
@@ -176,7 +168,7 @@ struct core {
     u64 message_count, history_bytes, group_bytes, group_count;
 
     struct heap delays, leases;
-    struct ttl_heap ttls;
+    struct heap ttls; /* of what was not started yet and is not leased */
 
     struct tally *tallies;
     u32 tally_count;
@@ -195,22 +187,24 @@ struct core {
     i64 clock_written_run_ms, expiry_checked_run_ms;
     bool wrote_since_clock;
     u64 first_fresh_seq;    /* replay: the first message admitted in what is left of the journal */
-    u32 likely_entry;       /* the key a decision is about; its hash is compared before it is believed */
-    u32 likely;             /* the message a decision is about; its seq is compared before it is believed */
     struct history scratch; /* a message's history as the record being decided will have it */
 };
 
 #define SEQ_LOW_MASK 0xfffu
 #define SEQ_SETTLED  ((u64)1 << 63) /* in an ARRIVALS record: of a settled key, with the low bits of its number */
 
-static inline struct message *message_at(const struct core *c, u32 no) {
+/* To look at. Whoever changes state sees state.h. */
+static inline const struct message *message_at(const struct core *c, u32 no) {
     return &c->message_chunks[no >> MESSAGE_CHUNK_BITS][no & (MESSAGE_CHUNK - 1)];
 }
-static inline struct queue *queue_at(const struct core *c, u16 id) {
+static inline const struct queue *queue_at(const struct core *c, u16 id) {
     return c->queues[id];
 }
-static inline struct entry *entry_of(const struct core *c, const struct message *m) {
+static inline const struct entry *entry_of(const struct core *c, const struct message *m) {
     return index_entry(&c->keys, m->entry);
+}
+static inline u32 message_no(const struct core *c, const struct message *m) {
+    return (u32)entry_of(c, m)->at;
 }
 struct ref message_ref(const struct core *c, const struct message *m);
 enum state state_at(enum place place);
@@ -221,15 +215,39 @@ static inline bool message_doubt(const struct message *m) {
     return m->doubt || m->ended == ENDED_EXPIRED;
 }
 void core_queue_write(struct core *c, u16 queue);
-/* A count no record implies: it is written down within a second. */
-#define COUNT(c, q, name) ((c)->uncounted = true, (q)->uncounted.name++)
 
 #define RECORD_HEAD_BYTES 16u /* what a record takes in the journal beside its body, about */
 
-/* apply.c: the only function that changes state. pos and size are the record's own in the journal. */
+/* apply.c: what a record makes of the state. pos and size are the record's own in the journal. */
 hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, struct errbuf *err);
 /* Write a record and apply it. */
 u64 core_emit(struct core *c, const struct record *r);
+
+/* derive.c: state that no record holds. Some follows from what is written and the clock: that a delay is over, that a queue is
+ * over its limits, what memory forgotten keys still take. Some is written down a little later: counts and arrivals. And of
+ * two messages that are both ready it may say which comes first. A restart finds it again or does without; no promise
+ * hangs on it. Beside core_apply this is the only function that changes state. */
+enum derivation {
+    DERIVE_PASSAGE, /* time has passed: up to `budget` delays that are over and entries to be freed. true: there is more */
+    DERIVE_PASSED_OVER, /* `message` is ready, but there was no room for its lease: it goes behind the others */
+    DERIVE_PRESSURE,    /* `queue` is over a limit (`yes`), or well below all of them again */
+    DERIVE_COUNT,       /* a counter of `queue` that no record implies: written down within a second */
+    DERIVE_ARRIVAL,     /* the key of `entry` came again: written down within a second, a conflict at once */
+};
+struct derived {
+    enum derivation kind;
+    u32 message, entry, budget;
+    u16 queue;
+    bool yes;
+    enum arrival_kind arrival;
+    size_t counter;                   /* its offset in struct counters */
+    const struct rec_arrivals *known; /* arrival: what is written of it so far, NULL: nothing, or it is in memory */
+    slice request_id;
+};
+bool core_derive(struct core *c, const struct derived *d);
+#define COUNT(c, q, name)                                                                                              \
+    core_derive(c,                                                                                                     \
+                &(struct derived){.kind = DERIVE_COUNT, .queue = (q)->id, .counter = offsetof(struct counters, name)})
 
 /* lease_end.c: what a lease's end leads to */
 /* As it would stand if nothing else changed: pending again, for the same kind of delivery, all counts as they are. */
@@ -258,33 +276,14 @@ void write_clock(struct core *c, bool boot);
 void write_counts(struct core *c);
 
 /* audit.c */
-void audit_apply(struct core *c, const struct rec_audit *r, u64 pos, u64 size);
-void audit_expire(struct core *c);
 void audit_carry(struct core *c, const struct rec_audit *old, u64 pos);
-void audit_free(struct core *c);
 
 /* message.c */
-u32 message_new(struct core *c);
-void place_message(struct core *c, u32 no, enum place place, bool front);
-void unplace_message(struct core *c, u32 no);
-/* Pending: where does it belong? Behind its group's head, delayed, or ready. */
-void place_pending(struct core *c, u32 no, bool front);
-/* In this state with these traits; it was unplaced before. Its group moves on, waits, or goes along as they say. */
-void place_as(struct core *c, u32 no, enum state state, u8 traits, bool front);
 u8 message_traits(const struct message *m);
-/* Settled or forgotten: out of its place, its group, its queue's sums, and freed. */
-void message_end(struct core *c, u32 no);
-void group_join(struct core *c, u32 no, slice name, bool parked);
 bool is_behind(const struct core *c, u32 no); /* in a group, and not its turn */
 bool is_group_head(const struct message *m);
 u32 group_waiting(const struct core *c, const struct message *m); /* how many wait behind this head */
-void heap_push(struct core *c, struct heap *h, u32 no);
-void heap_remove(struct core *c, struct heap *h, u32 no);
-void ttl_push(struct core *c, u32 no);
-bool ttl_pop_due(struct core *c, i64 delay_ms, struct ttl_item *out);
-/* P8, the room it has paid for in advance. Taken off before a change to the message, put back after it. */
-void reserve_off(struct core *c, const struct message *m);
-void reserve_on(struct core *c, const struct message *m);
+/* P8: room. */
 u64 settlement_room(const struct core *c, const struct message *m);
 u64 lease_room(const struct core *c);
 u64 admission_room(const struct core *c, size_t key, size_t request_id);
@@ -295,34 +294,21 @@ bool room_for_count(const struct core *c, u64 bytes);
 bool room_for_deed(const struct core *c, u64 bytes);
 
 /* window.c */
-void window_add(struct core *c, u32 entry);
-/* The window changes: keys that settle from now on get buckets of their own. Not in recovery, where later ones may be known. */
-void window_cut(struct queue *q, i64 run_ms);
-void window_forget(struct core *c, struct queue *q, i64 from_run_ms, i64 upto_run_ms);
-bool window_reap(struct core *c, u32 budget);  /* true if more is left */
-void window_decide(struct core *c);            /* writes the EXPIRE records that are due */
-void window_remove(struct core *c, u32 entry); /* replaced or forgotten before its time */
-bool entry_forgotten(const struct core *c, const struct entry *e);
+i64 window_of(const struct queue *q, i64 settled_run_ms); /* of a key that settled then; WINDOW_FOREVER: no end */
 i64 window_left_ms(const struct queue *q, i64 settled_run_ms, i64 run_ms);
-void window_sweep(struct core *c, u32 budget); /* entries of deleted queues that are in no bucket */
+bool entry_forgotten(const struct core *c, const struct entry *e);
+void window_decide(struct core *c); /* writes the EXPIRE records that are due */
 /* An adaptive window: a replay this old was seen. */
-void window_learn(struct core *c, struct queue *q, i64 age_ms);
+void window_learn(struct core *c, const struct queue *q, i64 age_ms);
 /* The rules in *r replace the queue's: completes them and the promises in *r. */
 void window_change(const struct queue *q, i64 run_ms, struct rec_queue *r);
-void kept_add(struct core *c, struct queue *q, i64 settled_run_ms, u64 bytes);
-void kept_expire(struct core *c);
 u64 kept_bytes(const struct kept *k);
 
 /* arrivals.c */
 void tally_prefetch(const struct core *c, u32 entry, bool written);
-struct tally *tally_find(const struct core *c, u32 entry);
-void tally_note(struct core *c, u32 entry, const struct rec_arrivals *known, enum arrival_kind kind, slice request_id);
-bool tally_write(struct core *c, struct tally *t); /* false: no room; it stays as it is */
+const struct tally *tally_find(const struct core *c, u32 entry);
 void tally_view(const struct tally *t, struct rec_arrivals *out);
-bool tally_write_due(struct core *c, u32 budget, bool all);
-void arrivals_apply(struct core *c, u32 entry, u64 pos);
-void arrivals_free(struct core *c);
+bool tally_write_due(struct core *c, u32 budget, bool all); /* true: there is more */
 u64 arrivals_pos(const struct core *c, u32 entry);
-void arrivals_forget(struct core *c, u32 entry);
 
 #endif

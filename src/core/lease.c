@@ -47,7 +47,6 @@ static void hand_out(struct core *c, const struct message *m, const struct rec_m
 enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, const struct rec_message *base,
                               const struct lease_in *in, struct lease_out *out) {
     c->now = now;
-    c->likely = message;
     const struct message *m = message_at(c, message);
     INVARIANT(2, m->place == PLACE_READY);
     INVARIANT(6, !is_behind(c, message));
@@ -63,13 +62,12 @@ enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, 
         return LEASE_OK;
     }
     if (!m->lease_paid && !room_for(c, lease_room(c))) {
-        unplace_message(c, message);
-        queue_at(c, m->queue)->announced = true; /* it only goes behind the others: no news */
-        place_message(c, message, PLACE_READY, false);
+        core_derive(c, &(struct derived){.kind = DERIVE_PASSED_OVER, .message = message});
         return LEASE_FULL;
     }
     struct record r;
     r.type = REC_LEASE;
+    r.about = message;
     r.lease = (struct rec_lease){
         .ref = message_ref(c, m),
         .fence = out->fence,
@@ -88,14 +86,13 @@ enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, 
 void core_unlease(struct core *c, struct core_now now, const struct ref *ref, u64 fence) {
     c->now = now;
     u32 no = core_message_find(c, ref->hash, ref->seq);
-    struct queue *q = queue_at(c, ref->queue);
+    const struct queue *q = queue_at(c, ref->queue);
     if (no == MESSAGE_NONE && q->rules.semantics == SEMANTICS_AT_MOST_ONCE) COUNT(c, q, lost);
     if (no == MESSAGE_NONE) return;
     const struct message *m = message_at(c, no);
     if (m->fence != fence || m->place != PLACE_LEASED) return;
-    struct record r = {.type = REC_RETURN, .ret = return_record(c, m, ENDED_UNDONE)};
+    struct record r = {.type = REC_RETURN, .about = no, .ret = return_record(c, m, ENDED_UNDONE)};
     give_back(&r, m);
     if (!room_for(c, c->sink->cost(record_size(&r)))) return; /* then it runs out by itself */
     core_emit(c, &r);
-    if (m->ttl_ms && m->attempts == 0) ttl_push(c, no);
 }

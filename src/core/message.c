@@ -1,6 +1,6 @@
 /* Unsettled messages: where they stand, their groups, their heaps, and the room they have paid for. */
 #include "base/pages.h"
-#include "core/core_priv.h"
+#include "core/state.h"
 
 /* ---- storage: chunks that never move, numbers that are reused */
 
@@ -18,13 +18,13 @@ u32 message_new(struct core *c) {
         if (chunk == c->message_chunk_count)
             c->message_chunks[c->message_chunk_count++] = pages_map(MESSAGE_CHUNK * sizeof(struct message));
     }
-    *message_at(c, no) = (struct message){.place = PLACE_COUNT};
+    *message_mut(c, no) = (struct message){.place = PLACE_COUNT};
     c->message_count++;
     return no;
 }
 
 static void message_free(struct core *c, u32 no) {
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     history_free(&m->history);
     *m = (struct message){.place = PLACE_COUNT, .next = c->message_free};
     c->message_free = no;
@@ -39,7 +39,10 @@ struct ref message_ref(const struct core *c, const struct message *m) {
 
 static void heap_set(struct core *c, struct heap *h, u32 at, struct heap_item item) {
     h->at[at] = item;
-    message_at(c, item.message)->heap_at = at;
+    if (h->of_ttls)
+        message_mut(c, item.message)->ttl_at = at + 1;
+    else
+        message_mut(c, item.message)->heap_at = at;
 }
 
 static void heap_up(struct core *c, struct heap *h, u32 at) {
@@ -66,57 +69,34 @@ static void heap_down(struct core *c, struct heap *h, u32 at) {
     heap_set(c, h, at, item);
 }
 
-void heap_push(struct core *c, struct heap *h, u32 no) {
+static void heap_push(struct core *c, struct heap *h, u32 no, i64 when_ms) {
     if (h->count == h->cap) {
         h->cap = h->cap ? h->cap * 2 : 256;
         h->at = mem_realloc(h->at, h->cap * sizeof *h->at);
     }
-    h->at[h->count] = (struct heap_item){.when_ms = message_at(c, no)->when_ms, .message = no};
+    h->at[h->count] = (struct heap_item){.when_ms = when_ms, .message = no};
     heap_up(c, h, h->count++);
 }
 
-void heap_remove(struct core *c, struct heap *h, u32 no) {
-    u32 at = message_at(c, no)->heap_at;
+static void heap_remove(struct core *c, struct heap *h, u32 at, u32 no) {
     CHECK(at < h->count && h->at[at].message == no);
     struct heap_item last = h->at[--h->count];
     if (last.message == no) return;
     heap_set(c, h, at, last);
     heap_up(c, h, at);
-    heap_down(c, h, message_at(c, last.message)->heap_at);
+    const struct message *moved = message_at(c, last.message);
+    heap_down(c, h, h->of_ttls ? moved->ttl_at - 1 : moved->heap_at);
 }
 
-/* TTLs are rare: their heap holds copies, checked when they come up. */
-void ttl_push(struct core *c, u32 no) {
-    struct ttl_heap *h = &c->ttls;
-    struct message *m = message_at(c, no);
-    if (h->count == h->cap) {
-        h->cap = h->cap ? h->cap * 2 : 64;
-        h->at = mem_realloc(h->at, h->cap * sizeof *h->at);
+/* Nobody could settle while the broker was down. */
+void leases_rearm(struct core *c) {
+    u32 count = c->leases.count;
+    c->leases.count = 0;
+    for (u32 i = 0; i < count; i++) {
+        struct message *m = message_mut(c, c->leases.at[i].message);
+        m->when_ms = c->now.run_ms + m->lease_ms;
+        heap_push(c, &c->leases, c->leases.at[i].message, m->when_ms); /* the heap so far ends before i */
     }
-    u32 at = h->count++;
-    while (at > 0 && m->ttl_ms < h->at[(at - 1) / 2].ttl_ms) {
-        h->at[at] = h->at[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    h->at[at] = (struct ttl_item){.ttl_ms = m->ttl_ms, .seq = m->seq, .message = no};
-}
-
-bool ttl_pop_due(struct core *c, i64 delay_ms, struct ttl_item *out) {
-    struct ttl_heap *h = &c->ttls;
-    if (h->count == 0 || h->at[0].ttl_ms > delay_ms) return false;
-    *out = h->at[0];
-    struct ttl_item last = h->at[--h->count];
-    u32 at = 0;
-    for (;;) {
-        u32 child = at * 2 + 1;
-        if (child >= h->count) break;
-        if (child + 1 < h->count && h->at[child + 1].ttl_ms < h->at[child].ttl_ms) child++;
-        if (h->at[child].ttl_ms >= last.ttl_ms) break;
-        h->at[at] = h->at[child];
-        at = child;
-    }
-    if (h->count) h->at[at] = last;
-    return true;
 }
 
 /* ---- places */
@@ -125,6 +105,11 @@ static struct heap *heap_of(struct core *c, enum place place) {
     if (place == PLACE_DELAYED) return &c->delays;
     if (place == PLACE_LEASED) return &c->leases;
     return NULL;
+}
+
+/* What was not started yet has a time to live, if it was given one; under a lease that is decided when it starts. */
+static bool awaits_ttl(const struct message *m, enum place place) {
+    return m->ttl_ms && m->attempts == 0 && place != PLACE_LEASED;
 }
 
 static struct group *group_at(const struct core *c, u32 entry) {
@@ -138,20 +123,21 @@ static void announce_ready(struct core *c, struct queue *q) {
 }
 
 void place_message(struct core *c, u32 no, enum place place, bool front) {
-    struct message *m = message_at(c, no);
-    struct queue *q = queue_at(c, m->queue);
+    struct message *m = message_mut(c, no);
+    struct queue *q = queue_mut(c, m->queue);
     struct list *l = &q->places[place];
     INVARIANT(1, m->place == PLACE_COUNT);
     m->place = (u8)place;
     m->prev = front ? MESSAGE_NONE : l->tail;
     m->next = front ? l->head : MESSAGE_NONE;
-    if (m->prev != MESSAGE_NONE) message_at(c, m->prev)->next = no;
-    if (m->next != MESSAGE_NONE) message_at(c, m->next)->prev = no;
+    if (m->prev != MESSAGE_NONE) message_mut(c, m->prev)->next = no;
+    if (m->next != MESSAGE_NONE) message_mut(c, m->next)->prev = no;
     if (front || l->head == MESSAGE_NONE) l->head = no;
     if (!front || l->tail == MESSAGE_NONE) l->tail = no;
     l->count++;
     struct heap *h = heap_of(c, place);
-    if (h) heap_push(c, h, no);
+    if (h) heap_push(c, h, no, m->when_ms);
+    if (awaits_ttl(m, place)) heap_push(c, &c->ttls, no, m->ttl_ms);
     if (place == PLACE_LEASED && m->group != ENTRY_NONE) group_at(c, m->group)->leased = no;
     if (place == PLACE_READY) {
         m->when_ms = c->now.run_ms;
@@ -160,18 +146,20 @@ void place_message(struct core *c, u32 no, enum place place, bool front) {
 }
 
 void unplace_message(struct core *c, u32 no) {
-    struct message *m = message_at(c, no);
-    struct queue *q = queue_at(c, m->queue);
+    struct message *m = message_mut(c, no);
+    struct queue *q = queue_mut(c, m->queue);
     INVARIANT(1, m->place < PLACE_COUNT);
     struct list *l = &q->places[m->place];
     struct heap *h = heap_of(c, (enum place)m->place);
-    if (h) heap_remove(c, h, no);
+    if (h) heap_remove(c, h, m->heap_at, no);
+    if (m->ttl_at) heap_remove(c, &c->ttls, m->ttl_at - 1, no);
+    m->ttl_at = 0;
     if (m->prev != MESSAGE_NONE)
-        message_at(c, m->prev)->next = m->next;
+        message_mut(c, m->prev)->next = m->next;
     else
         l->head = m->next;
     if (m->next != MESSAGE_NONE)
-        message_at(c, m->next)->prev = m->prev;
+        message_mut(c, m->next)->prev = m->prev;
     else
         l->tail = m->prev;
     l->count--;
@@ -195,7 +183,7 @@ static bool is_taken(const struct core *c, u32 no) {
 }
 
 void place_pending(struct core *c, u32 no, bool front) {
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     if (is_taken(c, no)) {
         place_message(c, no, PLACE_DEAD, front);
         m->taken = true;
@@ -271,7 +259,7 @@ static void group_refresh(struct core *c, struct group *g) {
 
 /* By admission order, wherever in the journal it stood: a carried message comes after younger ones. */
 static void group_link(struct core *c, struct group *g, u32 no) {
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     u32 after = g->tail, old_head = g->head;
     if (old_head != MESSAGE_NONE && m->seq < message_at(c, old_head)->seq) after = MESSAGE_NONE;
     while (after != MESSAGE_NONE && message_at(c, after)->seq > m->seq) after = message_at(c, after)->group_prev;
@@ -280,11 +268,11 @@ static void group_link(struct core *c, struct group *g, u32 no) {
     if (m->group_prev == MESSAGE_NONE)
         g->head = no;
     else
-        message_at(c, m->group_prev)->group_next = no;
+        message_mut(c, m->group_prev)->group_next = no;
     if (m->group_next == MESSAGE_NONE)
         g->tail = no;
     else
-        message_at(c, m->group_next)->group_prev = no;
+        message_mut(c, m->group_next)->group_prev = no;
     if (old_head == MESSAGE_NONE || g->head == old_head) return;
     const struct message *was = message_at(c, old_head);
     if (was->place == PLACE_READY || was->place == PLACE_DELAYED) replace_pending(c, old_head);
@@ -292,20 +280,20 @@ static void group_link(struct core *c, struct group *g, u32 no) {
 }
 
 static void group_unlink(struct core *c, struct group *g, u32 no) {
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     if (m->group_prev != MESSAGE_NONE)
-        message_at(c, m->group_prev)->group_next = m->group_next;
+        message_mut(c, m->group_prev)->group_next = m->group_next;
     else
         g->head = m->group_next;
     if (m->group_next != MESSAGE_NONE)
-        message_at(c, m->group_next)->group_prev = m->group_prev;
+        message_mut(c, m->group_next)->group_prev = m->group_prev;
     else
         g->tail = m->group_prev;
     m->group_prev = m->group_next = MESSAGE_NONE;
 }
 
 void group_join(struct core *c, u32 no, slice name, bool parked) {
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     u64 hash = group_hash(c, m->queue, name);
     struct group *g = group_find(c, m->queue, name, hash);
     if (!g) g = group_make(c, m->queue, name, hash);
@@ -316,7 +304,7 @@ void group_join(struct core *c, u32 no, slice name, bool parked) {
 }
 
 static void group_leave(struct core *c, u32 no) {
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     if (m->group == ENTRY_NONE) return;
     struct group *g = group_at(c, m->group);
     if (!m->parked) group_unlink(c, g, no);
@@ -344,7 +332,7 @@ u8 message_traits(const struct message *m) {
 }
 
 static void park(struct core *c, u32 no, bool parked) {
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     if (m->group == ENTRY_NONE || m->parked == parked) return;
     m->parked = parked;
     if (parked)
@@ -356,12 +344,12 @@ static void park(struct core *c, u32 no, bool parked) {
 static void set_conflict(struct core *c, struct message *m, bool conflict) {
     if (m->conflict == conflict) return;
     m->conflict = conflict;
-    struct queue *q = queue_at(c, m->queue);
+    struct queue *q = queue_mut(c, m->queue);
     q->conflict_copies += conflict ? 1 : (u64)-1;
 }
 
 void place_as(struct core *c, u32 no, enum state state, u8 traits, bool front) {
-    struct message *m = message_at(c, no);
+    struct message *m = message_mut(c, no);
     m->doubt = traits & TRAIT_DOUBT;
     m->reconcile = traits & TRAIT_RECONCILE;
     m->takes = traits & TRAIT_TAKES;
@@ -379,8 +367,8 @@ void place_as(struct core *c, u32 no, enum state state, u8 traits, bool front) {
 }
 
 void message_end(struct core *c, u32 no) {
-    struct message *m = message_at(c, no);
-    struct queue *q = queue_at(c, m->queue);
+    struct message *m = message_mut(c, no);
+    struct queue *q = queue_mut(c, m->queue);
     reserve_off(c, m);
     unplace_message(c, no);
     group_leave(c, no);

@@ -18,7 +18,7 @@ static struct history_item decision_item(const struct core *c, enum decision wha
 /* An unsettled message stays so: all its attempts again, unless it is to be dead. */
 static struct record decide_record(const struct core *c, const struct message *m, enum decision what, slice by,
                                    slice note) {
-    struct record r = {.type = REC_DECIDE};
+    struct record r = {.type = REC_DECIDE, .about = message_no(c, m)};
     r.decide = (struct rec_decide){
         .ref = message_ref(c, m),
         .at_ms = c->now.wall_ms,
@@ -89,7 +89,6 @@ static enum resolve_verdict resolvable(const struct message *m, enum decision as
 enum resolve_verdict core_resolve(struct core *c, struct core_now now, const struct seen *seen,
                                   const struct resolve_in *in, enum state *state) {
     c->now = now;
-    c->likely = seen->at.message;
     if (seen->settle) {
         *state = (enum state)seen->settle->state;
         return RESOLVE_SETTLED;
@@ -145,7 +144,6 @@ enum redrive_verdict core_redrive(struct core *c, struct core_now now, const str
     if (message_doubt(m) || doubt_in_history(history_of(m))) r.decide.traits = TRAIT_DOUBT | TRAIT_RECONCILE;
     if (m->takes && is_group_head(m)) r.decide.taken = group_waiting(c, m);
     if (!decide_fits(c, &r)) return REDRIVE_FULL;
-    c->likely = no;
     core_emit(c, &r);
     *count = 1 + r.decide.taken;
     return REDRIVE_OK;
@@ -232,7 +230,6 @@ enum erase_verdict core_erase(struct core *c, struct core_now now, const struct 
     const struct message *m = seen->settle ? NULL : message_at(c, seen->at.message);
     if (m && m->place == PLACE_LEASED) return ERASE_LEASED;
     if (m) {
-        c->likely = seen->at.message;
         settle_record(c, m, seen->message, STATE_CANCELLED, &r);
     } else {
         CHECK(seen->settle);
@@ -258,10 +255,9 @@ u64 core_erase_upto(const struct core *c) {
 
 enum forget_verdict core_forget(struct core *c, struct core_now now, const struct seen *seen) {
     c->now = now;
-    c->likely = seen->at.message;
     CHECK(seen->settle || seen->message);
     if (seen->message && message_at(c, seen->at.message)->place == PLACE_LEASED) return FORGET_LEASED;
-    struct record r = {.type = REC_FORGET};
+    struct record r = {.type = REC_FORGET, .about = seen->at.message};
     r.forget.ref = seen->settle ? seen->settle->ref : seen->message->ref;
     r.forget.from_pos = seen->settle ? seen->at.pos : 0;
     if (!room_for_deed(c, c->sink->cost(record_size(&r)))) return FORGET_FULL;

@@ -625,6 +625,7 @@ hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct 
     if (type == REC_NONE || type >= REC_COUNT)
         return err_set(err, ST_VERSION, "record type %u is not known to this version", type);
     out->type = (enum record_type)type;
+    out->about = 0;
     memset((char *)out + offsetof(struct record, clock), 0, cleared_bytes(type));
     struct io io = {.way = IO_READ, .in = body.p, .end = body.p + body.n, .version = version};
     io_record(&io, out);

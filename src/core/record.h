@@ -370,6 +370,9 @@ struct rec_audit {
 
 struct record {
     enum record_type type;
+    /* Not written down: the message, or the key's entry, that the decision was about, so that applying need not look it up
+     * again. 0: not known. Checked before it is believed. */
+    u32 about;
     union {
         struct rec_clock clock;
         struct rec_queue queue;

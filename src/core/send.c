@@ -29,8 +29,11 @@ bool queue_pressed(const struct core *c, const struct queue *q, i64 run_ms, size
     return over || (q->pressed && !below);
 }
 
-static bool under_pressure(const struct core *c, struct queue *q, size_t payload) {
-    return q->pressed = queue_pressed(c, q, c->now.run_ms, payload);
+static bool under_pressure(struct core *c, const struct queue *q, size_t payload) {
+    bool pressed = queue_pressed(c, q, c->now.run_ms, payload);
+    if (pressed != q->pressed)
+        core_derive(c, &(struct derived){.kind = DERIVE_PRESSURE, .queue = q->id, .yes = pressed});
+    return pressed;
 }
 
 /* What has no key to be found by, or shares one with too many others, is found by its number alone. */
@@ -52,6 +55,7 @@ static u64 repeatable_hash(const struct core *c, const struct send_in *in) {
 static void message_record(const struct core *c, const struct send_in *in, struct record *r) {
     i64 delay_ms = c->now.delay_ms;
     r->type = REC_MESSAGE;
+    r->about = MESSAGE_NONE;
     r->message = (struct rec_message){
         .ref = {.hash = in->hash, .seq = c->next_seq, .queue = in->queue},
         .fingerprint = in->fingerprint,
@@ -71,7 +75,7 @@ static void message_record(const struct core *c, const struct send_in *in, struc
 
 static enum send_verdict admit(struct core *c, const struct record *r, struct send_out *out) {
     const struct rec_message *m = &r->message;
-    struct queue *q = queue_at(c, m->ref.queue);
+    const struct queue *q = queue_at(c, m->ref.queue);
     if (under_pressure(c, q, m->payload.n)) {
         COUNT(c, q, backpressured);
         return SEND_BACKPRESSURE;
@@ -100,14 +104,16 @@ static enum send_verdict send_again(struct core *c, const struct send_in *in, co
                                     struct send_out *out) {
     u64 fingerprint = seen->settle ? seen->settle->fingerprint : seen->message->fingerprint;
     bool conflict = fingerprint != in->fingerprint;
-    struct queue *q = queue_at(c, in->queue);
+    const struct queue *q = queue_at(c, in->queue);
     out->ref = seen->settle ? seen->settle->ref : seen->message->ref;
     out->first_seen_ms = seen->settle ? seen->settle->first_seen_ms : seen->message->first_seen_ms;
     enum arrival_kind kind = conflict ? ARRIVAL_CONFLICT : arrival_kind(c, seen);
-    tally_note(c, seen->at.entry, seen->arrivals, kind, in->request_id);
-    struct tally *t = tally_find(c, seen->at.entry);
-    if (conflict) tally_write(c, t);
-    out->duplicates = t->duplicates;
+    core_derive(c, &(struct derived){.kind = DERIVE_ARRIVAL,
+                                     .entry = seen->at.entry,
+                                     .known = seen->arrivals,
+                                     .arrival = kind,
+                                     .request_id = in->request_id});
+    out->duplicates = tally_find(c, seen->at.entry)->duplicates;
     if (!conflict) {
         if (seen->settle) window_learn(c, q, c->now.run_ms - seen->settle->settled_run_ms);
         return SEND_DUPLICATE;
@@ -118,7 +124,7 @@ static enum send_verdict send_again(struct core *c, const struct send_in *in, co
 enum send_verdict core_send(struct core *c, struct core_now now, const struct send_in *in, const struct seen *seen,
                             struct send_out *out) {
     c->now = now;
-    struct queue *q = queue_at(c, in->queue);
+    const struct queue *q = queue_at(c, in->queue);
     bool repeats = q->rules.semantics == SEMANTICS_AT_LEAST_ONCE || in->key.n == 0;
     bool gone = !repeats && seen && seen->settle && past_window(c, seen->settle);
     if (!repeats && seen && !gone) return send_again(c, in, seen, out);
@@ -183,7 +189,7 @@ static bool refused_before(const struct core *c, const struct queue *q, u64 hash
 enum refuse_verdict core_refuse(struct core *c, struct core_now now, const struct send_in *in, slice reason,
                                 struct ref *out) {
     c->now = now;
-    struct queue *q = queue_at(c, in->queue);
+    const struct queue *q = queue_at(c, in->queue);
     struct record r;
     struct history *h = scratch_history(c, SL(""));
     history_add(h, &(struct history_item){

@@ -26,6 +26,7 @@ void settle_record(struct core *c, const struct message *m, const struct rec_mes
                    struct record *r) {
     CHECK(base->ref.seq == m->seq);
     r->type = REC_SETTLE;
+    r->about = message_no(c, m);
     r->settle = (struct rec_settle){
         .ref = base->ref,
         .fingerprint = base->fingerprint,
@@ -145,7 +146,7 @@ static enum settle_verdict nack(struct core *c, const struct settle_in *in, cons
     const struct message *m = message_at(c, seen->at.message);
     if (in->failure_class == CLASS_REJECTED) return settle_with(c, in, seen, STATE_REJECTED, out);
     if (in->failure_class == CLASS_ABSENT && !m->lookup) return SETTLE_NOT_RECONCILE;
-    struct record r = {.type = REC_RETURN, .ret = return_record(c, m, ENDED_NACKED)};
+    struct record r = {.type = REC_RETURN, .about = seen->at.message, .ret = return_record(c, m, ENDED_NACKED)};
     r.ret.reason = in->reason;
     r.ret.attempts = attempts_spent(m);
     r.ret.crashes = crashes_after_all(m);
@@ -165,7 +166,7 @@ static enum settle_verdict extend(struct core *c, const struct message *m, u32 l
         out->state = message_state(m);
         return SETTLE_EXPIRED;
     }
-    struct record r = {.type = REC_EXTEND};
+    struct record r = {.type = REC_EXTEND, .about = message_no(c, m)};
     r.extend = (struct rec_extend){
         .ref = message_ref(c, m),
         .fence = m->fence,
@@ -179,7 +180,7 @@ static enum settle_verdict extend(struct core *c, const struct message *m, u32 l
 }
 
 static enum settle_verdict start(struct core *c, const struct message *m, struct settle_out *out) {
-    struct record r = {.type = REC_START};
+    struct record r = {.type = REC_START, .about = message_no(c, m)};
     if (m->place != PLACE_LEASED) {
         /* Both records or none: what is refused must not have happened by half. */
         if (!room_for(c, 3 * c->sink->cost(record_size(&r)))) return SETTLE_FULL;
@@ -203,7 +204,7 @@ static enum settle_verdict step(struct core *c, const struct message *m, const s
         out->step_content_type = known.content_type;
         return SETTLE_DUPLICATE;
     }
-    struct record r = {.type = REC_STEP};
+    struct record r = {.type = REC_STEP, .about = message_no(c, m)};
     r.step = (struct rec_step){
         .ref = message_ref(c, m),
         .name = in->name,
@@ -222,14 +223,12 @@ static enum settle_verdict step(struct core *c, const struct message *m, const s
 }
 
 static enum settle_verdict release(struct core *c, const struct message *m, struct settle_out *out) {
-    struct record r = {.type = REC_RETURN, .ret = return_record(c, m, ENDED_RELEASED)};
+    struct record r = {.type = REC_RETURN, .about = message_no(c, m), .ret = return_record(c, m, ENDED_RELEASED)};
     if (!room_for(c, c->sink->cost(record_size(&r)) + lease_room(c))) return SETTLE_FULL;
     r.ret.crashes = crashes_after_all(m);
     if (m->ended == ENDED_EXPIRED && r.ret.attempts > 0) r.ret.attempts--;
     give_back(&r, m);
-    u32 no = (u32)entry_of(c, m)->at;
     core_emit(c, &r);
-    if (m->ttl_ms && m->attempts == 0) ttl_push(c, no);
     out->state = STATE_PENDING;
     return SETTLE_OK;
 }
@@ -310,7 +309,7 @@ static void record_refused_effect(struct core *c, const struct seen *seen, slice
     }
     u32 count;
     if (history_has_effect(history, effect_id, &count) || count >= HISTORY_EFFECTS_KEPT) return;
-    struct record r = {.type = REC_EFFECT};
+    struct record r = {.type = REC_EFFECT, .about = seen->at.message};
     if (seen->message) {
         r.effect = (struct rec_effect){.ref = seen->message->ref, .effect_id = effect_id};
         if (room_for(c, 2 * c->sink->cost(record_size(&r)))) core_emit(c, &r);
@@ -330,7 +329,6 @@ static void record_refused_effect(struct core *c, const struct seen *seen, slice
 enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in,
                                 const struct seen *seen, struct settle_out *out) {
     c->now = now;
-    c->likely = seen->at.message;
     *out = (struct settle_out){0};
     enum settle_verdict v = seen->settle ? settle_settled(c, in, seen, out) : settle_live(c, in, seen, out);
     if (v != SETTLE_OK && in->verb == VERB_ACK && in->effect_id.n) record_refused_effect(c, seen, in->effect_id);

@@ -39,31 +39,20 @@ void write_counts(struct core *c) {
 /* A lease ran out. Started work may have taken effect: a crash, counted as such. A reservation is simply given back. */
 static bool decide_expiry(struct core *c, u32 no) {
     const struct message *m = message_at(c, no);
-    struct record r = {.type = REC_RETURN, .ret = return_record(c, m, m->started ? ENDED_EXPIRED : ENDED_LAPSED)};
+    struct record r = {
+        .type = REC_RETURN, .about = no, .ret = return_record(c, m, m->started ? ENDED_EXPIRED : ENDED_LAPSED)};
     i64 wait_ms; /* none: the lease was the wait */
     if (m->started) lease_end_decide(c, m, &r.ret, CLASS_UNKNOWN, 0, &wait_ms);
     if (!room_for(c, c->sink->cost(record_size(&r)))) return false;
     core_emit(c, &r);
-    struct message *after = message_at(c, no);
-    if (after->ttl_ms && after->attempts == 0) ttl_push(c, no);
     return true;
 }
 
 static bool due_leases(struct core *c, u32 *budget) {
     while (c->leases.count && c->leases.at[0].when_ms <= c->now.run_ms) {
-        if ((*budget)-- == 0) return true;
+        if (*budget == 0) return true;
+        --*budget;
         if (!decide_expiry(c, c->leases.at[0].message)) return false; /* no room: it waits, still leased */
-    }
-    return false;
-}
-
-/* Not a decision: that a delay is over follows from its record and the clock. */
-static bool due_delays(struct core *c, u32 *budget) {
-    while (c->delays.count && c->delays.at[0].when_ms <= c->now.delay_ms) {
-        if ((*budget)-- == 0) return true;
-        u32 no = c->delays.at[0].message;
-        unplace_message(c, no);
-        place_pending(c, no, false);
     }
     return false;
 }
@@ -76,31 +65,20 @@ static void due_clock(struct core *c) {
 bool core_tick(struct core *c, struct core_now now, u32 budget) {
     c->now = now;
     bool more = due_leases(c, &budget);
-    more |= due_delays(c, &budget);
     if (now.run_ms - c->expiry_checked_run_ms >= EXPIRY_MS) {
         c->expiry_checked_run_ms = now.run_ms;
         window_decide(c);
-        kept_expire(c);
-        audit_expire(c);
         write_counts(c);
     }
-    more |= window_reap(c, budget);
-    window_sweep(c, budget);
+    more |= core_derive(c, &(struct derived){.kind = DERIVE_PASSAGE, .budget = budget});
     more |= tally_write_due(c, budget, false);
     due_clock(c);
     return more;
 }
 
-u32 core_ttl_due(struct core *c, struct core_now now) {
-    c->now = now;
-    struct ttl_item item;
-    while (ttl_pop_due(c, now.delay_ms, &item)) {
-        const struct message *m = message_at(c, item.message);
-        if (m->place == PLACE_COUNT || m->seq != item.seq) continue; /* settled meanwhile */
-        if (m->attempts > 0 || m->place == PLACE_LEASED) continue;   /* started in time, or about to be */
-        return item.message;
-    }
-    return MESSAGE_NONE;
+u32 core_ttl_due(const struct core *c, struct core_now now) {
+    if (c->ttls.count == 0 || c->ttls.at[0].when_ms > now.delay_ms) return MESSAGE_NONE;
+    return c->ttls.at[0].message;
 }
 
 static i64 least(i64 a, i64 b) {
@@ -111,6 +89,6 @@ i64 core_next_ms(const struct core *c, struct core_now now, i64 at_most) {
     i64 next = at_most;
     if (c->leases.count) next = least(next, c->leases.at[0].when_ms - now.run_ms);
     if (c->delays.count) next = least(next, c->delays.at[0].when_ms - now.delay_ms);
-    if (c->ttls.count) next = least(next, c->ttls.at[0].ttl_ms - now.delay_ms);
+    if (c->ttls.count) next = least(next, c->ttls.at[0].when_ms - now.delay_ms);
     return next > 0 ? next : 0;
 }

@@ -37,6 +37,10 @@ WALLS = {
 # A foreign header that one file alone may use: the rest of the room sees that file's own header.
 WRAPPED = {"yaml.h": "src/config/tree_yaml.c"}
 
+# Who may change the core's state. A decision that sees this header could do so without a record.
+STATE_HEADER = "core/state.h"
+STATE_KEEPERS = {f"src/core/{name}.c" for name in "apply derive core message forget arrivals audit".split()}
+
 BANNED = "strcpy strcat sprintf vsprintf gets atoi atol atoll atof strtok sscanf alloca"
 # What a replay from the journal would not see the same way.
 BANNED_IN_CORE = (
@@ -92,6 +96,8 @@ def check_include(path, line, room, quote, header):
         complain(path, line, f'"{header}": name the room, as in "{own}/{header}"')
     elif other != own and not {other, header} & WALLS[room][0]:
         complain(path, line, f'{room} must not see "{header}"')
+    elif header == STATE_HEADER and path not in STATE_KEEPERS:
+        complain(path, line, f'"{header}" is for those who change state: write a record, or derive')
     elif other != own and header.endswith("_priv.h"):
         complain(path, line, f'"{header}" is private to {other}')
 

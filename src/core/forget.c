@@ -1,0 +1,191 @@
+/* Forgetting: settled keys in the order in which their windows end, and the memory they give back.
+ *
+ * Keys that settled in the same stretch of running time share a bucket (window.c says when it ends). What an EXPIRE record has
+ * made unknown is freed a few entries at a time. */
+#include "core/state.h"
+
+#define BUCKETS_PER_WINDOW 256
+#define WIDTH_MIN_MS       1000
+#define KEPT_STRETCH_MS    600000
+
+/* The first bucket that ends after this moment. */
+static u32 bucket_lower(const struct queue *q, i64 run_ms) {
+    u32 low = 0, high = q->bucket_count;
+    while (low < high) {
+        u32 mid = (low + high) / 2;
+        if (q->buckets[mid].to_ms <= run_ms)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+static struct bucket bucket_around(const struct queue *q, i64 run_ms, u32 at) {
+    i64 width = q->rules.window_ms / BUCKETS_PER_WINDOW;
+    if (width < WIDTH_MIN_MS) width = WIDTH_MIN_MS;
+    struct bucket b = {.from_ms = run_ms / width * width};
+    b.to_ms = b.from_ms + width;
+    for (u32 i = 0; i < q->promise_count; i++) /* keys before and after such a moment have windows of their own */
+        if (q->promises[i].until_run_ms <= run_ms && q->promises[i].until_run_ms > b.from_ms)
+            b.from_ms = q->promises[i].until_run_ms;
+    if (at > 0 && q->buckets[at - 1].to_ms > b.from_ms) b.from_ms = q->buckets[at - 1].to_ms;
+    if (at < q->bucket_count && q->buckets[at].from_ms < b.to_ms) b.to_ms = q->buckets[at].from_ms;
+    return b;
+}
+
+static struct bucket *bucket_for(struct queue *q, i64 run_ms) {
+    u32 at = q->bucket_count;
+    if (at > 0 && q->buckets[at - 1].to_ms > run_ms) { /* else the common case: a new one behind the last */
+        if (q->buckets[at - 1].from_ms <= run_ms) return &q->buckets[at - 1];
+        at = bucket_lower(q, run_ms);
+        if (q->buckets[at].from_ms <= run_ms) return &q->buckets[at];
+    }
+    struct bucket b = bucket_around(q, run_ms, at);
+    if (q->bucket_count == q->bucket_cap) {
+        q->bucket_cap = q->bucket_cap ? q->bucket_cap * 2 : 16;
+        q->buckets = mem_realloc(q->buckets, q->bucket_cap * sizeof *q->buckets);
+    }
+    if (at < q->bucket_count)
+        memmove(q->buckets + at + 1, q->buckets + at, (q->bucket_count - at) * sizeof *q->buckets);
+    q->bucket_count++;
+    q->buckets[at] = b;
+    return &q->buckets[at];
+}
+
+void window_cut(struct queue *q, i64 run_ms) {
+    if (q->bucket_count == 0) return;
+    struct bucket *last = &q->buckets[q->bucket_count - 1];
+    if (last->from_ms <= run_ms && last->to_ms > run_ms + 1) last->to_ms = run_ms + 1;
+}
+
+void window_add(struct core *c, u32 entry) {
+    struct entry *e = index_entry(&c->keys, entry);
+    struct queue *q = queue_mut(c, e->queue);
+    q->settled_keys++;
+    if (window_of(q, (i64)e->settled_run_ms) == WINDOW_FOREVER) return;
+    struct bucket *b = bucket_for(q, (i64)e->settled_run_ms);
+    e->next = b->head;
+    e->bucketed = 1;
+    b->head = entry;
+    b->keys++;
+}
+
+void window_remove(struct core *c, u32 entry) {
+    struct entry *e = index_entry(&c->keys, entry);
+    struct queue *q = queue_mut(c, e->queue);
+    q->settled_keys--;
+    index_remove(&c->keys, entry);
+    if (!e->bucketed) {
+        index_release(&c->keys, entry);
+        return;
+    }
+    bucket_for(q, (i64)e->settled_run_ms)->keys--;
+    e->kind = ENTRY_GONE; /* still linked: freed with its bucket */
+}
+
+static void bucket_to_reap(struct core *c, struct queue *q, const struct bucket *b) {
+    q->settled_keys -= b->keys;
+    if (c->reaping_count == c->reaping_cap) {
+        c->reaping_cap = c->reaping_cap ? c->reaping_cap * 2 : 16;
+        c->reaping = mem_realloc(c->reaping, c->reaping_cap * sizeof *c->reaping);
+    }
+    c->reaping[c->reaping_count++] = *b;
+}
+
+/* A range for each time the window came back from forever; nearly always one. */
+static void forgotten_note(struct queue *q, i64 from_run_ms, i64 upto_run_ms) {
+    u32 i = 0;
+    while (i < q->forgotten_count && q->forgotten[i].from_ms != from_run_ms) i++;
+    if (i == q->forgotten_count) {
+        q->forgotten = mem_realloc(q->forgotten, (i + 1) * sizeof *q->forgotten);
+        q->forgotten[q->forgotten_count++] = (struct forgotten_range){.from_ms = from_run_ms};
+    }
+    if (upto_run_ms > q->forgotten[i].upto_ms) q->forgotten[i].upto_ms = upto_run_ms;
+}
+
+void window_forget(struct core *c, struct queue *q, i64 from_run_ms, i64 upto_run_ms) {
+    forgotten_note(q, from_run_ms, upto_run_ms);
+    u32 kept = 0;
+    for (u32 i = 0; i < q->bucket_count; i++) {
+        const struct bucket *b = &q->buckets[i];
+        if (b->from_ms >= from_run_ms && b->to_ms <= upto_run_ms)
+            bucket_to_reap(c, q, b);
+        else
+            q->buckets[kept++] = *b;
+    }
+    q->bucket_count = kept;
+}
+
+static void reap(struct core *c, u32 entry) {
+    struct entry *e = index_entry(&c->keys, entry);
+    if (e->kind == ENTRY_SETTLED) {
+        INVARIANT(7, entry_forgotten(c, e));
+        c->live_bytes -= entry_size(e);
+        arrivals_forget(c, entry);
+        index_remove(&c->keys, entry);
+    }
+    index_release(&c->keys, entry);
+}
+
+bool window_reap(struct core *c, u32 *budget) {
+    while (c->reaping_count > 0) {
+        struct bucket *b = &c->reaping[c->reaping_count - 1];
+        while (b->head != ENTRY_NONE) {
+            if (*budget == 0) return true;
+            --*budget;
+            u32 entry = b->head;
+            b->head = index_entry(&c->keys, entry)->next;
+            reap(c, entry);
+        }
+        c->reaping_count--;
+    }
+    return false;
+}
+
+void window_sweep(struct core *c, u32 *budget) {
+    if (c->sweep_at == 0) return;
+    for (; *budget > 0 && c->sweep_at < c->keys.entries_top; --*budget, c->sweep_at++) {
+        const struct entry *e = index_entry(&c->keys, c->sweep_at);
+        if (e->kind != ENTRY_SETTLED || e->bucketed || !queue_at(c, e->queue)->deleted) continue;
+        c->live_bytes -= entry_size(e);
+        arrivals_forget(c, c->sweep_at);
+        window_remove(c, c->sweep_at);
+    }
+    if (c->sweep_at >= c->keys.entries_top) c->sweep_at = 0;
+}
+
+/* ---- payloads kept for a replay */
+
+void kept_add(struct core *c, struct queue *q, i64 settled_run_ms, u64 bytes) {
+    i64 number = settled_run_ms / KEPT_STRETCH_MS;
+    u32 at = q->kept_count;
+    while (at > 0 && q->kept[at - 1].number > number) at--;
+    c->live_bytes += bytes;
+    if (at > 0 && q->kept[at - 1].number == number) {
+        q->kept[at - 1].bytes += bytes;
+        return;
+    }
+    if (q->kept_count == q->kept_cap) {
+        q->kept_cap = q->kept_cap ? q->kept_cap * 2 : 16;
+        q->kept = mem_realloc(q->kept, q->kept_cap * sizeof *q->kept);
+    }
+    memmove(q->kept + at + 1, q->kept + at, (q->kept_count - at) * sizeof *q->kept);
+    q->kept[at] = (struct kept_stretch){.number = number, .bytes = bytes};
+    q->kept_count++;
+}
+
+void kept_expire(struct core *c) {
+    for (u32 id = 1; id <= c->queue_count; id++) {
+        struct queue *q = queue_mut(c, (u16)id);
+        u32 over = 0;
+        for (; over < q->kept_count; over++) {
+            i64 end = (q->kept[over].number + 1) * KEPT_STRETCH_MS;
+            if (!q->deleted && end + q->rules.keep_payload_ms > c->now.run_ms) break;
+            c->live_bytes -= q->kept[over].bytes;
+        }
+        if (over == 0) continue;
+        q->kept_count -= over;
+        memmove(q->kept, q->kept + over, q->kept_count * sizeof *q->kept);
+    }
+}

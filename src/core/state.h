@@ -1,0 +1,58 @@
+/* What changes state. For apply.c and derive.c, and the files that keep a part of it for them: message.c, forget.c, arrivals.c,
+ * audit.c, and core.c, which makes and frees it all. A decision sees core_priv.h alone, where everything is there to be looked
+ * at: `make lint` keeps it so. */
+#ifndef HAPAX_CORE_STATE_H
+#define HAPAX_CORE_STATE_H
+
+#include "core/core_priv.h"
+
+static inline struct message *message_mut(struct core *c, u32 no) {
+    return &c->message_chunks[no >> MESSAGE_CHUNK_BITS][no & (MESSAGE_CHUNK - 1)];
+}
+static inline struct queue *queue_mut(struct core *c, u16 id) {
+    return c->queues[id];
+}
+static inline struct entry *entry_mut(struct core *c, const struct message *m) {
+    return index_entry(&c->keys, m->entry);
+}
+
+/* message.c */
+u32 message_new(struct core *c);
+void place_message(struct core *c, u32 no, enum place place, bool front);
+void unplace_message(struct core *c, u32 no);
+/* Pending: where does it belong? Behind its group's head, delayed, or ready. */
+void place_pending(struct core *c, u32 no, bool front);
+/* In this state with these traits; it was unplaced before. Its group moves on, waits, or goes along as they say. */
+void place_as(struct core *c, u32 no, enum state state, u8 traits, bool front);
+/* Settled or forgotten: out of its place, its group, its queue's sums, and freed. */
+void message_end(struct core *c, u32 no);
+void group_join(struct core *c, u32 no, slice name, bool parked);
+/* Live leases get their full length again. */
+void leases_rearm(struct core *c);
+/* The room a message has paid for in advance (P8): taken off before a change to it, put back after it. */
+void reserve_off(struct core *c, const struct message *m);
+void reserve_on(struct core *c, const struct message *m);
+
+/* forget.c */
+void window_add(struct core *c, u32 entry);
+/* The window changes: keys that settle from now on get buckets of their own. Not in recovery, where later ones may be known. */
+void window_cut(struct queue *q, i64 run_ms);
+void window_forget(struct core *c, struct queue *q, i64 from_run_ms, i64 upto_run_ms);
+void window_remove(struct core *c, u32 entry);  /* replaced or forgotten before its time */
+bool window_reap(struct core *c, u32 *budget);  /* true if more is left */
+void window_sweep(struct core *c, u32 *budget); /* entries of deleted queues that are in no bucket */
+void kept_add(struct core *c, struct queue *q, i64 settled_run_ms, u64 bytes);
+void kept_expire(struct core *c);
+
+/* arrivals.c */
+void tally_note(struct core *c, u32 entry, const struct rec_arrivals *known, enum arrival_kind kind, slice request_id);
+void arrivals_apply(struct core *c, u32 entry, u64 pos);
+void arrivals_forget(struct core *c, u32 entry);
+void arrivals_free(struct core *c);
+
+/* audit.c */
+void audit_apply(struct core *c, const struct rec_audit *r, u64 pos, u64 size);
+void audit_expire(struct core *c);
+void audit_free(struct core *c);
+
+#endif
