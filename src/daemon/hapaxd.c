@@ -16,7 +16,13 @@
 
 #define DRAIN_GRACE_MS  5000u
 #define CONNECTIONS_MAX 10000u
-#define FILES_KEPT      (u64)1024
+
+/* Descriptors. The journal works with any number of segment files open, from JOURNAL_FILES_MIN on; more make reading quicker. */
+#define FILES_MIN         64u
+#define FILES_OWN         16u /* standard streams, the loop, the listener, what is opened for a moment */
+#define FILES_A_WORKER    4u  /* of a relay */
+#define JOURNAL_FILES_MIN 8u
+#define JOURNAL_FILES_MAX 256u
 
 struct daemon {
     struct loop *loop;
@@ -360,22 +366,40 @@ static bool is_loopback(const char *host) {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
 }
 
-static hx_st open_storage(struct daemon *d, const char *path, struct errbuf *err) {
-    hx_st st = disk_posix_open(path, true, &d->disk, err);
-    if (st != ST_OK) return st;
-    struct journal_file_options options = {.disk = d->disk, .wake = wake, .wake_ctx = d};
-    return journal_file_open(&options, &d->journal, err);
-}
+/* Descriptors are shared out before anything takes one: however many connections come, the journal finds its own. */
+struct files {
+    u32 journal, connections;
+};
 
-/* Connections take a descriptor each, and so do journal segments: whoever opens many of the former must not starve the
- * latter. Returns how many connections are allowed. */
-static u32 share_descriptors(void) {
+static u64 files_allowed(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+    rlim_t before = limit.rlim_cur;
     limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 && getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-    u64 files = limit.rlim_cur, most = files > 4 * FILES_KEPT ? files - 2 * FILES_KEPT : files / 2;
-    return most < CONNECTIONS_MAX ? (u32)most : CONNECTIONS_MAX;
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_max : before;
+}
+
+static hx_st share_files(const struct config *config, struct files *out, struct errbuf *err) {
+    u64 allowed = files_allowed(), relays = 0;
+    for (u32 i = 0; i < config->relays.count; i++) relays += (config->relays.at[i].workers + 1ull) * FILES_A_WORKER;
+    if (allowed < FILES_MIN + relays)
+        return err_set(err, ST_DENIED,
+                       "the limit on open files is %llu, and %llu are needed at least: see ulimit -n, or "
+                       "LimitNOFILE= of systemd",
+                       (unsigned long long)allowed, (unsigned long long)(FILES_MIN + relays));
+    u64 left = allowed - relays - FILES_OWN - JOURNAL_FILES_BESIDE, journal = left / 4;
+    if (journal < JOURNAL_FILES_MIN) journal = JOURNAL_FILES_MIN;
+    if (journal > JOURNAL_FILES_MAX) journal = JOURNAL_FILES_MAX;
+    left -= journal;
+    *out = (struct files){.journal = (u32)journal, .connections = left < CONNECTIONS_MAX ? (u32)left : CONNECTIONS_MAX};
+    return ST_OK;
+}
+
+static hx_st open_storage(struct daemon *d, const char *path, u32 files, struct errbuf *err) {
+    hx_st st = disk_posix_open(path, true, &d->disk, err);
+    if (st != ST_OK) return st;
+    struct journal_file_options options = {.disk = d->disk, .files_max = files, .wake = wake, .wake_ctx = d};
+    return journal_file_open(&options, &d->journal, err);
 }
 
 /* The rules are the config's from the first request on; *config is taken. */
@@ -396,7 +420,10 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
 static hx_st start(struct daemon *d, const struct address *p, struct config **config, struct errbuf *err) {
     d->loop = loop_new();
     loop_on_wake(d->loop, on_wake, d);
-    hx_st st = open_storage(d, p->data, err);
+    struct files files = {0};
+    hx_st st = share_files(*config, &files, err);
+    if (st != ST_OK) return st;
+    st = open_storage(d, p->data, files.journal, err);
     if (st == ST_OK) st = open_broker(d, config, err);
     if (st != ST_OK) return err_wrap(err, st, "data directory %s", p->data);
     struct http_handler handler = {
@@ -409,7 +436,7 @@ static hx_st start(struct daemon *d, const struct address *p, struct config **co
         .on_turn_end = on_turn_end,
         .render_error = render_error,
     };
-    struct http_limits limits = {.connections_max = share_descriptors()};
+    struct http_limits limits = {.connections_max = files.connections};
     st = http_server_open(loop_uv(d->loop), p->host, p->port, &limits, &handler, &d->server, err);
     return st == ST_OK ? st : err_wrap(err, st, "listen on %s", p->listen);
 }

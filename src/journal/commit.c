@@ -70,15 +70,19 @@ static bool write_batch(struct journal_file *j, struct batch *b) {
     CHECK(segment_of(j, b->pos + b->len) == b->segment->number && segment_of(j, b->pos) == b->segment->number);
     seal(j, b);
     u64 offset = offset_of(j, b->pos);
-    int rc = disk_write_all(j->disk, b->segment->file, b->bytes, b->len, offset);
+    int rc = file_take(j, b->segment, &b->file);
+    if (rc) file_fail(j, "open", b->segment->name, offset, rc);
+    if (rc) return false;
+    rc = disk_write_all(j->disk, b->file, b->bytes, b->len, offset);
     if (rc) file_fail(j, "write", b->segment->name, offset, rc);
     return rc == 0;
 }
 
 static bool sync_batch(struct journal_file *j, struct batch *b, u64 *took_us) {
     i64 before = clock_mono_us();
-    int rc = j->disk->ops->sync(j->disk, b->segment->file);
+    int rc = j->disk->ops->sync(j->disk, b->file);
     *took_us = (u64)(clock_mono_us() - before);
+    file_give(j, b->segment);
     if (rc) file_fail(j, "sync", b->segment->name, offset_of(j, b->pos), rc);
     return rc == 0;
 }

@@ -178,6 +178,7 @@ static void destroy(struct journal_file *j) {
     if (j->mark_file) j->disk->ops->close(j->disk, j->mark_file);
     if (j->locked) j->disk->ops->lock(j->disk, false);
     mem_free(j->segments.at);
+    mem_free(j->open_segments);
     mem_free(j->spares);
     buf_free(&j->found.leftovers);
     buf_free(&j->scan.copy);
@@ -262,6 +263,9 @@ hx_st journal_file_open(const struct journal_file_options *o, struct journal **o
     j->disk = o->disk;
     j->manual = o->manual;
     j->read_only = o->read_only;
+    j->files_max = o->files_max ? o->files_max : FILES_DEFAULT;
+    CHECK(j->files_max >= FILES_LEAST);
+    j->open_segments = mem_zalloc(j->files_max * sizeof(struct segment *));
     j->wake = o->wake;
     j->wake_ctx = o->wake_ctx;
     j->pin = NO_PIN;

@@ -10,6 +10,10 @@
 #include "journal/disk.h"
 #include "journal/journal.h"
 
+/* Descriptors it takes at most beside those of files_max: directory, lock, mark, listing; spares being made; files being
+ * opened before others are closed. */
+#define JOURNAL_FILES_BESIDE 16u
+
 struct journal_file_options {
     struct disk *disk;       /* borrowed; already opened on the data directory */
     u64 segment_bytes;       /* 0: chosen when the directory is created (4..64 MiB, by free space), then as stored */
@@ -17,6 +21,7 @@ struct journal_file_options {
     void (*wake)(void *ctx); /* called from the committer when durable() moved or failed() was set; may be NULL */
     void *wake_ctx;
     bool read_only; /* for `hapax verify`: replay only, no lock, nothing written */
+    u32 files_max;  /* segment files kept open at a time, 4 at least; 0: 64 */
 };
 
 /* Segments below 8 MiB are for tests: there a record's body may take half a segment less 256 bytes at most.

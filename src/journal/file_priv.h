@@ -11,6 +11,7 @@
  *   map.c      durable records through memory, without a system call
  *   verify.c   explains a directory to a person
  *   segment.c  segment and spare files: names, heads, the list
+ *   files.c    open files of segments, on demand
  *   mark.c     the mark's two slots
  *   format.c   the bytes
  *
@@ -33,13 +34,18 @@
 #define SPARES_AT_ONCE    8u           /* made with one sync of the directory */
 #define NAME_BYTES        40
 #define SEGMENTS_KNOWN    256u
+#define FILES_LEAST       4u /* two are in use at a time, the committer's and the loop's */
+#define FILES_DEFAULT     64u
 #define MAP_LOOK_MS       250 /* after this long without reads, mapped pages are let go */
 
 struct segment {
     u64 number, salt;
-    struct disk_file *file;
     char name[NAME_BYTES];
     u64 end; /* position where its batches end; set by recovery, or by the loop when it moves on */
+    /* Under the lock, see files.c. */
+    struct disk_file *file; /* NULL: not open */
+    u32 file_users;
+    u64 file_used;
     /* The loop's, see map.c. */
     const u8 *map;
     u8 *areas;
@@ -57,6 +63,7 @@ struct segment_list { /* consecutive numbers, oldest first */
 struct batch {
     struct batch *next;
     struct segment *segment;
+    struct disk_file *file; /* from its write to its sync */
     u64 number, pos, prev_end;
     u32 records;
     u8 *bytes; /* header and records */
@@ -92,6 +99,7 @@ struct journal_file {
     u64 record_slack;  /* what the end of a segment may waste */
     size_t batch_limit;
     bool manual, read_only;
+    u32 files_max;
     void (*wake)(void *ctx);
     void *wake_ctx;
 
@@ -137,6 +145,9 @@ struct journal_file {
     struct batch *in_flight;
     struct batch_list idle; /* synced; contents stay readable until reused */
     struct segment_list segments;
+    struct segment **open_segments; /* those with an open file, at most files_max */
+    u32 open_count;
+    u64 file_uses;
     struct spare *spares;
     size_t spare_count, spare_cap;
     u64 pin; /* segments from this number on must stay */
@@ -199,7 +210,7 @@ bool spare_name_parse(const char *name, u32 *id);
 void segment_add(struct segment_list *list, struct segment *s);
 struct segment *segment_find(const struct journal_file *j, u64 number); /* NULL if it is not kept */
 void segment_free(struct journal_file *j, struct segment *s);
-/* Heads the file `from` for `number`, names it so, and opens it, each step synced. Says what failed in *what. */
+/* Heads the file `from` for `number` and names it so, each step synced. Says what failed in *what. */
 int segment_make(struct journal_file *j, const char *from, u64 number, struct segment **out, const char **what);
 /* Files of full length with nothing in them yet: the first *made of these names stand, durably, and of the others
  * nothing is left. Returns why there are not more, or 0. A name that has such a file already is as good. */
@@ -208,6 +219,12 @@ int spare_confirm(struct journal_file *j, u32 id); /* the file has all its room,
 int segment_zero(struct journal_file *j, struct disk_file *f, u64 from, u64 to); /* offsets; synced */
 int spare_zero(struct journal_file *j, u32 id, u64 from, u64 to);
 void spare_add(struct journal_file *j, u32 id, u64 zeroed);
+
+/* files.c */
+/* The segment's file, opened if it is not; the caller's until file_give. */
+int file_take(struct journal_file *j, struct segment *s, struct disk_file **out);
+void file_give(struct journal_file *j, struct segment *s);
+void file_forget(struct journal_file *j, struct segment *s); /* closes it, if it is open: the segment goes */
 
 /* mark.c */
 int mark_write(struct journal_file *j, const struct mark *m); /* takes the next sequence; j->mark is what was written */
@@ -225,10 +242,10 @@ struct found_batch {
 };
 void reader_free(struct reader *r);
 /* *out is NULL if the file ends before. */
-hx_st reader_get(struct journal_file *j, struct reader *r, const struct segment *s, u64 offset, size_t n,
-                 const u8 **out, struct errbuf *err);
-hx_st recover_batch_at(struct journal_file *j, struct reader *r, const struct segment *s, u64 pos,
-                       struct found_batch *out, struct errbuf *err);
+hx_st reader_get(struct journal_file *j, struct reader *r, struct segment *s, u64 offset, size_t n, const u8 **out,
+                 struct errbuf *err);
+hx_st recover_batch_at(struct journal_file *j, struct reader *r, struct segment *s, u64 pos, struct found_batch *out,
+                       struct errbuf *err);
 hx_st recover_damage(struct journal_file *j, u64 pos, struct errbuf *err, const char *what);
 hx_st recover_open(struct journal_file *j, struct errbuf *err);
 hx_st recover_replay(struct journal *port, journal_each each, void *ctx, struct errbuf *err);
@@ -266,7 +283,7 @@ void *groom_thread(void *journal);
 
 /* map.c */
 /* A durable record in its mapped segment; NULL: use pread. */
-const u8 *map_record(struct journal_file *j, u64 pos, const struct segment **segment);
+const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment);
 void map_prefetch(struct journal *port, u64 pos, u32 bytes);
 void map_look(struct journal_file *j); /* once in a while: lets pages go that nobody reads any more */
 

@@ -36,7 +36,10 @@ static bool map_segment(struct journal_file *j, struct segment *s) {
     if (s->map) return true;
     if (s->areas || !j->disk->ops->map) return false; /* tried before */
     s->areas = mem_zalloc(area_count(j));
-    s->map = j->disk->ops->map(j->disk, s->file, j->segment_bytes);
+    struct disk_file *f;
+    if (file_take(j, s, &f) != 0) return false; /* whoever reads it will say why */
+    s->map = j->disk->ops->map(j->disk, f, j->segment_bytes);
+    file_give(j, s);
     return s->map != NULL;
 }
 
@@ -69,7 +72,7 @@ static void age_all(struct journal_file *j, enum area keep) {
     pthread_mutex_unlock(&j->lock);
 }
 
-const u8 *map_record(struct journal_file *j, u64 pos, const struct segment **segment) {
+const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment) {
     if (!j->started || !j->disk->ops->map) return NULL;
     struct segment *s = known_segment(j, segment_of(j, pos));
     if (!s || !map_segment(j, s)) return NULL;

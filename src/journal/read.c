@@ -43,7 +43,7 @@ static struct batch *in_memory(struct journal_file *j, u64 pos) {
     return b;
 }
 
-static hx_st read_from_disk(struct journal_file *j, const struct segment *s, u64 pos, size_t size_hint,
+static hx_st read_from_disk(struct journal_file *j, struct segment *s, u64 pos, size_t size_hint,
                             struct journal_record *out, struct errbuf *err) {
     u64 offset = offset_of(j, pos);
     size_t room = (size_t)(j->segment_bytes - offset);
@@ -65,7 +65,7 @@ static hx_st read_from_disk(struct journal_file *j, const struct segment *s, u64
 
 /* The quick way. Whatever is not as it should be is left to the other one, which can say what is wrong. */
 static bool read_mapped(struct journal_file *j, u64 pos, struct journal_record *out) {
-    const struct segment *s;
+    struct segment *s;
     const u8 *record = map_record(j, pos, &s);
     u64 room = j->segment_bytes - offset_of(j, pos);
     if (!record || room < RECORD_HEAD) return false;
@@ -90,7 +90,7 @@ hx_st read_record(struct journal *port, u64 pos, size_t size_hint, struct journa
     }
     u64 number = segment_of(j, pos), before = pin(j, number);
     pthread_mutex_lock(&j->lock);
-    const struct segment *s = segment_find(j, number);
+    struct segment *s = segment_find(j, number);
     pthread_mutex_unlock(&j->lock);
     hx_st st = s && offset_of(j, pos) >= SEGMENT_HEAD
                    ? read_from_disk(j, s, pos, size_hint, out, err)
@@ -116,7 +116,7 @@ static bool copy_from_memory(struct journal_file *j, u64 pos) {
     return found;
 }
 
-static hx_st enter_batch(struct journal_file *j, const struct segment *s, u64 pos, struct errbuf *err) {
+static hx_st enter_batch(struct journal_file *j, struct segment *s, u64 pos, struct errbuf *err) {
     j->scan.batch_pos = pos;
     j->scan.copied = copy_from_memory(j, pos);
     if (j->scan.copied) {
@@ -138,7 +138,7 @@ static hx_st enter_batch(struct journal_file *j, const struct segment *s, u64 po
     return ST_OK;
 }
 
-static hx_st scanned_record(struct journal_file *j, const struct segment *s, struct journal_record *rec, size_t *bytes,
+static hx_st scanned_record(struct journal_file *j, struct segment *s, struct journal_record *rec, size_t *bytes,
                             struct errbuf *err) {
     u64 pos = j->scan.next;
     size_t room = (size_t)(j->scan.batch_end - pos);
@@ -160,7 +160,7 @@ static hx_st scanned_record(struct journal_file *j, const struct segment *s, str
 }
 
 /* One segment, from the cursor to its end or until the budget is used up. */
-static hx_st scan_segment(struct journal_file *j, const struct segment *s, u64 *cursor, u64 until, size_t *budget,
+static hx_st scan_segment(struct journal_file *j, struct segment *s, u64 *cursor, u64 until, size_t *budget,
                           journal_each each, void *ctx, struct errbuf *err) {
     hx_st st = ST_OK;
     while (st == ST_OK && *cursor < s->end && *cursor<until && * budget> 0) {
@@ -193,7 +193,7 @@ hx_st read_scan(struct journal *port, u64 *cursor, u64 until, size_t max_bytes, 
     while (st == ST_OK && *cursor < until && budget > 0) {
         if (offset_of(j, *cursor) == 0) *cursor += SEGMENT_HEAD;
         pthread_mutex_lock(&j->lock);
-        const struct segment *s = segment_find(j, segment_of(j, *cursor));
+        struct segment *s = segment_find(j, segment_of(j, *cursor));
         pthread_mutex_unlock(&j->lock);
         if (!s)
             st = err_set(err, ST_NOT_FOUND, "position %llu is not kept", (unsigned long long)*cursor);

@@ -35,8 +35,14 @@ void reader_free(struct reader *r) {
     *r = (struct reader){0};
 }
 
-hx_st reader_get(struct journal_file *j, struct reader *r, const struct segment *s, u64 offset, size_t n,
-                 const u8 **out, struct errbuf *err) {
+static hx_st read_failed(struct journal_file *j, int rc, const char *what, const struct segment *s, u64 offset,
+                         struct errbuf *err) {
+    disk_error(err, j->disk, rc, what, s->name);
+    return err_wrap(err, ST_IO, "at offset %llu", (unsigned long long)offset);
+}
+
+hx_st reader_get(struct journal_file *j, struct reader *r, struct segment *s, u64 offset, size_t n, const u8 **out,
+                 struct errbuf *err) {
     *out = NULL;
     bool inside = r->segment == s && offset >= r->offset && offset + n <= r->offset + r->len;
     if (!inside) {
@@ -47,11 +53,12 @@ hx_st reader_get(struct journal_file *j, struct reader *r, const struct segment 
             r->cap = want;
         }
         r->segment = NULL;
-        i64 got = j->disk->ops->pread(j->disk, s->file, r->buf, want, offset);
-        if (got < 0) {
-            disk_error(err, j->disk, (int)got, "read", s->name);
-            return err_wrap(err, ST_IO, "at offset %llu", (unsigned long long)offset);
-        }
+        struct disk_file *f;
+        int rc = file_take(j, s, &f);
+        if (rc) return read_failed(j, rc, "open", s, offset, err);
+        i64 got = j->disk->ops->pread(j->disk, f, r->buf, want, offset);
+        file_give(j, s);
+        if (got < 0) return read_failed(j, (int)got, "read", s, offset, err);
         r->segment = s;
         r->offset = offset;
         r->len = (size_t)got;
@@ -60,8 +67,8 @@ hx_st reader_get(struct journal_file *j, struct reader *r, const struct segment 
     return ST_OK;
 }
 
-hx_st recover_batch_at(struct journal_file *j, struct reader *r, const struct segment *s, u64 pos,
-                       struct found_batch *out, struct errbuf *err) {
+hx_st recover_batch_at(struct journal_file *j, struct reader *r, struct segment *s, u64 pos, struct found_batch *out,
+                       struct errbuf *err) {
     *out = (struct found_batch){0};
     u64 offset = offset_of(j, pos);
     const u8 *bytes;
@@ -143,10 +150,12 @@ static hx_st check_head(struct journal_file *j, const struct segment *s, const s
 /* A segment that was never announced by the mark may be half made: then *usable is false and it is a leftover. */
 static hx_st open_segment(struct journal_file *j, struct segment *s, u64 bytes, bool *usable, struct errbuf *err) {
     bool announced = s->number <= j->mark.prepared;
-    int rc = j->disk->ops->open(j->disk, s->name, j->read_only ? 0 : DISK_WRITE, &s->file);
+    struct disk_file *f;
+    int rc = file_take(j, s, &f);
     if (rc) return disk_error(err, j->disk, rc, "open", s->name);
     u8 bytes_head[SEGMENT_HEAD];
-    i64 got = j->disk->ops->pread(j->disk, s->file, bytes_head, sizeof bytes_head, 0);
+    i64 got = j->disk->ops->pread(j->disk, f, bytes_head, sizeof bytes_head, 0);
+    file_give(j, s);
     if (got < 0) return disk_error(err, j->disk, (int)got, "read", s->name);
     struct segment_head head;
     bool valid = got == SEGMENT_HEAD && format_segment_get(bytes_head, &head);

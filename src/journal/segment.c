@@ -51,7 +51,7 @@ struct segment *segment_find(const struct journal_file *j, u64 number) {
 
 void segment_free(struct journal_file *j, struct segment *s) {
     if (s->map) j->disk->ops->unmap(j->disk, s->map, j->segment_bytes);
-    if (s->file) j->disk->ops->close(j->disk, s->file);
+    file_forget(j, s);
     mem_free(s->areas);
     mem_free(s);
 }
@@ -70,15 +70,17 @@ static int write_head(struct journal_file *j, struct disk_file *f, u64 number, u
 int segment_make(struct journal_file *j, const char *from, u64 number, struct segment **out, const char **what) {
     struct disk *d = j->disk;
     struct segment *s = mem_zalloc(sizeof *s);
+    struct disk_file *f;
     s->number = number;
     s->end = segment_start(j, number);
     segment_name(s->name, number);
     d->ops->random(d, &s->salt, sizeof s->salt);
     *what = "open";
-    int rc = d->ops->open(d, from, DISK_WRITE, &s->file);
+    int rc = d->ops->open(d, from, DISK_WRITE, &f);
     if (rc == 0) {
         *what = "write and sync the head of";
-        rc = write_head(j, s->file, number, s->salt);
+        rc = write_head(j, f, number, s->salt);
+        d->ops->close(d, f);
     }
     if (rc == 0) {
         *what = "rename";

@@ -137,8 +137,12 @@ static hx_st continue_in_place(struct journal_file *j, struct errbuf *err) {
     struct batch *b = j->found.unproven;
     hx_st st = retire_segments_behind(j, last->number, err);
     if (st != ST_OK) return st;
-    int rc = b ? disk_write_all(j->disk, last->file, b->bytes, b->len, offset_of(j, b->pos)) : 0;
-    if (rc == 0) rc = segment_zero(j, last->file, offset_of(j, j->found.end), j->segment_bytes);
+    struct disk_file *f;
+    int rc = file_take(j, last, &f);
+    if (rc) return disk_error(err, j->disk, rc, "open", last->name);
+    if (b) rc = disk_write_all(j->disk, f, b->bytes, b->len, offset_of(j, b->pos));
+    if (rc == 0) rc = segment_zero(j, f, offset_of(j, j->found.end), j->segment_bytes);
+    file_give(j, last);
     if (rc) return disk_error(err, j->disk, rc, "write and sync the end of", last->name);
     if (b) batch_free(b);
     j->found.unproven = NULL;

@@ -25,12 +25,13 @@ HAPAX = program("HAPAX", "hapax")
 LOAD = program("LOAD", "tests/load")
 CHECK_HISTORY = program("CHECK_HISTORY", "tests/check_history")
 FS_SHUTDOWN = program("FS_SHUTDOWN", "tests/fs_shutdown")
+MAKE_DIRECTORY = program("MAKE_DIRECTORY", "tests/make_directory")
 
 
 
 def ensure_built():
     """For a tree that was never built; else what is there is tested."""
-    if all(map(os.path.exists, (HAPAXD, HAPAX, LOAD, CHECK_HISTORY, FS_SHUTDOWN))):
+    if all(map(os.path.exists, (HAPAXD, HAPAX, LOAD, CHECK_HISTORY, FS_SHUTDOWN, MAKE_DIRECTORY))):
         return
     subprocess.run(["make", "-s", f"-j{os.cpu_count()}", f"BUILD={os.environ.get('BUILD', 'build')}", "test-tools"],
                    cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

@@ -17,7 +17,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from broker import (FS_SHUTDOWN, HAPAX, UNDO, Client, Lost, NotReady, Skip, Tap, await_event, check, complain,  # noqa: E402
+from broker import (FS_SHUTDOWN, HAPAX, MAKE_DIRECTORY, UNDO, Client, Lost, NotReady, Skip, Tap, await_event, check, complain,  # noqa: E402
                     ensure_built, mounted, mounted_ext4, new_broker)
 from storm import Storm  # noqa: E402
 
@@ -631,6 +631,66 @@ def churn_does_not_grow_the_disk(directory):
     broker.kill()
     _, answer = broker.start().client().send("churn", "c0-0", payload.encode())
     check(answer.get("state") == "done", f"the first key is forgotten: {answer}")
+
+
+# ---- few descriptors, many segments
+
+
+def limited(directory, options):
+    """A broker of 256 KiB segments that may have so many files open: options of ulimit."""
+    broker = new_broker(data_in(directory))
+    subprocess.run([MAKE_DIRECTORY, broker.data, str(256 << 10)], check=True)
+    broker.wrapper = ["sh", "-c", f'ulimit {options} && exec "$@"', "sh"]
+    return broker
+
+
+def outgrow(ledger, broker, client, segment_count):
+    """Sends until there are so many segments."""
+    payload = os.urandom(30000).hex().encode()
+    while len(segments(broker.data)) < segment_count:
+        status, answer = ledger.send(client, payload)
+        check(status == 202, f"send answered {status}: {answer}")
+    ledger.verify(client)
+
+
+@promise
+def a_broker_outgrows_its_descriptors_while_it_runs_and_when_it_starts(directory):
+    broker, ledger = limited(directory, "-n 64").start(), Ledger()
+    outgrow(ledger, broker, broker.client(), 100)
+    for end in (broker.kill, broker.stop):
+        end()
+        ledger.verify(broker.start().client())
+    complain(f"{len(segments(broker.data))} segments and 64 descriptors")
+    ledger.drain(broker.client())
+
+
+@promise
+def a_low_soft_limit_is_raised_before_the_directory_is_opened(directory):
+    broker, ledger = limited(directory, "-Sn 20").start(), Ledger()
+    outgrow(ledger, broker, broker.client(), 30)
+    broker.kill()
+    ledger.verify(broker.start().client())
+
+
+@promise
+def connections_leave_the_journal_its_descriptors(directory):
+    broker, ledger = limited(directory, "-n 64").start(), Ledger()
+    c = broker.client()
+    ledger.send(c)
+    idle = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(200)]
+    UNDO.append(lambda: [s.close() for s in idle])
+    outgrow(ledger, broker, c, 70)
+
+
+@promise
+def too_few_descriptors_are_refused_with_the_number_needed(directory):
+    broker = limited(directory, "-n 63")
+    try:
+        broker.start()
+    except NotReady as e:
+        check("exited with 1" in str(e) and "limit on open files is 63, and 64 are needed" in str(e), str(e))
+    else:
+        raise AssertionError("started with 63 descriptors")
 
 
 # ---- power cuts
