@@ -100,8 +100,9 @@ struct cli_decision {
 };
 bool cli_ask_signed(struct cli *cli, const struct cli_decision *d, hx_reply *reply, int *rc); /* as cli_ask */
 int cli_decide(struct cli *cli, const struct cli_decision *d);                                /* and its answer shown */
-/* Before what cannot be undone: asks when somebody sits at the terminal and --yes is not given. */
-bool cli_confirm(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Before what destroys: true with --yes, or when whoever sits at the terminal says so. Where there is nobody to ask it is
+ * refused. false: nothing is to be done, *rc is the exit code, and it was said why. The text is a sentence: what will be gone. */
+bool cli_confirm(const struct cli *cli, int *rc, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* /v1/queues/<queue><middle><last><tail>, encoded and NUL-terminated. last may be NULL. */
 void cli_queue_target(struct buf *b, const char *queue, const char *middle, const char *last, const char *tail);

@@ -3,7 +3,7 @@
 #include "cli/cli.h"
 
 #define FLAG_YES                                                                                                       \
-    { "yes", NULL, "do not ask first" }
+    { "yes", NULL, "go ahead without asking; needed where there is no terminal" }
 
 /* method /v1/queues/<word 0><middle><last><tail> */
 static int decide(struct cli *cli, const char *method, const char *middle, const char *last, const char *tail,
@@ -45,14 +45,15 @@ int cmd_queues_purge(struct cli *cli) {
     const char *state = args_get(cli, "state");
     if (state && strcmp(state, "pending") != 0 && strcmp(state, "held") != 0 && strcmp(state, "dead") != 0)
         return args_wrong(cli, "no state \"%s\" to purge: pending, held or dead", state);
-    if (!cli_confirm(cli, "Every %s message of %s will be cancelled.", state ? state : "pending, held and dead",
+    int rc;
+    if (!cli_confirm(cli, &rc, "Every %s message of %s will be cancelled.", state ? state : "pending, held and dead",
                      args_word(cli, 0)))
-        return EXIT_REFUSED;
+        return rc;
     struct buf body = {0};
     buf_char(&body, '{');
     if (state) json_put_member(&body, "state", slice_str(state));
     buf_char(&body, '}');
-    int rc = decide(cli, "POST", "", NULL, "/purge", buf_slice(&body));
+    rc = decide(cli, "POST", "", NULL, "/purge", buf_slice(&body));
     buf_free(&body);
     return rc;
 }
@@ -63,7 +64,8 @@ const char about_queues_delete[] = "Forgets the queue with its rules and all its
                                    "that a config file declares.";
 
 int cmd_queues_delete(struct cli *cli) {
-    if (!cli_confirm(cli, "%s, its rules and all its keys will be forgotten.", args_word(cli, 0))) return EXIT_REFUSED;
+    int rc;
+    if (!cli_confirm(cli, &rc, "%s, its rules and all its keys will be forgotten.", args_word(cli, 0))) return rc;
     return decide(cli, "DELETE", "", NULL, "", SL(""));
 }
 
@@ -83,7 +85,8 @@ const char about_key_forget[] =
     "The key becomes unknown: whatever carries it next is new work and will be done. Refused while it is leased.";
 
 int cmd_key_forget(struct cli *cli) {
-    if (!cli_confirm(cli, "%s will be done again when it is sent again.", args_word(cli, 1))) return EXIT_REFUSED;
+    int rc;
+    if (!cli_confirm(cli, &rc, "%s will be done again when it is sent again.", args_word(cli, 1))) return rc;
     return decide(cli, "DELETE", "/keys/", args_word(cli, 1), "", SL(""));
 }
 
@@ -103,7 +106,8 @@ const char about_key_erase[] =
     "Refused while it is leased.";
 
 int cmd_key_erase(struct cli *cli) {
-    if (!cli_confirm(cli, "Payload and result of %s will be gone for good.", args_word(cli, 1))) return EXIT_REFUSED;
+    int rc;
+    if (!cli_confirm(cli, &rc, "Payload and result of %s will be gone for good.", args_word(cli, 1))) return rc;
     return decide(cli, "POST", "/keys/", args_word(cli, 1), "/erase", SL("{}"));
 }
 

@@ -139,13 +139,20 @@ int cli_decide(struct cli *cli, const struct cli_decision *d) {
     return rc;
 }
 
-bool cli_confirm(const struct cli *cli, const char *fmt, ...) {
+bool cli_confirm(const struct cli *cli, int *rc, const char *fmt, ...) {
     char question[512], answer[16];
-    if (args_has(cli, "yes") || !isatty(STDIN_FILENO)) return true;
+    if (args_has(cli, "yes")) return true;
     va_list args;
     va_start(args, fmt);
     vsnprintf(question, sizeof(question), fmt, args);
     va_end(args);
+    *rc = EXIT_USAGE;
+    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO)) {
+        say("%s: nothing was done. %s There is no terminal to ask at: say --yes if that is meant.", cli->verb->name,
+            question);
+        return false;
+    }
+    *rc = EXIT_REFUSED;
     say("%s Type yes to go on:", question);
     if (fgets(answer, sizeof(answer), stdin) && strcmp(answer, "yes\n") == 0) return true;
     say("nothing was done");

@@ -194,7 +194,7 @@ def a_broker_that_cannot_be_reached_exits_3_and_says_what_to_do():
     url = "http://127.0.0.1:%d" % closed_port()
     for args in (["send", "q", "x", "--key", "k"], ["receive", "q"], ["receive", "q", "--exec", "true"], ["ack", "t"],
                  ["stats"], ["key", "show", "q", "k"], ["key", "result", "q", "k"], ["queues", "list"], ["audit"], ["dead", "redrive", "q"],
-                 ["queues", "set", "q", "window=1h"], ["replay", "q", "--since", "1h"], ["key", "forget", "q", "k"],
+                 ["queues", "set", "q", "window=1h"], ["replay", "q", "--since", "1h"], ["key", "forget", "q", "k", "--yes"],
                  ["bench", "--seconds", "1", "--mode", "single"]):
         exits(3, hapax(*args, url=url), "cannot reach")
     ran = exits(3, hapax("stats", "--json", url=url), "Connection refused", "Is hapaxd running?", url)

@@ -260,7 +260,7 @@ def hapax_decides_and_signs(q):
     hapax("held", "resolve", q, next(i["id"] for i in held if i["key"] == "b"), "--as", "retry")
     hapax("key", "replay", q, "a")
     same(sorted(m["key"] for m in b.receive(q, max=9)), ["a", "b", "c"])
-    assert "leased" in hapax("key", "forget", q, "c", exits=1).err
+    assert "leased" in hapax("key", "forget", q, "c", "--yes", exits=1).err
     b.rules(q)
     entries = hapax("audit", "--queue", q, "--json").json["items"]
     same([(e["what"], e["who"]) for e in entries if e["what"] in ("resolve", "replay")],
@@ -272,10 +272,10 @@ def hapax_decides_and_signs(q):
 @test
 def hapax_erases_and_forgets(q):
     settled(q)
-    assert hapax("key", "erase", q, "k", "--json").json["erased"] is True
-    hapax("key", "forget", q, "k")
+    assert hapax("key", "erase", q, "k", "--yes", "--json").json["erased"] is True
+    hapax("key", "forget", q, "k", "--yes")
     hapax("key", "show", q, "k", exits=1)
-    hapax("key", "forget", q, "k", exits=1)
+    hapax("key", "forget", q, "k", "--yes", exits=1)
 
 
 @test
@@ -296,15 +296,15 @@ def hapax_sets_rules_without_losing_the_others(q):
         hapax("queues", "set", q, *wrong, exits=1 if wrong == ["windwo=1h"] else 2)
     assert "window" in hapax("queues", "set", q, "windwo=1h", exits=1).err
     assert "remembered" in hapax("queues", "explain", q).text
-    hapax("queues", "delete", q)
+    hapax("queues", "delete", q, "--yes")
     problem(b.get(f"/v1/queues/{q}"), 404, "no_such_queue")
 
 
 @test
 def hapax_purges_by_state(q):
     everything(q)
-    same(hapax("queues", "purge", q, "--state", "dead", "--json").json, {"purged": 1})
-    same(hapax("queues", "purge", q, "--json").json, {"purged": 3})
+    same(hapax("queues", "purge", q, "--state", "dead", "--yes", "--json").json, {"purged": 1})
+    same(hapax("queues", "purge", q, "--yes", "--json").json, {"purged": 3})
     assert "leased" in hapax("queues", "purge", q, "--state", "leased", exits=2).err
 
 
@@ -396,6 +396,25 @@ def what_cannot_be_undone_is_asked_about_at_a_terminal(q):
     same(at_a_terminal(b"yes\n", "queues", "purge", q)[0], 0)
     same(b.state(q, "k"), "cancelled")
     same(at_a_terminal(b"", "key", "forget", q, "k", "--yes")[0], 0)
+
+
+@test
+def what_destroys_is_refused_where_there_is_nobody_to_ask(q):
+    b = hx.broker
+    b.rules(q, keep_payload="1h")
+    b.put(q, "done", payload="the payload")
+    b.ok("ack", b.one(q), result="the result")
+    b.put(q, "waiting")
+    for words in (["queues", "purge", q], ["queues", "delete", q], ["key", "forget", q, "done"], ["key", "erase", q, "done"]):
+        for stdin in (b"", b"yes\n"):
+            ran = hapax(*words, exits=2, stdin=stdin)
+            assert "nothing was done" in ran.err and "--yes" in ran.err and "terminal" in ran.err and not ran.text, ran
+    members(b.key(q, "done"), state="done", payload_kept=True)
+    same(b.key(q, "done")["result"]["body"], "the result")
+    same(b.state(q, "waiting"), "pending")
+    same([e for e in b.get(f"/v1/audit?queue={q}").json()["items"] if e["what"] != "queue_put"], [])
+    for words in (["key", "erase", q, "done"], ["key", "forget", q, "done"], ["queues", "purge", q]):
+        hapax(*words, "--yes")
 
 
 @test
