@@ -267,7 +267,8 @@ enum retrial admit_again(struct broker *b, const struct ref *copy);
     X(FORGET, "forget")                                                                                                \
     X(QUEUE_PUT, "queue_put")                                                                                          \
     X(QUEUE_DELETE, "queue_delete")                                                                                    \
-    X(CONFIG_RELOAD, "config_reload")
+    X(CONFIG_RELOAD, "config_reload")                                                                                  \
+    X(DRILL, "drill")
 #define DEED_ENUM(name, text) DEED_##name,
 enum deed_kind { DEED_LIST(DEED_ENUM) DEED_COUNT };
 #undef DEED_ENUM
@@ -352,6 +353,7 @@ void api_tasks(struct call *c);
 void api_task(struct call *c);
 void api_task_cancel(struct call *c);
 void api_audit(struct call *c);
+void api_drill(struct call *c);
 void api_pause(struct call *c);
 void api_resume(struct call *c);
 void api_stats(struct call *c);

@@ -40,7 +40,7 @@ static bool take_member(struct json *j, slice name, struct deed *d) {
     if (slice_eq(name, SL("class"))) return json_string(j, &d->class_name);
     if (slice_eq(name, SL("reason"))) return json_string(j, &d->reason);
     if (slice_eq(name, SL("since"))) return json_duration(j, &d->since);
-    if (slice_eq(name, SL("max"))) return take_count(j, &d->max);
+    if (slice_eq(name, SL("max")) || slice_eq(name, SL("messages"))) return take_count(j, &d->max);
     if (slice_eq(name, SL("rate"))) return take_count(j, &d->rate);
     if (slice_eq(name, SL("dry_run"))) return json_bool(j, &d->dry_run);
     return result_member(j, name, &d->result, &taken) && taken;
@@ -121,6 +121,34 @@ bool deed_audit(struct call *c, const struct deed *d, enum deed_kind what, u16 q
     bool ok = core_audit(c->b->core, c->b->now, &in);
     buf_free(&id);
     return ok || fail(c, PROBLEM_storage_full, "the disk has no room for this");
+}
+
+/* ---- a drill */
+
+static bool audit_drill(struct call *c, const struct deed *d, u16 queue) {
+    struct buf detail = {0};
+    i64 since_ms;
+    if (d->since.n && !parse_since(c->b, d->since, &since_ms))
+        return fail(c, PROBLEM_param_invalid, "since must be a time such as 2026-01-31T12:00:00Z, or a duration: 1h");
+    buf_char(&detail, '{');
+    if (d->since.n) json_put_member(&detail, "since", d->since);
+    if (d->max) json_put_member_i64(&detail, "messages", (i64)d->max);
+    buf_char(&detail, '}');
+    bool ok = deed_audit(c, d, DEED_DRILL, queue, NULL, buf_slice(&detail));
+    buf_free(&detail);
+    return ok;
+}
+
+/* The sends of a replay drill come through the normal door and look like any others: this is its only trace. */
+void api_drill(struct call *c) {
+    struct deed d;
+    u16 queue;
+    bool ok = deed_read(c, &d, "since messages") && queue_of_call(c, false, &queue) && audit_drill(c, &d, queue);
+    if (ok)
+        reply_json(c, 200, SL("{\"ok\":true}"));
+    else
+        reply_failure(c);
+    deed_free(&d);
 }
 
 /* ---- looking at the trail */

@@ -45,16 +45,40 @@ static bool walk_page(struct cli *cli, const struct walk *w, const char *target,
     return ok;
 }
 
+/* A list whose cursors come round again would be walked for ever. One cursor is kept to compare with, and replaced after 1,
+ * 2, 4, ... pages: a circle of any length is found, and no list that ends is taken for one. */
+struct circle {
+    struct buf kept;
+    u64 pages, next;
+};
+
+static bool comes_round(struct circle *c, slice cursor) {
+    if (cursor.n && slice_eq(buf_slice(&c->kept), cursor)) return true;
+    if (++c->pages > c->next) {
+        c->next = c->pages * 2;
+        buf_reset(&c->kept);
+        buf_slice_add(&c->kept, cursor);
+    }
+    return false;
+}
+
 bool accepted_each(struct cli *cli, const char *queue, const char *since, void (*each)(void *ctx, slice item),
                    void *ctx, int *rc) {
     const struct walk w = {each, ctx};
     struct buf cursor = {0}, target = {0};
+    struct circle circle = {0};
     bool ok;
     do {
         buf_reset(&target);
         page_target(queue, since, buf_slice(&cursor), &target);
         ok = walk_page(cli, &w, target.p, &cursor, rc);
+        if (ok && comes_round(&circle, buf_slice(&cursor))) {
+            say("the broker's list of messages does not end: it goes round at cursor %.*s", (int)cursor.len, cursor.p);
+            *rc = EXIT_UNREACHABLE;
+            ok = false;
+        }
     } while (ok && cursor.len);
+    buf_free(&circle.kept);
     buf_free(&cursor);
     buf_free(&target);
     return ok;

@@ -96,6 +96,7 @@ struct cli_decision {
     const char *method, *target;
     slice body;               /* JSON, or nothing */
     const char *etag;         /* If-Match; NULL: whatever is there */
+    const char *note;         /* why; NULL: what --note says */
     void (*show)(slice json); /* NULL: as a page */
 };
 bool cli_ask_signed(struct cli *cli, const struct cli_decision *d, hx_reply *reply, int *rc); /* as cli_ask */

@@ -1,6 +1,9 @@
 /* hapax replay: send again what was accepted before, through the normal door, and see that nothing happens.
  *
- * The drill has two halves. First everything to be sent is gathered into a spool file of batch lines: then the number is
+ * What was not checked is not green: a message whose payload is gone counts against the rate, and none of them may be. The
+ * drill is in the audit trail before its first message is sent.
+ *
+ * It has two halves. First everything to be sent is gathered into a spool file of batch lines: then the number is
  * known, the list cannot change under way, and --dry-run ends here. Second, the lines are sent in chunks and the
  * answers counted: a duplicate is a no-op, which is what a replay should be; anything else is a finding.
  *
@@ -32,7 +35,8 @@ const struct flag flags_replay[] = {
     {"rate", "N", "at most this many a second"},
     {"dry-run", NULL, "only count what would be sent"},
     {"expect", "PERCENT", "the no-op rate that is a success, default 100%"},
-    {"approved-by", "NAME", "who approved this; kept with every arrival, `hapax key show` names it"},
+    {"approved-by", "NAME", "who approved this; kept with every arrival and in the audit"},
+    FLAGS_SIGNED,
     {0},
 };
 const char about_replay[] =
@@ -40,15 +44,18 @@ const char about_replay[] =
     "answers.\n"
     "no-op: a duplicate, nothing was done. conflict: the key is known with another payload. new: it was accepted and "
     "will\n"
-    "be done: its key was forgotten or never known. Backpressure is waited out. Running it again is safe.\n"
-    "Exit code 0: the no-op rate is at least --expect; 1: it is not, or there was nothing to send; 3: not all of it is "
-    "known.";
+    "be done: its key was forgotten or never known. unchecked: its payload is no longer kept. Backpressure is waited "
+    "out.\n"
+    "Running it again is safe. at_most_once queues are not replayed: what was handed out there is not remembered.\n"
+    "Exit code 0: all was checked and the no-op rate is at least --expect; 1: not so, or there was nothing to send; 3: "
+    "not\n"
+    "all of it is known.";
 
 struct drill {
     struct cli *cli;
     const char *queue;
     bool derives_key, derives_group; /* the queue does, from the payload */
-    char request_id[160];
+    char request_id[160], note[640]; /* with the arrivals; in the audit */
     FILE *spool;
     u64 lines, bytes, gone; /* in the spool; payloads no longer kept */
     u64 sent, no_op, conflict, fresh, refused, named;
@@ -271,8 +278,14 @@ static int send_all(struct drill *d) {
 
 /* ---- the result */
 
+/* Of all there is to check, not only of what could be. */
+static u64 total(const struct drill *d) {
+    return d->sent + d->gone;
+}
+
 static i64 no_op_rate(const struct drill *d) {
-    return d->sent ? (i64)(d->no_op * WHOLE / d->sent) : 0;
+    u64 all = total(d);
+    return all ? (i64)(d->no_op * WHOLE / all) : 0;
 }
 
 static void put_percent(struct buf *b, i64 thousandths) {
@@ -291,6 +304,8 @@ static void put_result_json(const struct drill *d, bool ok, struct buf *b) {
     json_put_member_i64(b, "new", (i64)d->fresh);
     json_put_member_i64(b, "refused", (i64)d->refused);
     json_put_member_i64(b, "payload_gone", (i64)d->gone);
+    json_put_member_i64(b, "checked", (i64)d->sent);
+    json_put_member_i64(b, "total", (i64)total(d));
     json_put_name(b, "no_op_percent");
     put_percent(b, no_op_rate(d));
     json_put_name(b, "expected_percent");
@@ -304,11 +319,15 @@ static void put_result_text(const struct drill *d, struct buf *b) {
     const struct {
         const char *name;
         u64 n;
-    } rows[] = {{"sent", d->sent}, {"no-op", d->no_op},     {"conflict", d->conflict},
-                {"new", d->fresh}, {"refused", d->refused}, {"payload gone", d->gone}};
+    } rows[] = {{"no-op", d->no_op},
+                {"conflict", d->conflict},
+                {"new", d->fresh},
+                {"refused", d->refused},
+                {"unchecked", d->gone}};
+    buf_printf(b, "%-12s%llu of %llu\n", "checked", (unsigned long long)d->sent, (unsigned long long)total(d));
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        buf_printf(b, "%-14s%llu\n", rows[i].name, (unsigned long long)rows[i].n);
-    buf_printf(b, "%-14s", "no-op rate");
+        buf_printf(b, "%-12s%llu\n", rows[i].name, (unsigned long long)rows[i].n);
+    buf_printf(b, "%-12s", "no-op rate");
     put_percent(b, no_op_rate(d));
     buf_lit(b, " %, expected ");
     put_percent(b, d->expect);
@@ -316,7 +335,7 @@ static void put_result_text(const struct drill *d, struct buf *b) {
 }
 
 static int result(const struct drill *d, int rc) {
-    bool ok = rc == EXIT_DONE && d->sent && d->no_op * WHOLE >= (u64)d->expect * d->sent;
+    bool ok = rc == EXIT_DONE && d->sent && !d->gone && d->no_op * WHOLE >= (u64)d->expect * d->sent;
     struct buf b = {0};
     if (d->cli->json && rc == EXIT_DONE)
         put_result_json(d, ok, &b);
@@ -324,7 +343,8 @@ static int result(const struct drill *d, int rc) {
         put_result_text(d, &b);
     print_buf(&b);
     if (d->gone)
-        say("%llu could not be sent: their payloads are no longer kept (keep_payload)", (unsigned long long)d->gone);
+        say("checked %llu of %llu: the payloads of the others are no longer kept (keep_payload)",
+            (unsigned long long)d->sent, (unsigned long long)total(d));
     if (rc == EXIT_DONE && !d->sent) say("nothing was sent");
     return rc != EXIT_DONE ? rc : ok ? EXIT_DONE : EXIT_REFUSED;
 }
@@ -342,7 +362,10 @@ static int dry_result(const struct drill *d) {
     } else {
         buf_printf(&b, "would send %llu messages, %llu bytes\n", (unsigned long long)d->lines,
                    (unsigned long long)d->bytes);
-        if (d->gone) buf_printf(&b, "%llu more have no payload any longer\n", (unsigned long long)d->gone);
+        if (d->gone)
+            buf_printf(&b,
+                       "%llu more have no payload any longer: they cannot be checked, and the drill will not pass\n",
+                       (unsigned long long)d->gone);
     }
     print_buf(&b);
     return d->lines ? EXIT_DONE : EXIT_REFUSED;
@@ -371,8 +394,25 @@ static bool read_approver(struct drill *d) {
     slice s = slice_str(approver);
     if (s.n > 100 || !utf8_valid(s) || has_control(s))
         return args_wrong(d->cli, "--approved-by is not a name of at most 100 bytes"), false;
+    const char *note = args_get(d->cli, "note");
     snprintf(d->request_id, sizeof(d->request_id), s.n ? "replay, approved by %s" : "replay", approver);
+    int n = snprintf(d->note, sizeof(d->note), "%s%s%s%s", s.n ? "approved by " : "", s.n ? approver : "",
+                     s.n && note ? ": " : "", note ? note : "");
+    if (n >= (int)sizeof(d->note)) return args_wrong(d->cli, "--note is too long"), false;
     return true;
+}
+
+/* Is a repeat recognised there? If not, a replay is no drill: it does the work again. */
+static bool is_repeatable(const struct drill *d, slice rules) {
+    if (member_is(rules, "semantics", SL("at_most_once"))) {
+        say("%s is at_most_once: what was handed out is not remembered, and would be handed out again. Nothing was "
+            "sent.",
+            d->queue);
+        return false;
+    }
+    if (!member_is(rules, "semantics", SL("at_least_once")) || args_has(d->cli, "expect")) return true;
+    say("%s is at_least_once: every message would be appended once more. With --expect 0%% it is done.", d->queue);
+    return false;
 }
 
 /* What the queue makes of a message by itself is left to it. false: refused or not reachable. */
@@ -387,14 +427,38 @@ static bool read_rules(struct drill *d, int *rc) {
         d->derives_key = member_raw(rules, "key").n > 0;
         d->derives_group = member_raw(rules, "order_by").n > 0;
     }
-    if (ok && member_is(rules, "semantics", SL("at_least_once")) && !args_has(d->cli, "expect")) {
-        say("%s is at_least_once: every message would be appended once more. With --expect 0%% it is done.", d->queue);
+    if (ok && !is_repeatable(d, rules)) {
         *rc = EXIT_REFUSED;
         ok = false;
     }
     hx_reply_free(&reply);
     buf_free(&target);
     return ok;
+}
+
+/* Into the audit trail. false: it is not there, so nothing is sent. */
+static bool announce(struct drill *d, int *rc) {
+    struct buf target = {0}, body = {0};
+    hx_reply reply;
+    const char *since = args_get(d->cli, "since");
+    cli_queue_target(&target, d->queue, "", NULL, "/drill");
+    buf_char(&body, '{');
+    json_put_member_i64(&body, "messages", (i64)d->lines);
+    if (since) json_put_member(&body, "since", slice_str(since));
+    buf_char(&body, '}');
+    struct cli_decision decision = {.method = "POST", .target = target.p, .body = buf_slice(&body), .note = d->note};
+    bool ok = cli_ask_signed(d->cli, &decision, &reply, rc);
+    hx_reply_free(&reply);
+    buf_free(&target);
+    buf_free(&body);
+    return ok;
+}
+
+static int run(struct drill *d) {
+    int rc = EXIT_DONE;
+    if (args_has(d->cli, "dry-run")) return dry_result(d);
+    if (d->lines && !announce(d, &rc)) return rc;
+    return result(d, send_all(d));
 }
 
 int cmd_replay(struct cli *cli) {
@@ -416,7 +480,7 @@ int cmd_replay(struct cli *cli) {
         rc = EXIT_REFUSED;
         ok = false;
     }
-    if (ok) rc = args_has(cli, "dry-run") ? dry_result(&d) : result(&d, send_all(&d));
+    if (ok) rc = run(&d);
     fclose(d.spool);
     return rc;
 }

@@ -146,7 +146,10 @@ int cmd_queues_set(struct cli *cli) {
     if (cli->word_count == 1 && !args_has(cli, "file")) return args_wrong(cli, "expected KEY=VALUE or --file FILE");
     cli_queue_target(&target, args_word(cli, 0), "", NULL, "");
     if (gather(cli, target.p, &rules, &etag, &rc))
-        rc = cli_decide(cli, &(struct cli_decision){"PUT", target.p, buf_slice(&rules), etag.p, print_queue});
+        rc = cli_decide(
+            cli,
+            &(struct cli_decision){
+                .method = "PUT", .target = target.p, .body = buf_slice(&rules), .etag = etag.p, .show = print_queue});
     buf_free(&target);
     buf_free(&rules);
     buf_free(&etag);

@@ -105,8 +105,9 @@ int cli_request(struct cli *cli, const char *method, const char *target, slice b
 /* ---- decisions */
 
 /* --by and --note as header fields, which borrow from the arguments. false: a usage error was printed. */
-static bool sign(struct cli *cli, hx_attr fields[2], size_t *count) {
-    const char *by = args_get(cli, "by"), *note = args_get(cli, "note");
+static bool sign(struct cli *cli, const char *note, hx_attr fields[2], size_t *count) {
+    const char *by = args_get(cli, "by");
+    if (!note) note = args_get(cli, "note");
     if (!by) by = getenv("USER");
     slice who = slice_str(by), why = slice_str(note);
     *count = 0;
@@ -124,7 +125,7 @@ bool cli_ask_signed(struct cli *cli, const struct cli_decision *d, hx_reply *rep
     hx_request request = request_of(d->method, d->target, d->body);
     *reply = (hx_reply){0};
     *rc = EXIT_USAGE;
-    if (!sign(cli, fields, &request.field_count)) return false;
+    if (!sign(cli, d->note, fields, &request.field_count)) return false;
     if (d->etag) fields[request.field_count++] = (hx_attr){"If-Match", d->etag};
     request.fields = fields;
     request.once = true;

@@ -107,6 +107,96 @@ def nothing_to_replay_is_no_success(q):
     assert "keep_payload" in ran.err, ran
 
 
+def only_half_kept(q, **rules):
+    """Ten accepted and settled, six of them when payloads were not kept."""
+    b = hx.broker
+    b.rules(q, **rules)
+    b.put(q, *(f"gone{n}" for n in range(6)))
+    for m in b.receive(q, max=6):
+        b.ok("ack", m)
+    b.rules(q, keep_payload="1h", **rules)
+    b.put(q, *(f"kept{n}" for n in range(4)))
+    for m in b.receive(q, max=4):
+        b.ok("ack", m)
+
+
+@test
+def what_was_not_checked_is_not_green(q):
+    only_half_kept(q)
+    ran = hapax("replay", q, "--since", "1h", exits=1)
+    assert "checked 4 of 10" in ran.err and re.search(r"^checked +4 of 10$", ran.text, re.M) and "100 %," not in ran.text, ran
+    members(replay(q, "--since", "1h", exits=1), sent=4, no_op=4, payload_gone=6, checked=4, total=10, no_op_percent=40, ok=False)
+    members(replay(q, "--since", "1h", "--expect", "40%", exits=1), ok=False)
+    assert "will not pass" in hapax("replay", q, "--since", "1h", "--dry-run").text
+
+
+@test
+def an_at_most_once_queue_is_never_replayed(q):
+    b = hx.broker
+    b.rules(q, semantics="at_most_once", keep_payload="1h")
+    for key in ("k", None, None):
+        same(b.send(q, key, "x").status, 202)
+    same(len(b.receive(q, max=9)), 3)
+    line = ndjson({"key": "another", "payload": "x"})
+    for flags in (["--since", "1h"], ["--since", "1h", "--expect", "0%"], ["--file", "-"], ["--since", "1h", "--dry-run"]):
+        ran = hapax("replay", q, *flags, exits=1, stdin=line)
+        assert "at_most_once" in ran.err and "Nothing was sent" in ran.err, ran
+    same(b.receive(q, max=9), [], "nothing was handed out again")
+
+
+@test
+def a_drill_is_in_the_audit_trail(q):
+    b = hx.broker
+    count = busy_day(q)
+    replay(q, "--since", "24h", "--dry-run")
+    replay(q, "--since", "24h", "--by", "bea", "--approved-by", "ada", "--note", "monthly drill")
+    replay(q, "--file", "-", stdin=ndjson({"key": "pending", "payload": {"id": "pending", "n": 1}}))
+    yield
+    entries = [e for e in b.get(f"/v1/audit?queue={q}&what=drill").json()["items"]]
+    same(len(entries), 2, "a dry run is none")
+    members(entries[1], who="bea", why="approved by ada: monthly drill", detail={"since": "24h", "messages": count})
+    members(entries[0], who="tester", detail={"messages": 1})
+    assert "approved by ada" in hapax("audit", "--queue", q, "--what", "drill").text
+    hx.problem(b.post(f"/v1/queues/{q}/drill", {"since": "yesterday"}), 400, "param_invalid")
+    hx.problem(b.post(f"/v1/queues/{q}/drill", {"what": "x"}), 400, "json_invalid")
+    hx.problem(b.post(f"/v1/queues/{q}-none/drill", {}), 404, "no_such_queue")
+
+
+class Roundabout:
+    """A broker whose list of messages never ends: its cursors come round again, after as many pages as it is told."""
+
+    def __init__(self, pages):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.pages, self.asked = pages, 0
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:
+                return
+            with client:
+                while b"\r\n\r\n" in (request := client.recv(65536)):
+                    body = {"config": {"semantics": "exactly_once"}}
+                    if b"/messages?" in request:
+                        self.asked += 1
+                        body = {"items": [{"key": "k", "payload": "x", "encoding": "utf8"}], "next_cursor": f"c{self.asked % self.pages}"}
+                    text = json.dumps(body).encode()
+                    client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+
+
+@test
+def a_list_that_goes_round_is_not_walked_for_ever():
+    for pages in (1, 2, 7):
+        way = Roundabout(pages)
+        ran = hapax("replay", "q", "--since", "1h", exits=3, of=way)
+        assert "does not end" in ran.err, ran
+        assert way.asked < 10 * pages + 10, way.asked
+        way.listener.close()
+
+
 @test
 def a_drill_of_thousands_has_pages_and_keeps_its_rate(q):
     b = hx.broker
