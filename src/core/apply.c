@@ -7,6 +7,39 @@
  * settle record) brings the whole state. An orphan that was admitted in what is left of the journal is damage. */
 #include "core/state.h"
 
+/* Where a message or key stands in its life: a state, or before it, after it, or settled whichever way. */
+enum stage {
+#define STAGE(name, text) STAGE_##name = STATE_##name,
+    STATE_LIST(STAGE)
+#undef STAGE
+        STAGE_NONE,
+    STAGE_SETTLED,
+    STAGE_FORGOTTEN,
+};
+
+#define MOVE_CODE(from, by, to) ((u32)(from) << 16 | (u32)(by) << 8 | (u32)(to))
+static bool move_allowed(enum stage from, enum record_type by, enum stage to) {
+    switch (MOVE_CODE(from, by, to)) {
+#define MOVE(from, record, to) case MOVE_CODE(STAGE_##from, REC_##record, STAGE_##to):
+#include "core/moves.def"
+#undef MOVE
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Live, a move that is not in the table is a bug. In recovery it is a journal that cannot have been written. */
+static hx_st check_move(const struct core *c, enum stage from, enum record_type by, enum stage to, struct errbuf *err) {
+    if (move_allowed(from, by, to)) return ST_OK;
+    INVARIANT(18, !c->sink);
+    return err_set(err, ST_DAMAGED, "a %s record that no message in that state can have", record_name((u8)by));
+}
+
+static enum stage stage_of(const struct message *m) {
+    return (enum stage)message_state(m);
+}
+
 static void entry_move(struct core *c, struct entry *e, u64 size) {
     c->live_bytes -= entry_size(e);
     entry_set_size(e, size);
@@ -288,6 +321,9 @@ static hx_st apply_message(struct core *c, const struct rec_message *r, u32 abou
         return ST_OK;
     }
     struct queue *q = queue_touch(c, r->ref.queue);
+    if (!r->carried)
+        st = check_move(c, r->replaces ? STAGE_SETTLED : STAGE_NONE, REC_MESSAGE, (enum stage)r->state, err);
+    if (st != ST_OK) return st;
     if (!r->carried) count_admission(c, q, r);
     no = message_new(c);
     message_load(c, no, r, pos, size);
@@ -315,6 +351,8 @@ static hx_st apply_lease(struct core *c, const struct rec_lease *r, u32 about, s
     u32 no = live_find(c, &r->ref, about);
     if (no == MESSAGE_NONE) return orphan(c, "lease", &r->ref, err);
     struct message *m = message_mut(c, no);
+    hx_st st = check_move(c, stage_of(m), REC_LEASE, STAGE_LEASED, err);
+    if (st != ST_OK) return st;
     INVARIANT(2, m->place != PLACE_LEASED);
     INVARIANT(3, r->fence > m->fence);
     INVARIANT(11, !m->reconcile || r->lookup);
@@ -348,6 +386,8 @@ static hx_st apply_start(struct core *c, const struct rec_start *r, u32 about, s
     if (no == MESSAGE_NONE) return orphan(c, "start", &r->ref, err);
     struct message *m = message_mut(c, no);
     INVARIANT(4, r->fence == m->fence);
+    hx_st st = check_move(c, stage_of(m), REC_START, STAGE_LEASED, err);
+    if (st != ST_OK) return st;
     m->started = true;
     m->attempts = r->attempts;
     history_set_attempt(&m->history, r->fence, r->attempts);
@@ -360,6 +400,8 @@ static hx_st apply_extend(struct core *c, const struct rec_extend *r, u32 about,
     if (no == MESSAGE_NONE) return orphan(c, "extend", &r->ref, err);
     struct message *m = message_mut(c, no);
     INVARIANT(4, r->fence == m->fence);
+    hx_st st = check_move(c, stage_of(m), REC_EXTEND, STAGE_LEASED, err);
+    if (st != ST_OK) return st;
     reserve_off(c, m);
     bool revived = m->place != PLACE_LEASED;
     unplace_message(c, no);
@@ -392,6 +434,8 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, u32 about,
     INVARIANT(4, r->fence == m->fence);
     INVARIANT(11, !m->lookup || r->state != STATE_PENDING || r->failure_class == CLASS_ABSENT ||
                       (r->traits & TRAIT_RECONCILE));
+    hx_st st = check_move(c, stage_of(m), REC_RETURN, (enum stage)r->state, err);
+    if (st != ST_OK) return st;
     bool given_back = r->ended == ENDED_RELEASED || r->ended == ENDED_UNDONE;
     bool attempted = !given_back && r->ended != ENDED_LAPSED;
     reserve_off(c, m);
@@ -430,6 +474,8 @@ static hx_st apply_decide(struct core *c, const struct rec_decide *r, u32 about,
     if (no == MESSAGE_NONE) return orphan(c, "decide", &r->ref, err);
     struct message *m = message_mut(c, no);
     INVARIANT(12, m->place == PLACE_DEAD || m->place == PLACE_HELD || !c->sink);
+    hx_st st = check_move(c, stage_of(m), REC_DECIDE, (enum stage)r->state, err);
+    if (st != ST_OK) return st;
     reserve_off(c, m);
     unplace_message(c, no);
     history_add(
@@ -481,8 +527,7 @@ static void settled_move(struct core *c, u32 entry, const struct rec_settle *r, 
 }
 
 /* The entry it gets: the unsettled message's, or in recovery a new one. */
-static u32 settle_entry(struct core *c, const struct rec_settle *r, u32 about) {
-    u32 no = live_find(c, &r->ref, about);
+static u32 settle_entry(struct core *c, const struct rec_settle *r, u32 no) {
     if (no != MESSAGE_NONE) {
         const struct message *m = message_at(c, no);
         u32 entry = m->entry;
@@ -512,9 +557,12 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u32 about,
     u32 entry = r->carried ? settled_at(c, r->ref.hash, r->from_pos, r->ref.seq, r->settled_run_ms) : ENTRY_NONE;
     if (entry != ENTRY_NONE) {
         settled_move(c, entry, r, pos, size);
-        return ST_OK;
+        return check_move(c, STAGE_SETTLED, REC_SETTLE, STAGE_SETTLED, err);
     }
-    entry = settle_entry(c, r, about);
+    u32 no = live_find(c, &r->ref, about);
+    if (no != MESSAGE_NONE) st = check_move(c, stage_of(message_at(c, no)), REC_SETTLE, (enum stage)r->state, err);
+    if (st != ST_OK) return st;
+    entry = settle_entry(c, r, no);
     struct entry *e = index_entry(&c->keys, entry);
     e->kind = ENTRY_SETTLED;
     e->queue = r->ref.queue;
@@ -528,7 +576,7 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u32 about,
 }
 
 /* Where nothing is known of the key it was forgotten with an older record that is not there any more. */
-static hx_st apply_forget(struct core *c, const struct rec_forget *r, u32 about) {
+static hx_st apply_forget(struct core *c, const struct rec_forget *r, u32 about, struct errbuf *err) {
     queue_touch(c, r->ref.queue)->counters.forgotten++;
     orphan_arrivals_drop(c, &r->ref);
     if (r->from_pos) {
@@ -538,6 +586,8 @@ static hx_st apply_forget(struct core *c, const struct rec_forget *r, u32 about)
     u32 no = live_find(c, &r->ref, about);
     if (no == MESSAGE_NONE) return ST_OK;
     INVARIANT(17, message_at(c, no)->place != PLACE_LEASED || !c->sink);
+    hx_st st = check_move(c, stage_of(message_at(c, no)), REC_FORGET, STAGE_FORGOTTEN, err);
+    if (st != ST_OK) return st;
     u32 entry = message_at(c, no)->entry;
     message_end(c, no);
     c->live_bytes -= entry_size(index_entry(&c->keys, entry));
@@ -619,7 +669,7 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
     case REC_DECIDE:
         return apply_decide(c, &r->decide, r->about, err);
     case REC_FORGET:
-        return apply_forget(c, &r->forget, r->about);
+        return apply_forget(c, &r->forget, r->about, err);
     case REC_WINDOW:
         return apply_window(c, &r->window);
     case REC_COUNTS:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""docs/HTTP.md: nothing the broker has is missing, nothing it lacks is promised, and every example is what happens."""
+"""docs/HTTP.md: nothing the broker has is missing, nothing it lacks is promised, and every example is what happens.
+LIFECYCLE.md: its moves are the core's."""
 import os
 import re
 import shlex
@@ -44,6 +45,19 @@ def every_route_has_its_own_words_below_the_table():
 def every_link_inside_the_page_leads_somewhere():
     anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in re.findall(r"^#+ (.+)$", PAGE, re.M)}
     same({link for link in re.findall(r"\]\(#([^)]+)\)", PAGE)} - anchors, set())
+
+
+@test
+def the_table_of_moves_is_the_one_the_core_checks():
+    life = open(os.path.join(hx.ROOT, "docs", "LIFECYCLE.md"), encoding="utf-8").read()
+    have = set()
+    for before, after, record in re.findall(r"^\| (.+?) \| (.+?) \| ([A-Z]+) \| .+ \|$", life, re.M):
+        for b in before.replace("–", "none").split(", "):
+            have |= {(b.upper(), record, a.upper()) for a in after.split(", ")}
+    moves = open(os.path.join(hx.ROOT, "src", "core", "moves.def")).read()
+    want = re.findall(r"^MOVE\((\w+), (\w+), (\w+)\)$", moves, re.M)
+    assert len(want) > 40
+    same(sorted(have), sorted(want))
 
 
 # ---- the examples

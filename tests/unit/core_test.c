@@ -783,8 +783,23 @@ static void ids_name_their_shard_and_those_of_shard_0_are_as_they_ever_were(void
     buf_free(&text);
 }
 
+static void a_record_that_no_message_in_that_state_can_have_is_damage(void **state) {
+    (void)state;
+    struct send_out out;
+    struct errbuf err;
+    assert_int_equal(send_full("k", "v", NULL, 0, 0, &out), SEND_ACCEPTED);
+    struct record r = {.type = REC_START, .start = {.ref = out.ref, .attempts = 1}};
+    char body[64];
+    size_t n = record_encode(&r, body);
+    struct core *c = replayed_core();
+    assert_int_equal(core_replay(c, w.count + 1, REC_START, RECORD_VERSION, slice_of(body, n), &err), ST_DAMAGED);
+    assert_non_null(strstr(err.text, "start record"));
+    core_free(c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        T(a_record_that_no_message_in_that_state_can_have_is_damage),
         T(ids_name_their_shard_and_those_of_shard_0_are_as_they_ever_were),
         T(a_key_is_admitted_once_and_repeats_get_the_original),
         T(a_changed_payload_under_a_known_key_is_a_conflict_before_and_after_settlement),
