@@ -26,11 +26,16 @@ static size_t pending(const struct http_conn *c) {
 }
 
 static size_t unsent(const struct http_conn *c) {
-    return (c->out ? http_out_unsent(c->out) : 0) + c->piece;
+    return c->out ? http_out_unsent(c->out) : 0;
+}
+
+/* It is the client's turn to read, or the journal's to sync: nothing more is answered before. */
+static bool full(const struct http_conn *c) {
+    return c->out && (c->out->body || http_out_unsent(c->out) >= HTTP_UNSENT_PAUSE);
 }
 
 static bool may_parse(const struct http_conn *c) {
-    return c->phase == HTTP_PHASE_HEAD && !c->awaiting && !c->closing && !c->dead && unsent(c) < HTTP_UNSENT_PAUSE;
+    return c->phase == HTTP_PHASE_HEAD && !c->awaiting && !c->closing && !c->dead && !full(c);
 }
 
 /* ---- the server's share */
@@ -108,11 +113,36 @@ void http_conn_free(struct http_conn *c) {
     c->server->stats.connections--;
     buf_free(&c->in);
     buf_free(&c->body);
-    if (c->out) http_out_free(c->out);
+    CHECK(!c->out && c->counted == 0);
+}
+
+/* Keep the server's sum true. A shared body is counted with the first reply that waits to send it, and until none does. */
+static void account(struct http_conn *c) {
+    struct http_server *s = c->server;
+    size_t held = c->dead ? 0 : c->in.len + c->body.len + (c->out ? c->out->bytes.len - c->out->sent : 0);
+    CHECK(s->buffered >= c->counted);
+    s->buffered += held - c->counted;
+    c->counted = held;
+}
+
+static void share_body(struct http_conn *c, struct http_body *body) {
+    http_out_share(c->out, body);
+    if (body->queued == 1) c->server->buffered += body->bytes.len;
+}
+
+/* The output is empty, or given up. */
+static void end_out(struct http_conn *c) {
+    struct http_server *s = c->server;
+    struct http_out *o = c->out;
+    if (o->body && o->body->queued == 1) s->buffered -= o->body->bytes.len;
+    c->out = NULL;
+    if (c->dead)
+        http_out_free(o);
+    else
+        give_back_out(s, o);
 }
 
 static void clear_input(struct http_conn *c) {
-    c->server->buffered -= c->in.len + c->body.len;
     buf_free(&c->in);
     buf_free(&c->body);
     c->in_at = 0;
@@ -137,8 +167,8 @@ static void tell_gone(struct http_conn *c) {
 /* Memory stays until the handle is closed: a handler further up the stack may still be looking at it. */
 void http_conn_drop(struct http_conn *c) {
     if (c->dead) return;
-    struct http_server *s = c->server;
     size_t taken = c->piece - (c->piece ? http_socket_pending(c) : 0);
+    c->piece = 0;
     c->dead = true;
     http_link_remove(&c->all);
     http_link_remove(&c->parked);
@@ -146,11 +176,13 @@ void http_conn_drop(struct http_conn *c) {
     http_link_remove(&c->resume);
     http_link_remove(&c->throttled);
     http_socket_close(c);
-    s->buffered -= c->in.len + c->body.len + (c->out ? http_out_unsent(c->out) : 0);
     if (c->out) {
-        tell_receipts(c, c->out->sent - c->piece + taken, true);
+        http_out_left(c->out, taken);
+        tell_receipts(c, c->out->sent, true);
         tell_receipts(c, SIZE_MAX, false);
+        end_out(c);
     }
+    account(c);
     if (c->awaiting && !c->in_handler) tell_gone(c);
 }
 
@@ -189,8 +221,9 @@ static void review(struct http_conn *c) {
     else if (c->awaiting)
         want = want && pending(c) < HTTP_WAITING_BYTES;
     else
-        want = want && (unsent(c) < HTTP_UNSENT_PAUSE || c->phase != HTTP_PHASE_HEAD);
+        want = want && (!full(c) || c->phase != HTTP_PHASE_HEAD);
     http_socket_reading(c, want);
+    account(c);
 }
 
 /* ---- replies */
@@ -205,7 +238,7 @@ static struct buf *queue_begin(struct http_conn *c) {
 }
 
 static bool owed(const struct http_conn *c) {
-    return c->piece || (c->out && c->out->ready > c->out->sent);
+    return c->out && (c->piece || http_out_ready(c->out));
 }
 
 /* What is ready leaves at the end of the turn; what is not waits in the list of the stream that it waits for first. */
@@ -213,17 +246,17 @@ static void arrange_out(struct http_conn *c) {
     struct http_server *s = c->server;
     struct http_out *o = c->out;
     if (http_out_parked(o)) http_link_add(&s->parked[http_out_stream(o)], &c->parked);
-    if (o->ready > o->sent) http_link_add(&s->dirty, &c->dirty);
+    if (http_out_ready(o)) http_link_add(&s->dirty, &c->dirty);
 }
 
-static void queue_end(struct http_conn *c, size_t before, struct http_after after, u64 receipt) {
+static void queue_end(struct http_conn *c, struct http_after after, u64 receipt, struct http_body *shared) {
     struct http_server *s = c->server;
-    struct http_out *o = c->out;
     bool was_owed = owed(c);
-    s->buffered += o->bytes.len - before;
-    http_out_span(o, after, receipt);
-    http_out_release(o, s->gates);
+    http_out_span(c->out, after, receipt);
+    if (shared) share_body(c, shared);
+    http_out_release(c->out, s->gates);
     arrange_out(c);
+    account(c);
     if (!was_owed) c->progress_ms = s->now_ms;
     s->turn = true;
 }
@@ -240,8 +273,8 @@ void http_conn_release(struct http_conn *c) {
  * that should not have left. */
 void http_conn_hold(struct http_conn *c) {
     if (!c->out) return;
-    size_t too_far = http_out_hold(c->out, c->server->gates);
-    if (too_far && c->piece) {
+    http_out_hold(c->out, c->server->gates);
+    if (c->piece > http_out_ready(c->out)) {
         http_conn_drop(c);
         return;
     }
@@ -249,14 +282,20 @@ void http_conn_hold(struct http_conn *c) {
     arrange_out(c);
 }
 
+/* The body to refer to instead of copying it. */
+static struct http_body *shared_body(const struct http_conn *c, const struct http_reply *reply) {
+    if (!reply->shared || reply->body.n < HTTP_SHARED_BYTES || c->head_only || http_reply_bodiless(reply)) return NULL;
+    CHECK(reply->body.p == reply->shared->bytes.p && reply->body.n == reply->shared->bytes.len);
+    return reply->shared;
+}
+
 static void queue_reply(struct http_conn *c, const struct http_reply *reply) {
     static const slice none = {0}, close = SL("Connection: close\r\n"), keep = SL("Connection: keep-alive\r\n");
     struct http_server *s = c->server;
     bool last = reply->close || !c->keep_alive || s->draining;
-    struct buf *b = queue_begin(c);
-    size_t before = b->len;
-    http_reply_put(b, reply, last ? close : c->http11 ? none : keep, c->head_only);
-    queue_end(c, before, reply->after, reply->receipt);
+    struct http_body *shared = shared_body(c, reply);
+    http_reply_put(queue_begin(c), reply, last ? close : c->http11 ? none : keep, !c->head_only && !shared);
+    queue_end(c, reply->after, reply->receipt, shared);
     s->stats.replies++;
     if (last) c->closing = true;
 }
@@ -292,27 +331,15 @@ static void fail(struct http_conn *c, u16 status, const char *detail) {
 
 /* ---- requests */
 
-static bool overloaded(struct http_conn *c) {
-    struct http_server *s = c->server;
-    if (s->buffered <= s->limits.buffered_max) return false;
-    s->stats.refused++;
-    c->head_only = false;
-    fail(c, 503, "the server holds as many unfinished requests as it may");
-    return true;
-}
-
 /* Keep what could not be handled yet. */
 static void keep_input(struct http_conn *c, slice rest) {
     if (rest.n == 0 || c->closing || c->dead) return;
     if (c->in_at > 0) {
         memmove(c->in.p, c->in.p + c->in_at, pending(c));
-        c->server->buffered -= c->in_at;
         c->in.len -= c->in_at;
         c->in_at = 0;
     }
     buf_slice_add(&c->in, rest);
-    c->server->buffered += rest.n;
-    if (!c->awaiting) overloaded(c);
 }
 
 /* Hand the request in s->head over. */
@@ -357,10 +384,8 @@ static void await_body(struct http_conn *c, enum http_phase phase, bool invite) 
     c->phase = phase;
     c->since_ms = c->server->now_ms;
     if (!invite) return;
-    struct buf *b = queue_begin(c);
-    size_t before = b->len;
-    buf_lit(b, "HTTP/1.1 100 Continue\r\n\r\n");
-    queue_end(c, before, (struct http_after){0}, 0);
+    buf_lit(queue_begin(c), "HTTP/1.1 100 Continue\r\n\r\n");
+    queue_end(c, (struct http_after){0}, 0, NULL);
 }
 
 static slice after(slice s, size_t n) {
@@ -394,7 +419,6 @@ static slice begin_chunked(struct http_conn *c, slice in) {
     }
     c->body = s->chunk_body;
     s->chunk_body = (struct buf){0};
-    s->buffered += c->body.len;
     c->body_received = rest.n;
     await_body(c, HTTP_PHASE_CHUNKS, invite);
     return slice_of(in.p, c->head_bytes);
@@ -452,7 +476,7 @@ static enum http_parse next_head(struct http_server *s, slice in, struct http_pa
 static slice consume(struct http_conn *c, slice in) {
     struct http_server *s = c->server;
     s->ahead_at = s->ahead_count = 0;
-    while (in.n && may_parse(c) && !overloaded(c)) {
+    while (in.n && may_parse(c)) {
         struct http_parse_error error;
         enum http_parse got = next_head(s, in, &error);
         if (got == HTTP_PARSE_MORE) break;
@@ -471,13 +495,11 @@ static void consume_own(struct http_conn *c) {
     slice keep = consume(c, slice_of(c->in.p + c->in_at, pending(c)));
     if (c->closing || c->dead) return;
     if (keep.n == 0) {
-        c->server->buffered -= c->in.len;
         buf_free(&c->in);
         c->in_at = 0;
         return;
     }
     c->in_at = (size_t)(keep.p - c->in.p);
-    c->server->buffered -= c->in.len - (c->in_at + keep.n);
     c->in.len = c->in_at + keep.n;
 }
 
@@ -521,27 +543,20 @@ static slice more_body(struct http_conn *c, slice in) {
     size_t n = in.n < need ? in.n : need;
     grow_input(c, n, total);
     buf_add(&c->in, in.p, n);
-    c->server->buffered += n;
     body_progress(c, n);
-    if (n == need)
-        deliver_own(c, slice_of(c->in.p + c->in_at + c->head_bytes, (size_t)c->length));
-    else
-        overloaded(c);
+    if (n == need) deliver_own(c, slice_of(c->in.p + c->in_at + c->head_bytes, (size_t)c->length));
     return after(in, n);
 }
 
 static slice more_chunks(struct http_conn *c, slice in) {
     struct http_parse_error error;
-    size_t used = 0, before = c->body.len;
+    size_t used = 0;
     enum http_parse got = http_chunked_feed(&c->chunked, in, &used, c->limit, &c->body, &error);
-    c->server->buffered += c->body.len - before;
     body_progress(c, used);
     if (got == HTTP_PARSE_OK)
         deliver_own(c, buf_slice(&c->body));
     else if (got == HTTP_PARSE_BAD)
         fail(c, error.status, error.detail);
-    else
-        overloaded(c);
     return after(in, used);
 }
 
@@ -622,55 +637,58 @@ void http_conn_drain(struct http_conn *c) {
     review(c);
 }
 
+void http_conn_pay(struct http_conn *c) {
+    c->server->stats.refused++;
+    size_t arriving = c->in.len + c->body.len;
+    if (c->awaiting || c->closing || full(c) || arriving < c->counted - arriving) {
+        http_conn_drop(c);
+        return;
+    }
+    c->head_only = c->keep_alive = false;
+    fail(c, 503, "the server holds as many unfinished requests as it may, and this is the largest");
+    review(c);
+}
+
 /* ---- writing */
 
 /* Some bytes are out: tell whose they were, and put the buffer away when it is empty. */
-static void wrote(struct http_conn *c) {
+static void wrote(struct http_conn *c, size_t n) {
     struct http_server *s = c->server;
-    struct http_out *o = c->out;
-    tell_receipts(c, o->sent - c->piece, true);
-    if (c->dead || c->piece) return;
-    if (http_out_unsent(o) == 0) {
-        c->out = NULL;
-        give_back_out(s, o);
-        c->since_ms = s->now_ms;
-    } else {
-        http_out_compact(o);
-    }
-}
-
-static void take_from_out(struct http_conn *c, size_t n) {
-    struct http_server *s = c->server;
-    c->out->sent += n;
-    s->buffered -= n;
+    http_out_left(c->out, n);
     s->stats.bytes_out += n;
     c->progress_ms = s->now_ms;
+    tell_receipts(c, c->out->sent, true);
+    if (c->dead) return;
+    if (unsent(c) == 0) {
+        end_out(c);
+        c->since_ms = s->now_ms;
+    } else {
+        http_out_compact(c->out);
+    }
+    account(c);
+}
+
+/* The socket is full: leave it a piece, to learn when it has room again. */
+static bool leave_piece(struct http_conn *c, slice run) {
+    size_t n = run.n < HTTP_PIECE_BYTES ? run.n : HTTP_PIECE_BYTES;
+    if (!http_socket_send(c, run.p, n)) return false;
+    c->piece = n;
+    return true;
 }
 
 void http_conn_flush(struct http_conn *c) {
     struct http_server *s = c->server;
-    struct http_out *o = c->out;
-    if (c->dead || s->silent || c->piece || !o || o->ready == o->sent) return;
-    bool was_full = unsent(c) >= HTTP_UNSENT_PAUSE;
-    i64 n = http_socket_write(c, o->bytes.p + o->sent, o->ready - o->sent);
-    if (n < 0) {
+    slice runs[2];
+    if (c->dead || s->silent || c->piece || !owed(c)) return;
+    bool was_full = full(c);
+    i64 n = http_socket_write(c, runs, http_out_leaving(c->out, runs));
+    if (n > 0) wrote(c, (size_t)n);
+    if (c->dead) return;
+    if (n < 0 || (owed(c) && http_out_leaving(c->out, runs) && !leave_piece(c, runs[0]))) {
         http_conn_drop(c);
         return;
     }
-    if (n > 0) take_from_out(c, (size_t)n);
-    size_t left = o->ready - o->sent;
-    if (left) {
-        size_t piece = left < HTTP_PIECE_BYTES ? left : HTTP_PIECE_BYTES;
-        if (!http_socket_send(c, o->bytes.p + o->sent, piece)) {
-            http_conn_drop(c);
-            return;
-        }
-        c->piece = piece;
-        o->sent += piece;
-        s->buffered -= piece;
-    }
-    wrote(c);
-    if (was_full && unsent(c) < HTTP_UNSENT_PAUSE) http_link_add(&s->resume, &c->resume);
+    if (was_full && !full(c)) http_link_add(&s->resume, &c->resume);
     if (c->closing) review(c);
 }
 
@@ -681,12 +699,11 @@ void http_conn_piece_done(struct http_conn *c, bool ok) {
         http_conn_drop(c);
         return;
     }
-    s->stats.bytes_out += c->piece;
+    size_t n = c->piece;
     c->piece = 0;
-    c->progress_ms = s->now_ms;
-    wrote(c);
+    wrote(c, n);
     if (c->dead) return;
-    if (c->out && c->out->ready > c->out->sent) http_link_add(&s->dirty, &c->dirty);
+    if (owed(c)) http_link_add(&s->dirty, &c->dirty);
     http_link_add(&s->resume, &c->resume);
 }
 
@@ -714,8 +731,8 @@ void http_conn_tick(struct http_conn *c) {
         if (spent > LINGER_MS) http_conn_drop(c);
     } else if (c->awaiting) {
         if (!c->reading && !c->eof && http_socket_peer_closed(c)) http_conn_eof(c);
-    } else if (c->closing || unsent(c) >= HTTP_UNSENT_PAUSE) {
-        return; /* it is the client's turn to read, or the journal's to sync */
+    } else if (c->closing || full(c)) {
+        return;
     } else if (c->phase != HTTP_PHASE_HEAD) {
         if (spent > body_allowance_ms(c)) time_out(c, "the body came too slowly");
     } else if (pending(c)) {

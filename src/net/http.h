@@ -47,11 +47,20 @@ struct http_after {
     u16 stream;
 };
 
+/* Bytes that several replies have in common: there once, however many clients read them, and freed with the last
+ * reference. */
+struct http_body;
+/* The first reference is the caller's. Takes the buffer, which is empty then. */
+struct http_body *http_body_take(struct buf *bytes);
+slice http_body_bytes(const struct http_body *b);
+void http_body_release(struct http_body *b);
+
 struct http_reply {
     u16 status;
     slice content_type; /* empty: none */
     slice fields;       /* further header lines, each ended by CRLF; empty: none */
     slice body;
+    struct http_body *shared; /* not NULL: `body` is its bytes, and need not be copied */
     struct http_after after;
     u64 receipt; /* not 0: on_receipt(receipt, written) is called once it is known whether any byte of it was written */
     bool close;  /* close the connection after it */
@@ -84,13 +93,14 @@ void http_conn_set_user(struct http_conn *conn, void *user);
 void *http_conn_user(struct http_conn *conn);
 
 /* From inside on_request, another connection's on_request, a timer, anywhere on the loop's thread. Everything in
- * `reply` is copied. on_request is never called from inside it. */
+ * `reply` is copied, but a large shared body, of which a reference is kept instead. on_request is never called from inside it. */
 void http_respond(struct http_conn *conn, const struct http_reply *reply);
 
 /* 0 means the default. */
 struct http_limits {
     u32 connections_max;  /* default 10000; above: accept and close, or stop accepting at EMFILE */
-    u64 buffered_max;     /* bytes of unfinished requests and unsent replies together; above: 503. Default 256 MiB */
+    u64 buffered_max;     /* bytes of unfinished requests and unsent replies together; above, whoever holds most is
+                             refused or dropped. Default 256 MiB */
     u32 head_ms, idle_ms; /* defaults 10000, 60000 */
     u32 write_ms;         /* a client that takes nothing of its replies for so long is dropped. Default 60000 */
     u32 body_bytes_per_s; /* default 500, measured after the grace */
@@ -124,6 +134,7 @@ void http_server_close(struct http_server *s);
 
 struct http_server_stats {
     u64 connections, accepted, requests, replies, bytes_in, bytes_out, refused, timeouts;
+    u64 buffered; /* bytes of unfinished requests and unsent replies, held now */
 };
 void http_server_stats_get(const struct http_server *s, struct http_server_stats *out);
 

@@ -53,9 +53,13 @@ static void put_content_type(struct buf *b, slice type) {
     buf_lit(b, "\r\n");
 }
 
-void http_reply_put(struct buf *b, const struct http_reply *reply, slice connection, bool head_only) {
-    bool bodiless = reply->status == 204 || reply->status == 304;
-    buf_grow(b, 192 + reply->content_type.n + reply->fields.n + reply->body.n);
+bool http_reply_bodiless(const struct http_reply *reply) {
+    return reply->status == 204 || reply->status == 304;
+}
+
+void http_reply_put(struct buf *b, const struct http_reply *reply, slice connection, bool with_body) {
+    bool bodiless = http_reply_bodiless(reply);
+    buf_grow(b, 192 + reply->content_type.n + reply->fields.n + (with_body ? reply->body.n : 0));
     put_status(b, reply->status);
     put_content_type(b, reply->content_type);
     buf_slice_add(b, reply->fields);
@@ -66,7 +70,7 @@ void http_reply_put(struct buf *b, const struct http_reply *reply, slice connect
         buf_lit(b, "\r\n");
     }
     buf_lit(b, "\r\n");
-    if (!bodiless && !head_only) buf_slice_add(b, reply->body);
+    if (!bodiless && with_body) buf_slice_add(b, reply->body);
 }
 
 static const char *error_code(u16 status) {

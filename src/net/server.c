@@ -160,6 +160,7 @@ static void end_turn(struct sockets *s) {
         core->handler.on_turn_end(core->handler.ctx);
     }
     flush_all(s);
+    http_relieve(core);
     tell_closed(s);
     if (s->closing) return;
     if (core->turn || !http_link_alone(&core->resume) || !http_link_alone(&core->dirty)) {
@@ -271,9 +272,11 @@ bool http_socket_peer_closed(struct http_conn *c) {
 
 /* ---- writing */
 
-i64 http_socket_write(struct http_conn *c, const char *p, size_t n) {
-    uv_buf_t buf = {.base = (char *)(uintptr_t)p, .len = n};
-    int wrote = uv_try_write(stream_of(c), &buf, 1);
+i64 http_socket_write(struct http_conn *c, const slice *runs, u32 count) {
+    uv_buf_t bufs[2];
+    CHECK(count <= 2);
+    for (u32 i = 0; i < count; i++) bufs[i] = (uv_buf_t){.base = (char *)(uintptr_t)runs[i].p, .len = runs[i].n};
+    int wrote = uv_try_write(stream_of(c), bufs, count);
     if (wrote == UV_EAGAIN) return 0;
     return wrote < 0 ? -1 : wrote;
 }
@@ -322,7 +325,7 @@ static void refuse_peer(uv_handle_t *h, struct sockets *s) {
     s->core.stats.refused++;
     if (!s->core.silent) {
         struct http_reply reply = http_reply_error(&s->core, 503, "the server has as many connections as it may");
-        http_reply_put(&text, &reply, SL("Connection: close\r\n"), false);
+        http_reply_put(&text, &reply, SL("Connection: close\r\n"), true);
         uv_buf_t buf = {.base = text.p, .len = text.len};
         uv_try_write((uv_stream_t *)h, &buf, 1);
     }
@@ -468,4 +471,5 @@ u16 http_server_port(const struct http_server *core) {
 
 void http_server_stats_get(const struct http_server *core, struct http_server_stats *out) {
     *out = core->stats;
+    out->buffered = core->buffered;
 }

@@ -4,6 +4,7 @@
  *   reply.c   how a reply is spelled
  *   out.c     a connection's replies: bytes in order, and up to where they may leave
  *   conn.c    a connection's protocol: bytes in, requests out, replies in, when to close
+ *   load.c    what all connections together may take: who pays when it is too much
  *   server.c  the sockets: libuv, the turn, the clock tick. Nothing else sees libuv
  *
  * conn.c reaches the socket through the http_socket_* functions, server.c reports what happened to it through the
@@ -19,6 +20,7 @@
 #define HTTP_UNSENT_PAUSE  (1u << 20)   /* unsent replies at which a connection's requests are left unread */
 #define HTTP_AHEAD         32u          /* requests announced to the handler before they are handed over */
 #define HTTP_PIECE_BYTES   (16u << 10)  /* what waits inside libuv for a full socket to drain */
+#define HTTP_SHARED_BYTES  (16u << 10)  /* shared bodies of this size and above are not copied */
 
 /* Intrusive lists. A link outside any list points to itself. */
 struct http_link {
@@ -61,8 +63,16 @@ static inline void http_link_move(struct http_link *from, struct http_link *to) 
  * the first of them. Replies that wait for nothing more than their predecessor, and whose fate nobody asked for, share
  * its span.
  *
+ * A shared body stands behind all bytes and belongs to the last span. While it is there nothing is appended: the
+ * connection's further requests wait until it has left.
+ *
  * A stream's gate is the position up to which its replies may leave: what has been released of it, or 0 while it is
  * held. Gates are given as an array with one for each stream. */
+
+struct http_body {
+    u32 refs, queued; /* all references; those of replies on their way */
+    struct buf bytes;
+};
 
 struct http_span {
     size_t end;
@@ -74,6 +84,8 @@ struct http_out {
     struct http_out *next_spare;
     struct buf bytes;
     size_t sent, ready;
+    struct http_body *body;
+    size_t body_sent;
     struct http_span *spans; /* [first, count) are in use; [first, held) may leave */
     size_t first, held, count, cap;
     size_t first_start; /* where the bytes of spans[first] begin */
@@ -87,8 +99,14 @@ void http_out_reset(struct http_out *o);
 void http_out_span(struct http_out *o, struct http_after after, u64 receipt);
 /* Gates have opened: more may leave. */
 void http_out_release(struct http_out *o, const u64 *gates);
-/* A gate has closed: less may leave. Returns how many bytes before `sent` should not have left any more. */
-size_t http_out_hold(struct http_out *o, const u64 *gates);
+/* A gate has closed: less may leave. */
+void http_out_hold(struct http_out *o, const u64 *gates);
+/* Put `body` behind everything, as part of the last span. Takes a reference of its own. */
+void http_out_share(struct http_out *o, struct http_body *body);
+/* What may leave, in order: none, one or two runs of bytes. Returns how many. */
+u32 http_out_leaving(const struct http_out *o, slice runs[2]);
+/* So many bytes of it have left. */
+void http_out_left(struct http_out *o, size_t n);
 /* The next receipt whose reply begins before byte `upto`, or 0. Each is returned once. Spans passed on the way are
  * done with: call it until it returns 0 after every write. */
 u64 http_out_receipt(struct http_out *o, size_t upto);
@@ -102,8 +120,15 @@ static inline bool http_out_parked(const struct http_out *o) {
 static inline u16 http_out_stream(const struct http_out *o) {
     return o->spans[o->held].after.stream;
 }
+static inline size_t http_out_body_unsent(const struct http_out *o) {
+    return o->body ? o->body->bytes.len - o->body_sent : 0;
+}
 static inline size_t http_out_unsent(const struct http_out *o) {
-    return o->bytes.len - o->sent;
+    return o->bytes.len - o->sent + http_out_body_unsent(o);
+}
+/* How much may leave. */
+static inline size_t http_out_ready(const struct http_out *o) {
+    return o->ready - o->sent + (o->held == o->count ? http_out_body_unsent(o) : 0);
 }
 
 /* ---- conn.c */
@@ -131,8 +156,9 @@ struct http_conn {
     bool awaiting, in_handler, head_only, keep_alive, http11;
 
     struct http_out *out; /* NULL when nothing is unsent */
-    size_t piece;         /* bytes with http_socket_send; counted as sent in `out` */
+    size_t piece;         /* the first bytes of `out` not sent yet: a copy of them is with http_socket_send */
 
+    size_t counted; /* its share of the server's `buffered` */
     bool reading, eof, closing, lingering, dead;
     u64 discarded, body_received;
     i64 since_ms;    /* when what is under way began: idling, the head, the body, lingering */
@@ -151,7 +177,7 @@ struct http_server {
     struct http_link parked[HTTP_STREAMS]; /* by the stream whose gate stops their first waiting reply */
     u64 released[HTTP_STREAMS], gates[HTTP_STREAMS];
     bool held[HTTP_STREAMS];
-    u64 buffered; /* bytes of unfinished requests and unsent replies */
+    u64 buffered; /* bytes of unfinished requests and unsent replies, shared bodies once */
     i64 now_ms;
     bool turn; /* something happened that on_turn_end must hear of */
     bool paused, silent, draining;
@@ -196,10 +222,21 @@ void http_conn_tick(struct http_conn *c);
 void http_conn_drain(struct http_conn *c);
 /* How many bytes the next read may bring. */
 size_t http_conn_read_room(const struct http_conn *c);
+/* Too much is held in memory, and most of it here: what is still arriving is answered with 503, a client that does not
+ * take its replies is dropped. */
+void http_conn_pay(struct http_conn *c);
+
+/* ---- load.c */
+
+/* Whoever holds most pays, until what all hold is within the limit. Not from inside a handler: requests and receipts
+ * are told their end. */
+void http_relieve(struct http_server *s);
+
 /* ---- reply.c */
 
+bool http_reply_bodiless(const struct http_reply *reply);
 /* `connection` is the Connection header line, or empty. */
-void http_reply_put(struct buf *b, const struct http_reply *reply, slice connection, bool head_only);
+void http_reply_put(struct buf *b, const struct http_reply *reply, slice connection, bool with_body);
 /* An error of the server's own. Its body is valid until the next one is made. */
 struct http_reply http_reply_error(struct http_server *s, u16 status, const char *detail);
 
@@ -207,7 +244,7 @@ struct http_reply http_reply_error(struct http_server *s, u16 status, const char
 
 void http_socket_reading(struct http_conn *c, bool on);
 /* Bytes taken by the kernel (0: full), or -1 when the connection is broken. */
-i64 http_socket_write(struct http_conn *c, const char *p, size_t n);
+i64 http_socket_write(struct http_conn *c, const slice *runs, u32 count);
 /* Send a copy as soon as the socket has room; http_conn_piece_done follows. One at a time. false: broken. */
 bool http_socket_send(struct http_conn *c, const char *p, size_t n);
 /* Of the piece being sent: bytes the kernel has not taken yet. */

@@ -1,0 +1,320 @@
+/* A server on a real socket, and its clients. Both share one thread: pump() sleeps until either side has something to
+ * do, runs the loop once without blocking and reads what the clients got; a test waits for a condition, never for a
+ * time. */
+#ifndef HAPAX_TESTS_HTTP_HARNESS_H
+#define HAPAX_TESTS_HTTP_HARNESS_H
+
+#include "net/http.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include <cmocka.h>
+
+#define CLIENTS_MAX  1100
+#define PATIENCE_MS  20000
+#define RECEIPTS_MAX 65536u
+#define FATED_AFTER  5u /* what the replies of /fated wait for */
+#define OTHER_STREAM 63u
+#define BODY_LIMIT   ((u64)1 << 20)
+
+struct client {
+    int fd;
+    bool eof, deaf; /* deaf: does not read */
+    struct buf got;
+};
+
+static uv_loop_t loop;
+static struct http_server *server;
+static struct client clients[CLIENTS_MAX];
+static size_t client_count;
+
+/* What the handler saw. */
+static struct buf seen; /* "METHOD-NUMBER PATH[body length];" for every request */
+static struct http_conn *waiting[64];
+static size_t waiting_count, gone_count, turns, fates_true, fates_false, closed_calls;
+static u8 fate_told[RECEIPTS_MAX];
+static int handler_depth, deepest;
+static u64 bytes_out_at_turn_end;
+static bool close_in_handler, respond_to_waiting;
+
+static inline void reply_to(struct http_conn *conn, u16 status, slice body, u64 after, u64 receipt) {
+    struct http_reply reply = {.status = status,
+                               .content_type = SL("text/plain"),
+                               .body = body,
+                               .after = {.position = after},
+                               .receipt = receipt};
+    http_respond(conn, &reply);
+}
+
+static inline u64 number_in(slice query) {
+    u64 n = 0;
+    slice_u64(query, &n);
+    return n;
+}
+
+static inline void reply_big(struct http_conn *conn, u64 n, u64 after) {
+    char *body = mem_alloc((size_t)n + 1);
+    memset(body, 'b', (size_t)n);
+    reply_to(conn, 200, slice_of(body, (size_t)n), after, 0);
+    mem_free(body);
+}
+
+static inline void answer(struct http_conn *conn, const struct http_request *req) {
+    u64 n = number_in(req->query);
+    if (slice_eq(req->path, SL("/later"))) {
+        http_conn_set_user(conn, &waiting[waiting_count]);
+        waiting[waiting_count++] = conn;
+    } else if (slice_eq(req->path, SL("/park"))) {
+        reply_to(conn, 200, req->query, n, 0);
+    } else if (slice_eq(req->path, SL("/other"))) {
+        http_respond(conn, &(struct http_reply){.status = 200, .body = req->query, .after = {n, OTHER_STREAM}});
+    } else if (slice_eq(req->path, SL("/big-parked"))) {
+        reply_big(conn, n, 1);
+    } else if (slice_eq(req->path, SL("/receipt"))) {
+        reply_to(conn, 200, req->query, n, n);
+    } else if (slice_eq(req->path, SL("/fated"))) {
+        reply_to(conn, 200, req->query, FATED_AFTER, n);
+    } else if (slice_eq(req->path, SL("/fat"))) {
+        static const char kilobyte[1024];
+        reply_to(conn, 200, slice_of(kilobyte, sizeof kilobyte), 0, n);
+    } else if (slice_eq(req->path, SL("/big"))) {
+        reply_big(conn, n, 0);
+    } else if (slice_eq(req->path, SL("/status"))) {
+        reply_to(conn, (u16)n, SL("text"), 0, 0);
+    } else if (slice_eq(req->path, SL("/close"))) {
+        http_respond(conn, &(struct http_reply){.status = 200, .close = true, .body = SL("bye")});
+    } else if (slice_eq(req->path, SL("/inject"))) {
+        http_respond(conn, &(struct http_reply){.status = 200, .content_type = SL("a\r\nEvil: 1"), .body = SL("x")});
+    } else {
+        reply_to(conn, 200, req->body.n ? req->body : req->path, 0, 0);
+    }
+}
+
+static inline void on_request(void *ctx, struct http_conn *conn, const struct http_request *req) {
+    (void)ctx;
+    if (++handler_depth > deepest) deepest = handler_depth;
+    buf_printf(&seen, "%d %.*s[%zu];", (int)req->method, (int)req->path.n, req->path.p, req->body.n);
+    if (respond_to_waiting && waiting_count) {
+        respond_to_waiting = false;
+        reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
+    }
+    if (close_in_handler) http_server_close(server);
+    answer(conn, req);
+    handler_depth--;
+}
+
+static inline u64 body_limit(void *ctx, const struct http_request *head) {
+    (void)ctx;
+    (void)head;
+    return BODY_LIMIT;
+}
+
+static inline void on_gone(void *ctx, struct http_conn *conn) {
+    (void)ctx;
+    gone_count++;
+    struct http_conn **slot = http_conn_user(conn);
+    if (!slot) return;
+    *slot = waiting[--waiting_count];
+    http_conn_set_user(*slot, slot);
+}
+
+static inline void on_receipt(void *ctx, u64 receipt, bool written) {
+    (void)ctx;
+    assert_int_equal(fate_told[receipt]++, 0);
+    if (written)
+        fates_true++;
+    else
+        fates_false++;
+}
+
+static inline void on_turn_end(void *ctx) {
+    (void)ctx;
+    struct http_server_stats stats;
+    http_server_stats_get(server, &stats);
+    bytes_out_at_turn_end = stats.bytes_out;
+    turns++;
+}
+
+static inline void render_error(void *ctx, u16 status, const char *code, const char *detail, struct buf *body) {
+    (void)ctx;
+    buf_printf(body, "{\"status\":%u,\"code\":\"%s\",\"detail\":\"%s\"}", (unsigned)status, code, detail);
+}
+
+static const struct http_handler handler = {.on_request = on_request,
+                                            .body_limit = body_limit,
+                                            .on_gone = on_gone,
+                                            .on_receipt = on_receipt,
+                                            .on_turn_end = on_turn_end,
+                                            .render_error = render_error};
+
+/* ---- clients */
+
+static inline void start(const struct http_limits *limits) {
+    struct errbuf err;
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(http_server_open(&loop, "127.0.0.1", 0, limits, &handler, &server, &err), ST_OK);
+}
+
+static inline int dial_port(u16 port) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return fd;
+}
+
+static inline struct client *dial(void) {
+    assert_true(client_count < CLIENTS_MAX);
+    struct client *c = &clients[client_count++];
+    *c = (struct client){.fd = dial_port(http_server_port(server))};
+    return c;
+}
+
+static inline void hang_up(struct client *c, bool reset) {
+    struct linger hard = {.l_onoff = 1, .l_linger = 0};
+    if (reset) setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+    close(c->fd);
+    c->fd = -1;
+}
+
+static inline void listen_to(struct client *c) {
+    char space[65536];
+    while (c->fd >= 0 && !c->eof && !c->deaf) {
+        ssize_t n = recv(c->fd, space, sizeof space, 0);
+        if (n < 0 && errno == EAGAIN) return;
+        if (n <= 0)
+            c->eof = true;
+        else
+            buf_add(&c->got, space, (size_t)n);
+    }
+}
+
+static inline void pump(void) {
+    static struct pollfd fds[CLIENTS_MAX + 1];
+    size_t n = 0;
+    uv_update_time(&loop);
+    fds[n++] = (struct pollfd){.fd = uv_backend_fd(&loop), .events = POLLIN};
+    for (size_t i = 0; i < client_count; i++)
+        if (clients[i].fd >= 0 && !clients[i].eof && !clients[i].deaf)
+            fds[n++] = (struct pollfd){.fd = clients[i].fd, .events = POLLIN};
+    int timeout = uv_backend_timeout(&loop);
+    poll(fds, n, timeout < 0 || timeout > 10 ? 10 : timeout);
+    uv_run(&loop, UV_RUN_NOWAIT);
+    for (size_t i = 0; i < client_count; i++) listen_to(&clients[i]);
+}
+
+static i64 patience_over;
+static inline void be_patient(void) {
+    patience_over = clock_mono_ms() + PATIENCE_MS;
+}
+static inline bool still_patient(const char *what, int line) {
+    if (clock_mono_ms() > patience_over) fail_msg("line %d: in vain waited for %s", line, what);
+    return true;
+}
+
+#define WAIT_FOR(cond)                                                                                                 \
+    do {                                                                                                               \
+        be_patient();                                                                                                  \
+        while (!(cond) && still_patient(#cond, __LINE__)) pump();                                                      \
+    } while (0)
+
+/* Everything that is under way has arrived: another connection has asked and been answered since, twice. */
+static inline void quiesce(void) {
+    for (int i = 0; i < 2; i++) {
+        struct client *c = dial();
+        assert_int_equal(send(c->fd, "GET /ping HTTP/1.0\r\n\r\n", 22, 0), 22);
+        WAIT_FOR(c->eof);
+        close(c->fd);
+        buf_free(&c->got);
+        client_count--;
+    }
+}
+
+static inline void say(struct client *c, slice text) {
+    be_patient();
+    while (text.n && still_patient("room to send", __LINE__)) {
+        ssize_t n = send(c->fd, text.p, text.n, MSG_NOSIGNAL);
+        if (n < 0) {
+            if (errno != EAGAIN) return; /* the server hung up: the test will see */
+            pump();
+            continue;
+        }
+        text = slice_of(text.p + n, text.n - (size_t)n);
+    }
+}
+
+static inline void get(struct client *c, const char *target) {
+    struct buf b = {0};
+    buf_printf(&b, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", target);
+    say(c, buf_slice(&b));
+    buf_free(&b);
+}
+
+static inline bool has(struct client *c, const char *text) {
+    return c->got.len && memmem(c->got.p, c->got.len, text, strlen(text));
+}
+
+static inline size_t count_of(const struct buf *b, const char *text) {
+    size_t n = 0, len = strlen(text);
+    for (const char *p = b->p, *end = b->p + b->len; b->len && (p = memmem(p, (size_t)(end - p), text, len)); p += len)
+        n++;
+    return n;
+}
+
+static inline size_t replies(struct client *c) {
+    return count_of(&c->got, "HTTP/1.1 ");
+}
+
+static inline bool saw(const char *text) {
+    return seen.len && memmem(seen.p, seen.len, text, strlen(text));
+}
+
+static inline struct http_server_stats stats(void) {
+    struct http_server_stats s;
+    http_server_stats_get(server, &s);
+    return s;
+}
+
+static inline int set_up(void **state) {
+    (void)state;
+    client_count = waiting_count = gone_count = turns = fates_true = fates_false = closed_calls = 0;
+    bytes_out_at_turn_end = 0;
+    memset(fate_told, 0, sizeof fate_told);
+    handler_depth = deepest = 0;
+    close_in_handler = respond_to_waiting = false;
+    return 0;
+}
+
+static inline int tear_down(void **state) {
+    (void)state;
+    if (server) http_server_close(server);
+    server = NULL;
+    for (size_t i = 0; i < client_count; i++) {
+        if (clients[i].fd >= 0) close(clients[i].fd);
+        buf_free(&clients[i].got);
+    }
+    client_count = 0;
+    uv_run(&loop, UV_RUN_DEFAULT);
+    int left = uv_loop_close(&loop);
+    buf_free(&seen);
+    return left;
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+#endif
