@@ -1,9 +1,9 @@
 #include "config/schema.h"
 
-#include <regex.h>
 #include <stdio.h>
 
 #include "config/path.h"
+#include "config/pattern.h"
 
 #define TYPE_LIST(X)                                                                                                   \
     X(STRING, "string")                                                                                                \
@@ -38,7 +38,7 @@ struct field {
     u8 types; /* one bit for each allowed; 0: any */
     u32 choice_count;
     struct choice *choices;
-    regex_t *pattern;
+    struct pattern *pattern;
     const char *pattern_text;
     u32 length_max; /* 0: any */
 };
@@ -53,11 +53,12 @@ struct schema {
 
 struct reading {
     struct schema *s;
+    struct pattern_budget patterns;
     struct errbuf *err;
 };
 
 /* The field of that path, new or known. NULL: said why. */
-static struct field *field_of(const struct reading *r, const struct node *said) {
+static struct field *field_of(struct reading *r, const struct node *said) {
     struct schema *s = r->s;
     struct errbuf why;
     u32 column;
@@ -81,7 +82,7 @@ static struct field *field_of(const struct reading *r, const struct node *said) 
     return field;
 }
 
-static hx_st read_required(const struct reading *r, const struct node *list) {
+static hx_st read_required(struct reading *r, const struct node *list) {
     if (list->kind != NODE_SEQ) return node_error(list, r->err, "expected a list of fields, as in [id, amount]");
     for (const struct node *said = list->first; said; said = said->next) {
         struct field *field = field_of(r, said);
@@ -91,7 +92,7 @@ static hx_st read_required(const struct reading *r, const struct node *list) {
     return ST_OK;
 }
 
-static hx_st read_type(const struct reading *r, const struct node *said, u8 *types) {
+static hx_st read_type(struct reading *r, const struct node *said, u8 *types) {
     if (said->kind == NODE_SCALAR || said->kind == NODE_NULL) {
         for (int i = 0; i < TYPE_COUNT; i++) {
             if (!slice_eq(said->text, slice_str(type_names[i]))) continue;
@@ -104,7 +105,7 @@ static hx_st read_type(const struct reading *r, const struct node *said, u8 *typ
                       said->text.n ? said->text.p : node_kind_text(said));
 }
 
-static hx_st read_types(const struct reading *r, const struct node *said, struct field *field) {
+static hx_st read_types(struct reading *r, const struct node *said, struct field *field) {
     if (said->kind != NODE_SEQ) return read_type(r, said, &field->types);
     if (said->count == 0) return node_error(said, r->err, "no type in the list");
     for (const struct node *one = said->first; one; one = one->next) {
@@ -140,7 +141,7 @@ static struct choice choice_of(struct schema *s, const struct node *said) {
     return choice;
 }
 
-static hx_st read_enum(const struct reading *r, const struct node *list, struct field *field) {
+static hx_st read_enum(struct reading *r, const struct node *list, struct field *field) {
     if (list->kind != NODE_SEQ || list->count == 0)
         return node_error(list, r->err, "expected a list of values, as in [EUR, USD]");
     field->choices = arena_alloc(&r->s->arena, list->count * sizeof *field->choices);
@@ -152,49 +153,17 @@ static hx_st read_enum(const struct reading *r, const struct node *list, struct 
     return ST_OK;
 }
 
-/* The upper bound of `{n}`, `{n,}` or `{n,m}` behind the brace; 1 if it is none. */
-static u64 repeat_of(const char *p) {
-    u64 bound = 0;
-    for (; *p && *p != '}'; p++) {
-        if (*p == ',' && p[1] == '}') return bound;
-        bound = *p == ',' ? 0 : bound * 10 + (u64)(*p >= '0' && *p <= '9' ? *p - '0' : 0);
-        if (bound > SCHEMA_REPEAT_MAX) return bound;
-    }
-    return bound ? bound : 1;
-}
-
-/* Why a pattern is too expensive to match, or NULL. */
-static const char *pattern_danger(slice pattern) {
-    u64 repeats = 1;
-    if (pattern.n > SCHEMA_PATTERN_MAX) return "longer than 256 bytes";
-    for (const char *p = pattern.p; *p; p++) {
-        if (*p == '\\' && p[1] >= '1' && p[1] <= '9') return "back-references can take forever; not supported";
-        if (*p == '\\' && p[1])
-            p++;
-        else if (*p == '{')
-            repeats *= repeat_of(p + 1);
-        if (repeats > SCHEMA_REPEAT_MAX) return "its repetitions multiply to more than 1000";
-    }
-    return NULL;
-}
-
-static hx_st read_pattern(const struct reading *r, const struct node *said, struct field *field) {
+static hx_st read_pattern(struct reading *r, const struct node *said, struct field *field) {
+    struct errbuf why;
+    u32 column;
     if (said->kind != NODE_SCALAR) return node_error(said, r->err, "expected a regular expression");
-    const char *danger = memchr(said->text.p, '\0', said->text.n) ? "has a NUL in it" : pattern_danger(said->text);
-    if (danger) return node_error(said, r->err, "%s", danger);
-    regex_t *compiled = arena_alloc(&r->s->arena, sizeof *compiled);
-    int code = regcomp(compiled, said->text.p, REG_EXTENDED | REG_NOSUB);
-    if (code != 0) {
-        char message[128];
-        regerror(code, compiled, message, sizeof message);
-        return node_error(said, r->err, "not a regular expression: %s", message);
-    }
-    field->pattern = compiled;
+    if (pattern_compile(said->text, &r->patterns, &r->s->arena, &field->pattern, &column, &why) != ST_OK)
+        return node_error(said, r->err, "%s (at its byte %u)", why.text, column);
     field->pattern_text = arena_string(&r->s->arena, said->text);
     return ST_OK;
 }
 
-static hx_st read_max_length(const struct reading *r, const struct node *said, struct field *field) {
+static hx_st read_max_length(struct reading *r, const struct node *said, struct field *field) {
     u64 value;
     bool good = said->kind == NODE_SCALAR && slice_u64(said->text, &value) && value > 0 && value <= UINT32_MAX;
     if (!good) return node_error(said, r->err, "expected a number of characters, from 1");
@@ -202,7 +171,11 @@ static hx_st read_max_length(const struct reading *r, const struct node *said, s
     return ST_OK;
 }
 
-typedef hx_st rule_reader(const struct reading *r, const struct node *said, struct field *field);
+/* All patterns of a schema together: 32 KiB of either kind, and a millisecond to make them. The longest texts visit each
+ * step twice for each of SCHEMA_MATCHED_MAX characters: 8 million visits are the most a message can cost. */
+static const struct pattern_budget patterns_of_a_schema = {.states = 4096, .entries = 16384, .work = 300000};
+
+typedef hx_st rule_reader(struct reading *r, const struct node *said, struct field *field);
 
 static const struct {
     slice name;
@@ -214,7 +187,7 @@ static const struct {
     {{"max_length", 10}, read_max_length},
 };
 
-static hx_st read_rules(const struct reading *r, const struct node *map, rule_reader *read) {
+static hx_st read_rules(struct reading *r, const struct node *map, rule_reader *read) {
     if (map->kind != NODE_MAP) return node_error(map, r->err, "expected a map from fields, as in {amount: ...}");
     for (const struct node *said = map->first; said; said = said->next) {
         struct field *field = field_of(r, said->name);
@@ -224,7 +197,7 @@ static hx_st read_rules(const struct reading *r, const struct node *map, rule_re
     return ST_OK;
 }
 
-static hx_st read_entry(const struct reading *r, const struct node *said) {
+static hx_st read_entry(struct reading *r, const struct node *said) {
     if (slice_eq(said->name->text, SL("required"))) return read_required(r, said);
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         if (slice_eq(said->name->text, rules[i].name)) return read_rules(r, said, rules[i].read);
@@ -237,7 +210,7 @@ hx_st schema_from_tree(const struct node *said, struct schema **out, struct errb
     *out = NULL;
     if (said->kind != NODE_MAP) return node_error(said, err, "expected a map, as in {required: [id]}");
     struct schema *s = mem_zalloc(sizeof *s);
-    struct reading r = {s, err};
+    struct reading r = {s, patterns_of_a_schema, err};
     hx_st st = ST_OK;
     for (const struct node *entry = said->first; entry && st == ST_OK; entry = entry->next) st = read_entry(&r, entry);
     if (st == ST_OK)
@@ -249,9 +222,6 @@ hx_st schema_from_tree(const struct node *said, struct schema **out, struct errb
 
 void schema_free(struct schema *s) {
     if (!s) return;
-    for (u32 i = 0; i < s->count; i++) {
-        if (s->fields[i].pattern) regfree(s->fields[i].pattern);
-    }
     arena_clear(&s->arena);
     mem_free(s);
 }
@@ -341,15 +311,10 @@ static u32 characters(slice text) {
     return count;
 }
 
-static bool matches(const struct field *field, slice text) {
-    regmatch_t whole = {0, (regoff_t)text.n};
-    return text.n <= SCHEMA_MATCHED_MAX && regexec(field->pattern, text.p, 1, &whole, REG_STARTEND) == 0;
-}
-
 /* What is said about a scalar's text. */
 static bool check_text(const struct field *field, const struct json_item *item, struct payload_view *v,
                        struct errbuf *why) {
-    char expected[SCHEMA_PATTERN_MAX + 32];
+    char expected[PATTERN_BYTES_MAX + 32];
     slice text = SL("null");
     if (item->type != JSON_NULL && !payload_view_scalar(v, item, &text))
         return mismatch(field, item, "text, a number, true or false", why);
@@ -359,7 +324,7 @@ static bool check_text(const struct field *field, const struct json_item *item, 
         snprintf(expected, sizeof expected, "at most %u characters", field->length_max);
         return mismatch(field, item, expected, why);
     }
-    if (!field->pattern || matches(field, text)) return true;
+    if (!field->pattern || (text.n <= SCHEMA_MATCHED_MAX && pattern_match(field->pattern, text, &v->work))) return true;
     snprintf(expected, sizeof expected, "a match of %s", field->pattern_text);
     return mismatch(field, item, expected, why);
 }

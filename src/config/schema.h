@@ -12,16 +12,15 @@
  * (config/view.h) and refuse lists and objects. An enum's values are numbers, true, false or null if they are written
  * so without quotes, else text.
  *
- * Patterns are POSIX extended regular expressions over bytes, found anywhere unless anchored. What makes matching
- * expensive is refused at once: back-references, long patterns, repetitions that multiply; and a text longer than
- * SCHEMA_MATCHED_MAX fails its pattern unmatched. */
+ * Patterns are regular expressions (config/pattern.h), found anywhere unless anchored. What makes matching expensive is
+ * refused when the schema is read, and a text longer than SCHEMA_MATCHED_MAX bytes fails its pattern unmatched. */
 #ifndef HAPAX_CONFIG_SCHEMA_H
 #define HAPAX_CONFIG_SCHEMA_H
 
 #include "config/tree.h"
 #include "config/view.h"
 
-enum { SCHEMA_FIELDS_MAX = 64, SCHEMA_PATTERN_MAX = 256, SCHEMA_REPEAT_MAX = 1000, SCHEMA_MATCHED_MAX = 1024 };
+enum { SCHEMA_FIELDS_MAX = 64, SCHEMA_MATCHED_MAX = 1024 };
 
 struct schema;
 

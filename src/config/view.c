@@ -6,6 +6,7 @@ void payload_view_init(struct payload_view *v, slice payload, slice content_type
     v->header = header;
     v->header_ctx = ctx;
     v->state = VIEW_UNREAD;
+    v->work = 0;
 }
 
 void payload_view_free(struct payload_view *v) {

@@ -17,6 +17,7 @@ struct payload_view {
     struct json_tape tape; /* of the payload, once payload_view_json has said true */
     enum { VIEW_UNREAD, VIEW_JSON, VIEW_NOT_JSON } state;
     struct buf text, spelling, ranking; /* for canonical forms */
+    u64 work; /* units of work spent on it since payload_view_init: members looked at, steps of patterns */
 };
 
 /* The slices are borrowed until the next call. */

@@ -146,6 +146,7 @@ WRONG = {
     "a schema with an unknown check": (queue_of("schema: {requires: [a]}"), "3:", "required"),
     "a schema with an unknown type": (queue_of("schema: {types: {a: int}}"), "3:", "integer"),
     "a broken pattern": (queue_of('schema: {pattern: {a: "("}}'), "3:", ""),
+    "a pattern that overflows stacks": (queue_of("schema: {pattern: {a: '((" + "a?" * 100 + ")){1000}'}}"), "3:27", "too large"),
     "a fingerprint of two kinds": (queue_of("fingerprint: {only: [a], ignore: [b]}"), "3:", ""),
     "a limit beyond the limit": (queue_of("limits: {payload: 2MiB}"), "3:", ""),
     "a percentage above all": (queue_of("loss: 101%"), "3:", ""),

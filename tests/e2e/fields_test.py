@@ -175,6 +175,35 @@ def what_fails_the_schema_is_refused_by_the_name_of_its_field(q):
 
 
 @test
+def a_pattern_counts_characters_and_knows_common_escapes(q):
+    b = hx.broker
+    b.rules(q, schema={"pattern": {"id": r"^(EUR|USD)-\d{4}(-.{2})?$"}})
+    for key, (text, status) in enumerate([("EUR-2026", 202), ("USD-2026-\u00e9\U0001f600", 202), ("EUR-dddd", 422), ("GBP-2026", 422), ("EUR-2026-abc", 422)]):
+        same(b.event(q, {"id": text}, f"k{key}").status, status, text)
+
+
+# Each of these overflowed the stack, or took seconds and gigabytes.
+BOMBS = ["((" + "a?" * 100 + ")){1000}", "(" + "a?" * 30 + "){1000}", "(" * 128 + "a" + ")" * 127, "(((a{1000}){1000}){1000}){1000}", "(a*)*" * 50,
+         "(" * 30 + "a" + "*)" * 30, "(a|" * 80 + ")" * 80, "[" * 256, "a{0,1000}" * 28]
+
+
+@test
+def no_pattern_hurts_the_broker(q):
+    b = hx.broker
+    for bomb in BOMBS:
+        reply = b.call("PUT", f"/v1/queues/{q}", json.dumps({"schema": {"pattern": {"a": bomb}}}).encode())
+        if reply.status != 200 and reply.status != 201:
+            assert "schema.pattern.a: " in problem(reply, 400, "config_invalid")["detail"], reply
+    many = {f"f{i}": "(.?){1000}y" for i in range(32)}
+    reply = b.call("PUT", f"/v1/queues/{q}", json.dumps({"schema": {"pattern": many}}).encode())
+    problem(reply, 400, "config_invalid")
+    b.rules(q, schema={"pattern": {f"f{i}": "(a|b)*a(a|b){12}y" for i in range(60)}})
+    text = "abbaabababbabbaaab" * 50
+    problem(b.event(q, {f"f{i}": text for i in range(60)}, "k"), 422, "schema")
+    same(b.event(q, {f"f{i}": text + "a" * 13 + "y" for i in range(60)}, "k").status, 202)
+
+
+@test
 def a_copy_of_what_was_refused_is_kept_once_with_its_reason(q):
     b = hx.broker
     keyed(q, "${id}", schema=SCHEMA)

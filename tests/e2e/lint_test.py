@@ -118,6 +118,16 @@ def hostile_files_print_clean_text_and_valid_json():
 
 
 @test
+def a_hostile_pattern_is_an_error_with_its_place():
+    for bomb in ("((" + "a?" * 100 + ")){1000}", "(" + "a?" * 30 + "){1000}"):
+        path = written("queues:\n  q:\n    schema: {pattern: {a: '" + bomb + "'}}\n")
+        code, out, _ = hapax("lint", path)
+        same(code, 1)
+        same(out, f"{path}:3:27: error: queue q: schema.pattern.a: too large: with all repetitions written out it takes more than 2048 steps "
+             f"(at its byte {len(bomb) - 5}) [config]\n")
+
+
+@test
 def advice_is_printed_and_is_no_failure():
     code, out, _ = hapax("lint", written("queues: {q: {dead: {owner: me}}}\n"))
     same(code, 0)

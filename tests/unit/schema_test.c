@@ -66,6 +66,8 @@ static void payloads_are_checked_field_by_field(void **state) {
          "field id: expected a match of ^pi_[a-z0-9]+$, found text \"pi_12AB\""},
         {"pattern: {id: '^a$'}", "{\"id\":\"a\\u0000\"}", "field id: expected a match of ^a$, found text \"a\\u0000\""},
         {"pattern: {id: '^[0-9]{4}$'}", "{\"id\":1234}", NULL},
+        {"pattern: {id: '^.{3}$'}", "{\"id\":\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"}", NULL},
+        {"pattern: {id: '^\\d+$'}", "{\"id\":\"d\"}", "field id: expected a match of ^\\d+$, found text \"d\""},
         {"max_length: {id: 3}", "{\"id\":\"\xc3\xa9\xc3\xa9\xc3\xa9\"}", NULL},
         {"max_length: {id: 3}", "{\"id\":\"abcd\"}", "field id: expected at most 3 characters, found text \"abcd\""},
         {"max_length: {id: 3}", "{\"id\":\"0123456789012345678901234567890123456789x\"}",
@@ -106,10 +108,14 @@ static void a_wrong_schema_is_told_where(void **state) {
         {"types: {a: []}", "f:1:12: types.a: no type in the list"},
         {"enum: {a: x}", "f:1:11: enum.a: expected a list of values, as in [EUR, USD]"},
         {"enum: {a: [[x]]}", "f:1:12: enum.a[0]: expected a value, found a list"},
-        {"pattern: {a: '('}", "f:1:14: pattern.a: not a regular expression: Unmatched ( or \\("},
-        {"pattern: {a: '(x)\\1'}", "f:1:14: pattern.a: back-references can take forever; not supported"},
-        {"pattern: {a: '((x{100}){100}){9}'}", "f:1:14: pattern.a: its repetitions multiply to more than 1000"},
-        {"pattern: {a: 'x{2,5000}'}", "f:1:14: pattern.a: its repetitions multiply to more than 1000"},
+        {"pattern: {a: '('}", "f:1:14: pattern.a: the group opened here is not closed (at its byte 1)"},
+        {"pattern: {a: '(x)\\1'}",
+         "f:1:14: pattern.a: back-references can take forever; not supported (at its byte 4)"},
+        {"pattern: {a: [x]}", "f:1:14: pattern.a: expected a regular expression"},
+        {"pattern: {a: '((x{100}){100}){9}'}",
+         "f:1:14: pattern.a: too large: with all repetitions written out it takes more "
+         "than 2048 steps (at its byte 10)"},
+        {"pattern: {a: 'x{2,5000}'}", "f:1:14: pattern.a: more than 1000 repetitions (at its byte 2)"},
         {"max_length: {a: 0}", "f:1:17: max_length.a: expected a number of characters, from 1"},
         {"max_length: {a: -3}", "f:1:17: max_length.a: expected a number of characters, from 1"},
     };
@@ -125,12 +131,49 @@ static void a_wrong_schema_is_told_where(void **state) {
     }
 }
 
+/* Sixty-four fields, each with a pattern and a text as bad as can be had for what a schema may take. */
+static void no_message_costs_more_than_a_schema_may(void **state) {
+    (void)state;
+    struct buf yaml = {0}, payload = {0};
+    buf_lit(&yaml, "pattern: {");
+    for (int i = 0; i < SCHEMA_FIELDS_MAX; i++) {
+        buf_printf(&yaml, "%sf%d: '(a|b)*a(a|b){14}y'", i ? ", " : "", i);
+        buf_printf(&payload, "%s\"f%d\":\"", i ? "," : "{", i);
+        for (int k = 0; k < 1000; k++) buf_char(&payload, (k * k + k / 7) % 3 ? 'a' : 'b');
+        buf_lit(&payload, "y\"");
+    }
+    buf_lit(&yaml, "}");
+    buf_lit(&payload, "}");
+    struct tree tree;
+    struct schema *s;
+    struct errbuf err = {0};
+    struct payload_view v = {0};
+    assert_int_equal(tree_from_yaml(buf_slice(&yaml), "f", &tree, &err), ST_OK);
+    assert_int_equal(schema_from_tree(tree.root, &s, &err), ST_INVALID); /* not all of them fit */
+    assert_non_null(strstr(err.text, "too large"));
+    tree_free(&tree);
+    char *last = memmem(yaml.p, yaml.len, ", f56", 5);
+    yaml.len = (size_t)(last - yaml.p);
+    buf_lit(&yaml, "}");
+    assert_int_equal(tree_from_yaml(buf_slice(&yaml), "f", &tree, &err), ST_OK);
+    if (schema_from_tree(tree.root, &s, &err) != ST_OK) fail_msg("%s", err.text);
+    payload_view_init(&v, buf_slice(&payload), SL(""), NULL, NULL);
+    schema_check(s, &v, &err);
+    if (v.work > 2 * 4096 * 1024) fail_msg("%llu", (unsigned long long)v.work);
+    payload_view_free(&v);
+    schema_free(s);
+    tree_free(&tree);
+    buf_free(&yaml);
+    buf_free(&payload);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(payloads_are_checked_field_by_field),
         cmocka_unit_test(a_shortened_value_keeps_its_characters_whole),
         cmocka_unit_test(a_text_too_long_to_match_fails_its_pattern),
         cmocka_unit_test(a_wrong_schema_is_told_where),
+        cmocka_unit_test(no_message_costs_more_than_a_schema_may),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
