@@ -99,6 +99,11 @@ static bool pass_rules(struct candidate *k, header_lookup *header, void *header_
                     (int)k->b->config->file.n, k->b->config->file.p);
         return false;
     }
+    if (bound->unreadable) {
+        failure_set(k->f, PROBLEM_rules_unreadable,
+                    "what it holds can be received and settled; it takes messages again once it is given rules anew");
+        return false;
+    }
     if (!k->rules) {
         k->in->fingerprint = core_fingerprint(k->b->core, k->in->payload);
         return true;

@@ -104,7 +104,7 @@ hx_st broker_open(const struct broker_options *options, struct broker_time t, st
     };
     st = core_start(b->core, &sink, t.wall_ms, &b->now, err);
     b->config = config_default();
-    if (st == ST_OK) st = queue_rules_load(b, err);
+    if (st == ST_OK) queue_rules_load(b);
     if (st != ST_OK) {
         broker_free(b);
         return st;

@@ -102,6 +102,7 @@ struct queue_rules {
     struct queue_config *config; /* NULL: nothing was said, the default rules */
     bool owned;                  /* else it is the file's, and belongs to broker.config */
     bool undeclared;             /* only declared queues take messages, and this is none */
+    bool unreadable;             /* another version took its rules; config is NULL, and it takes no messages either */
     bool
         special; /* a message must be looked at before it is looked up; else its key is in the header, and that is all */
 };
@@ -234,7 +235,7 @@ const struct queue_rules *queue_rules_of(const struct broker *b, u16 queue);
 /* After core_queue_set, _ensure or _delete: what the core has stored of this queue. config: taken, or NULL. */
 void queue_rules_take(struct broker *b, u16 queue, struct queue_config *config);
 void queue_rules_drop(struct broker *b, u16 queue);
-hx_st queue_rules_load(struct broker *b, struct errbuf *err); /* at start: every queue of the journal */
+void queue_rules_load(struct broker *b); /* at start: every queue of the journal */
 void queue_rules_free(struct broker *b);
 
 /* admit.c: everything that becomes a message comes in here */

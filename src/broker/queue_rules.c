@@ -47,26 +47,27 @@ void queue_rules_drop(struct broker *b, u16 queue) {
     b->queue_rules[queue] = (struct queue_rules){0};
 }
 
-/* From the text the core has of it. */
-static hx_st bind_stored(struct broker *b, u16 queue, struct errbuf *err) {
+/* From the text the core has of it. What another version took and this one cannot read must not keep the broker from
+ * starting: nobody could mend it then. The core knows the rules it decides by, so what is there can be received and
+ * settled; but no message comes in unlooked at. */
+static void bind_stored(struct broker *b, u16 queue) {
     struct queue_info q;
     struct queue_config *config = NULL;
+    struct errbuf err;
     core_queue_info(b->core, b->now, queue, &q);
-    if (q.deleted) return ST_OK;
-    if (q.config.n) {
-        hx_st st = config_queue_from_json(q.name, q.config, &config, err);
-        if (st != ST_OK) return err_wrap(err, st, "queue %.*s: its stored rules", (int)q.name.n, q.name.p);
-    }
+    if (q.deleted) return;
+    bool readable = q.config.n == 0 || config_queue_from_json(q.name, q.config, &config, &err) == ST_OK;
     bind_queue(b, queue, config, config != NULL);
-    return ST_OK;
+    if (readable) return;
+    b->queue_rules[queue].unreadable = b->queue_rules[queue].special = true;
+    log_line(LOG_ERROR,
+             "queue %.*s: this version cannot read the rules it was given: %s. It takes no messages until it is given "
+             "others",
+             (int)q.name.n, q.name.p, err.text);
 }
 
-hx_st queue_rules_load(struct broker *b, struct errbuf *err) {
-    for (u32 queue = 1; queue <= core_queue_count(b->core); queue++) {
-        hx_st st = bind_stored(b, (u16)queue, err);
-        if (st != ST_OK) return st;
-    }
-    return ST_OK;
+void queue_rules_load(struct broker *b) {
+    for (u32 queue = 1; queue <= core_queue_count(b->core); queue++) bind_stored(b, (u16)queue);
 }
 
 void queue_rules_free(struct broker *b) {
@@ -143,11 +144,11 @@ static void bind_all(struct broker *b) {
     for (u32 queue = 1; queue <= count; queue++) {
         if (declared[queue]) continue;
         let_go(b, (u16)queue);
-        struct errbuf err = {{0}};
-        if (queue_rules_of(b, (u16)queue)->config &&
-            !queue_rules_of(b, (u16)queue)->owned)            /* the old file's, which goes */
-            CHECK(bind_stored(b, (u16)queue, &err) == ST_OK); /* it was read from the same text before */
         const struct queue_rules *now = queue_rules_of(b, (u16)queue);
+        if (now->unreadable || (now->config && !now->owned))
+            bind_stored(b, (u16)queue); /* the old file's, which goes */
+        now = queue_rules_of(b, (u16)queue);
+        if (now->unreadable) continue;
         struct queue_config *config = now->config;
         if (now->owned) b->queue_rules[queue].owned = false; /* it stays the one it is */
         bind_queue(b, (u16)queue, config, config != NULL);

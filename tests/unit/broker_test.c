@@ -240,6 +240,38 @@ static void a_file_wins_over_the_api_and_what_it_lets_go_keeps_its_rules(void **
     assert_said("\"key\":\"o:1\"");
 }
 
+/* As another version might have left it. */
+static void give_unreadable_rules(void) {
+    struct config *config;
+    struct errbuf err;
+    assert_int_equal(config_parse(SL("queues: {q: {}}\n"), "f", SECRETS_AS_WRITTEN, &config, &err), ST_OK);
+    config->queues.at[0]->json = SL("{\"schema\":{\"pattern\":{\"a\":\"(a)\\\\1\"}}}");
+    assert_int_equal(broker_configure(w.broker, w.t, config, "test", NULL, &err), ST_OK);
+    work();
+}
+
+static void rules_that_cannot_be_read_stop_one_queue_and_not_the_start(void **state) {
+    (void)state;
+    assert_int_equal(send("q", "k", "x"), 202);
+    give_unreadable_rules();
+    restart();
+    assert_int_equal(send("q", "new", "x"), 503);
+    assert_said("rules_unreadable");
+    assert_int_equal(send("other", "new", "x"), 202);
+    assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
+    assert_int_equal(settle("ack", ""), 200);
+    reload("auto_create: true\n");
+    assert_int_equal(send("q", "new", "x"), 503); /* nobody gave it others */
+    assert_int_equal(call("PUT /v1/queues/q", "{}"), 200);
+    assert_int_equal(send("q", "k", "x"), 200);
+    assert_int_equal(send("q", "new", "x"), 202);
+
+    give_unreadable_rules();
+    restart();
+    reload("queues: {q: {window: 2h}}\n");
+    assert_int_equal(send("q", "newer", "x"), 202);
+}
+
 static void undeclared_queues_can_still_be_emptied(void **state) {
     (void)state;
     send("old", "a", "x");
@@ -702,6 +734,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(rules_given_with_put_survive_a_restart, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_file_wins_over_the_api_and_what_it_lets_go_keeps_its_rules, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(rules_that_cannot_be_read_stop_one_queue_and_not_the_start, set_up, tear_down),
         cmocka_unit_test_setup_teardown(undeclared_queues_can_still_be_emptied, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_reload_without_room_changes_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_reload_is_in_the_audit_trail_with_what_it_changed, set_up, tear_down),
