@@ -123,11 +123,10 @@ static bool place(struct journal_file *j, size_t need) {
     }
 }
 
-/* The journal has failed and the caller is about to learn it: records go nowhere, but must have somewhere to be put. */
+/* The journal has failed, and the caller learns it when his turn ends. Until then he decides by what he appended: each
+ * record keeps a place of its own and can be read back, though none of it goes to disk any more. */
 static void doom(struct journal_file *j) {
     if (!j->open) begin_batch(j);
-    j->open->records = 0;
-    j->open->len = BATCH_HEAD;
 }
 
 void *append_reserve(struct journal *port, size_t body_max) {

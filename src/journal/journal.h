@@ -9,7 +9,8 @@
  *  J1  journal_durable(j) covers only what survives a power cut.
  *  J2  Replay yields a prefix of what was appended, in order, unaltered, and at least everything ever covered by
  *      journal_durable.
- *  J3  After a failed write or sync nothing becomes durable any more: journal_failed() says so for good (P7).
+ *  J3  After a failed write or sync nothing becomes durable any more: journal_failed() says so for good (P7). What is
+ *      appended before the caller asks has a position and can be read back all the same.
  *  J4  A record appended within journal_room() bytes never fails for lack of space (P8).
  *  J5  Damage that is not a torn tail makes open/replay fail with ST_DAMAGED, file and offset named. Nothing is
  *      repaired silently.

@@ -23,8 +23,7 @@
 #define TAP_SEEDS    100u
 #define SEED_SECONDS 40u
 
-bool tracing, sim_excused;
-sigjmp_buf sim_given_up;
+bool tracing;
 static bool trace_all, quiet;
 static char (*ring)[TRACE_BYTES];
 static u64 ring_next, seed_running;
@@ -53,7 +52,6 @@ _Noreturn void sim_fail(const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (sim_excused) siglongjmp(sim_given_up, 1);
     if (tracing && !trace_all)
         for (u64 i = ring_next > TRACE_LINES ? ring_next - TRACE_LINES : 0; i < ring_next; i++)
             fprintf(stderr, "%s\n", ring[i % TRACE_LINES]);
@@ -131,15 +129,19 @@ static void work_chunk(struct worker *me, u64 from, u64 to) {
     _exit(0);
 }
 
-static void start_chunk(struct range *r, u32 job) {
-    u64 from = r->next, to = from + CHUNK_SEEDS - 1;
-    if (to > r->last) to = r->last;
-    r->next = to + 1;
+static void start_seeds(struct range *r, u32 job, u64 from, u64 to) {
     r->until[job] = to;
     r->workers[job] = (struct worker){.seed = from};
     fflush(stdout);
     r->pids[job] = fork();
     if (r->pids[job] == 0) work_chunk(&r->workers[job], from, to);
+}
+
+static void start_chunk(struct range *r, u32 job) {
+    u64 from = r->next, to = from + CHUNK_SEEDS - 1;
+    if (to > r->last) to = r->last;
+    r->next = to + 1;
+    start_seeds(r, job, from, to);
 }
 
 static void tap_progress(struct range *r, u64 done) {
@@ -156,7 +158,6 @@ static void chunk_ended(struct range *r, u32 job, int status) {
     struct worker *me = &r->workers[job];
     tally_add(&r->sum, &me->tally);
     bool failed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-    r->done += CHUNK_SEEDS;
     r->pids[job] = 0;
     if (failed) {
         u64 seed = me->seed;
@@ -164,7 +165,12 @@ static void chunk_ended(struct range *r, u32 job, int status) {
         r->tap_failed++;
         printf("%sseed %llu failed\n", r->tap ? "# " : "", (unsigned long long)seed);
         run_again(seed);
+        if (seed < r->until[job] && r->failures < r->stop) {
+            start_seeds(r, job, seed + 1, r->until[job]);
+            return;
+        }
     }
+    r->done += CHUNK_SEEDS;
     tap_progress(r, r->done);
     if (!r->tap && r->done % 500 < CHUNK_SEEDS) {
         printf("%llu seeds done, %llu failed\n", (unsigned long long)r->done, (unsigned long long)r->failures);

@@ -64,9 +64,8 @@ static void trace_answer(const struct op *op, const struct http_reply *r) {
 static void take_answer(struct world *w, struct call *c, const struct http_reply *reply) {
     if (c->state != CALL_IN_BROKER) sim_fail("a request was answered twice");
     trace_answer(c->op, reply);
-    sim_excused = world_dead(w);
-    model_answered(w->model, c->op, reply, &w->scratch);
-    sim_excused = false;
+    /* What is decided after the journal has failed never leaves, and no start will know of it. */
+    if (!world_dead(w)) model_answered(w->model, c->op, reply, &w->scratch);
     arena_reset(&w->scratch);
     c->state = CALL_ANSWERED;
     c->after = reply->after.position;
@@ -115,7 +114,7 @@ static void look_first(struct world *w, const struct op *op) {
     struct op look = {.kind = OP_KEY, .queue = op->queue, .sends = op->sends};
     struct http_reply reply;
     net_ask(w, &look, &reply);
-    model_answered(w->model, &look, &reply, &w->scratch);
+    if (!world_dead(w)) model_answered(w->model, &look, &reply, &w->scratch);
     arena_reset(&w->scratch);
 }
 
@@ -135,7 +134,7 @@ static void arrive(struct world *w, struct call *c) {
     w->asking = NULL;
     if (c->state == CALL_IN_BROKER) {
         if (!c->user) sim_fail("a request is neither answered nor waiting");
-        model_parked(w->model, c->op);
+        if (!world_dead(w)) model_parked(w->model, c->op);
     }
     net_settle_late(w);
     arena_reset(&w->scratch);
@@ -146,11 +145,12 @@ void net_arrivals(struct world *w) {
     u32 n = 0;
     for (u32 i = 0; i < CALLS_MAX; i++)
         if (w->calls[i].state == CALL_TRAVELLING && w->calls[i].at_ms <= w->mono_ms) due[n++] = &w->calls[i];
-    while (n > 0 && !world_dead(w)) {
+    while (n > 0) {
         u32 pick = (u32)rng_below(&w->rng, n);
         struct call *c = due[pick];
         due[pick] = due[--n];
         arrive(w, c);
+        world_beside(w);
     }
 }
 

@@ -19,8 +19,6 @@
 #include "journal/disk_sim.h"
 #include "journal/file.h"
 
-#include <setjmp.h>
-
 /* ---- what happened over a run, so that the simulator cannot silently stop testing something */
 struct tally {
 #define TALLY(name) u64 name;
@@ -35,11 +33,7 @@ slice arena_printf(struct arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void trace_open(bool to_stderr);
 void trace(const char *fmt, ...) PRINTF_LIKE(1, 2);
 extern bool tracing;
-/* Something is wrong: says what and where, and ends the process with status 1. Unless it is excused: the journal failed in
- * the middle of the request, its answer will never leave and may say anything, and what became of it is not told. Then the
- * seed is given up. */
-extern bool sim_excused;
-extern sigjmp_buf sim_given_up;
+/* Something is wrong: says what and where, and ends the process with status 1. */
 _Noreturn void sim_fail(const char *fmt, ...) PRINTF_LIKE(1, 2);
 
 /* ---- requests as clients mean them */
@@ -184,7 +178,7 @@ struct profile {
     u32 segment_bytes, segments; /* segments: how many the disk holds in the wild phase */
     /* chances in 10,000 per turn or per call */
     u32 crash, clean_restart, stop, wall_step, fail_disk, full_disk, stall;
-    u32 lose_request, lose_reply, double_request, cut_poll, unwritten, crash_in_recovery;
+    u32 lose_request, lose_reply, double_request, cut_poll, unwritten, crash_in_recovery, disk_beside;
     u32 slow_disk;      /* chance that a turn does no disk work */
     u32 rules, operate; /* rules change, operators act */
     u32 nack, stale, conflict, group, delay, ttl, explicit_start, batch, prefer_wait, big_result, fat_result;
@@ -224,7 +218,7 @@ struct world {
     u64 lives;
     u32 stall_left; /* turns without disk work left */
     u32 full_left;  /* turns with a full disk left */
-    bool faults_on, draining, broker_broken;
+    bool faults_on, draining;
     u64 released;  /* replies that wait for no more than this position may leave */
     u64 first_pos; /* of the journal, to see segments go */
 
@@ -260,7 +254,8 @@ static inline i64 between(struct world *w, i64 low, i64 high) {
 
 /* world.c */
 void sim_run(u64 seed);
-bool world_dead(struct world *w); /* the journal failed: the process has to go */
+bool world_dead(struct world *w);   /* the journal failed: the process has to go */
+void world_beside(struct world *w); /* perhaps the disk gets something done */
 
 /* disk.c */
 enum fault_kind { FAULT_NONE, FAULT_SYNC, FAULT_WRITE, FAULT_DIE };

@@ -6,7 +6,6 @@
  * its end. */
 #include "model.h"
 
-#include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -17,10 +16,6 @@
 #define DRAIN_TURNS_MAX 1500u
 
 struct tally tally;
-
-static struct world *now_running;
-static sigjmp_buf out_of_broker;
-static volatile sig_atomic_t inside_broker;
 
 static u32 some(struct rng *r, u32 rare, u32 frequent) {
     u64 n = rng_below(r, 10);
@@ -78,6 +73,7 @@ static struct profile profile_of(u64 seed) {
     p.big_result = some(&r, 500, 3000);
     p.drift = rng_below(&r, 2);
     p.long_run = rng_below(&r, 12) == 0;
+    p.disk_beside = some(&r, 300, 3000);
     return p;
 }
 
@@ -113,11 +109,10 @@ static hx_st boot(struct world *w, struct errbuf *err) {
 }
 
 static void drop_objects(struct world *w) {
-    if (w->broker && !w->broker_broken) broker_free(w->broker);
+    if (w->broker) broker_free(w->broker);
     if (w->journal) journal_close(w->journal);
     w->broker = NULL;
     w->journal = NULL;
-    w->broker_broken = false;
 }
 
 static void crash_disk(struct world *w) {
@@ -198,7 +193,7 @@ static void next_life(struct world *w, bool clean) {
 }
 
 bool world_dead(struct world *w) {
-    return w->broker_broken || journal_failed(w->journal) != NULL;
+    return journal_failed(w->journal) != NULL;
 }
 
 static void die(struct world *w) {
@@ -275,6 +270,13 @@ static void feel_disk(struct world *w) {
     model_tight(w->model, tight);
 }
 
+/* The disk works beside the loop: a batch can become durable, or the journal fail, between any two requests. */
+void world_beside(struct world *w) {
+    if (!w->faults_on || !w->profile.disk_beside || !chance(w, w->profile.disk_beside)) return;
+    for (u32 steps = (u32)between(w, 1, 6); steps && journal_file_work(w->journal); steps--) {
+    }
+}
+
 static void disk_work(struct world *w) {
     const struct profile *p = &w->profile;
     if (w->stall_left > 0) {
@@ -308,7 +310,8 @@ static void disk_weather(struct world *w) {
         w->full_left = (u32)between(w, 20, 150);
         disk_sim_set_capacity(w->inner, 0);
     }
-    if (!chance(w, p->fail_disk)) return;
+    /* One at a time: what a fault has broken may show only later, and must still be known as its work. */
+    if (!chance(w, p->fail_disk) || fault_fired(w->faults)) return;
     enum fault_kind kind = rng_below(&w->rng, 3) ? FAULT_SYNC : FAULT_WRITE;
     if (rng_below(&w->rng, 3) == 0) kind = FAULT_DIE;
     tally.failed_syncs += kind == FAULT_SYNC;
@@ -316,28 +319,17 @@ static void disk_weather(struct world *w) {
     fault_arm(w->faults, kind, (u32)rng_below(&w->rng, 6));
 }
 
-/* The broker's part of a turn. False if the process died in it. */
+/* The broker's part of a turn. Whether the journal has failed is asked when the turn is over, as the daemon does: until then
+ * the broker goes on as if nothing had happened, and must be able to. */
 static bool broker_part(struct world *w, bool clients) {
     for (u32 i = 0; i < 8 && broker_tick(w->broker, world_time(w)); i++) {
     }
-    if (world_dead(w)) return false;
     net_cuts(w);
     if (clients) net_arrivals(w);
-    if (world_dead(w)) return false;
+    world_beside(w);
+    tally.failed_mid_turn += world_dead(w);
     broker_turn_end(w->broker, world_time(w));
     return !world_dead(w);
-}
-
-/* A broker that cannot go on after its journal failed may end itself in the middle of a request. */
-static bool guarded_part(struct world *w, bool clients) {
-    inside_broker = 1;
-    bool alive = false;
-    if (sigsetjmp(out_of_broker, 1) == 0)
-        alive = broker_part(w, clients);
-    else
-        w->broker_broken = true;
-    inside_broker = 0;
-    return alive;
 }
 
 static void turn(struct world *w, i64 ms, bool clients) {
@@ -345,7 +337,7 @@ static void turn(struct world *w, i64 ms, bool clients) {
     pass_time(w, ms);
     feel_disk(w);
     trace("turn: mono %lld wall %lld", (long long)w->mono_ms, (long long)w->wall_ms);
-    bool alive = guarded_part(w, clients);
+    bool alive = broker_part(w, clients);
     if (alive) {
         model_turn_end(w->model);
         disk_work(w);
@@ -425,10 +417,6 @@ static void last_phase(struct world *w) {
 
 static void on_abort(int sig) {
     (void)sig;
-    struct world *w = now_running;
-    if (inside_broker && w && w->journal && fault_fired(w->faults) && journal_failed(w->journal))
-        siglongjmp(out_of_broker, 1);
-    inside_broker = 0;
     sim_fail("the broker aborted");
 }
 
@@ -444,14 +432,7 @@ static void close_world(struct world *w) {
 
 void sim_run(u64 seed) {
     struct world *w = mem_zalloc(sizeof *w);
-    now_running = w;
     signal(SIGABRT, on_abort);
-    if (sigsetjmp(sim_given_up, 1)) {
-        sim_excused = false;
-        inside_broker = 0;
-        trace("given up");
-        return;
-    }
     open_world(w, seed);
     start_life(w);
     model_boot(w->model, w->mono_ms, w->wall_ms);
@@ -465,5 +446,4 @@ void sim_run(u64 seed) {
     }
     last_phase(w);
     close_world(w);
-    now_running = NULL;
 }

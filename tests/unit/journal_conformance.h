@@ -182,6 +182,28 @@ static inline void after_a_failed_sync_nothing_becomes_durable_any_more(void **s
     mem_free(b);
 }
 
+/* The broker learns of a failure when its turn ends; until then it reads back what it wrote, to decide by it. */
+static inline void after_a_failure_each_record_of_the_turn_keeps_its_place(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    struct errbuf err = {0};
+    append_some(b, j, w, 5);
+    w->fail_next_sync(w);
+    w->settle(w, j, b->m.pos[4]);
+    assert_non_null(journal_failed(j));
+    for (int i = 0; i < 20; i++) model_append(&b->m, j, w->most);
+    for (u64 i = 0; i < b->m.end; i++) {
+        struct journal_record rec;
+        if (i) assert_true(b->m.pos[i] > b->m.pos[i - 1]);
+        if (journal_read(j, b->m.pos[i], 0, &rec, &err) != ST_OK) fail_msg("record %d: %s", (int)i, err.text);
+        assert_int_equal(body_number(&rec), i);
+        assert_true(body_right(&rec, w->most));
+    }
+    journal_close(j);
+    mem_free(b);
+}
+
 struct scanned {
     struct bench *b;
     struct journal *j;
@@ -425,6 +447,7 @@ static inline void the_secret_stays_the_same(void **state) {
     X(a_power_cut_loses_nothing_that_was_durable)                                                                      \
     X(positions_told_by_replay_are_readable_after_start)                                                               \
     X(after_a_failed_sync_nothing_becomes_durable_any_more)                                                            \
+    X(after_a_failure_each_record_of_the_turn_keeps_its_place)                                                         \
     X(a_drop_waits_until_what_was_appended_before_it_is_durable)
 
 #endif
