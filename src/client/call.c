@@ -22,6 +22,7 @@ hx_status hx_open(const hx_options *options, hx_client **out, hx_error *err) {
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "url_invalid", "%s", why.text);
     hx_client *c = mem_zalloc(sizeof(*c));
     c->url = url;
+    resolver_init(&c->resolver);
     c->connections = options->connections > 0 ? options->connections : 8;
     c->connect_timeout_ms = options->connect_timeout_ms > 0 ? options->connect_timeout_ms : 3000;
     c->timeout_ms = options->timeout_ms > 0 ? options->timeout_ms : 15000;
@@ -38,6 +39,7 @@ void hx_close(hx_client *c) {
     for (int i = 0; i < c->idle_count; i++) conn_close(c->idle[i]);
     mem_free(c->idle);
     pthread_mutex_destroy(&c->lock);
+    resolver_free(&c->resolver);
     url_free(&c->url);
     mem_free(c);
 }
@@ -94,7 +96,7 @@ static enum xfer try_once(struct carry *t, struct reply *reply) {
     struct conn *conn = pool_take(c);
     if (!conn) {
         i64 until = clock_mono_ms() + c->connect_timeout_ms;
-        conn = conn_open(&c->url, until < t->deadline ? until : t->deadline, t->call->cancel_fd, &t->why);
+        conn = conn_open(&c->resolver, &c->url, until < t->deadline ? until : t->deadline, t->call->cancel_fd, &t->why);
         if (!conn) return XFER_NOT_SENT;
     }
     bool reused = conn->reused;

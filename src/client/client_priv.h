@@ -2,7 +2,7 @@
  *
  * From the outside in: send.c, sender.c, receive.c, settle.c, wait.c and consume.c are the public calls; each renders a
  * request and reads the reply's JSON. call.c carries one request to an answer: pool, repeats, deadline, problem
- * documents. conn.c moves the bytes of one try; reply.c reads HTTP. Nothing here knows of the broker's insides.
+ * documents. conn.c moves the bytes of one try; resolve.c finds the address, reply.c reads HTTP. Nothing here knows of the broker's insides.
  *
  * Beside them the gate, which knows no broker: gate.c has its calls, gate_run.c their order, gate_pq.c and gate_sqlite.c
  * one database each, in libraries of their own. gate_consume.c is where the two meet. */
@@ -64,6 +64,29 @@ enum chunks_result { CHUNKS_MORE, CHUNKS_DONE, CHUNKS_BAD };
 /* Reads from *in (moved on), appends content to `out`, never beyond body_max. */
 enum chunks_result chunks_feed(struct chunks *c, slice *in, struct buf *out, size_t body_max);
 
+/* ---- resolve.c: names to addresses, within a deadline */
+
+struct addrinfo;
+struct lookup;
+
+struct resolver { /* one a client */
+    pthread_mutex_t lock;
+    struct lookup *under_way;
+};
+
+struct addresses {
+    const struct addrinfo *list;
+    struct addrinfo *own;  /* private */
+    struct lookup *shared; /* private */
+};
+
+void resolver_init(struct resolver *r);
+void resolver_free(struct resolver *r);
+/* true: addresses_free ends *out. false: *err says why; also when the deadline came, or cancel_fd became readable. */
+bool resolve(struct resolver *r, const struct url *url, i64 deadline, int cancel_fd, struct addresses *out,
+             struct errbuf *err);
+void addresses_free(struct addresses *a);
+
 /* ---- conn.c: one connection, one request at a time */
 
 struct conn {
@@ -81,18 +104,21 @@ enum xfer {
 };
 
 /* All times are of the monotonic clock. cancel_fd -1: none. *err says what went wrong. */
-struct conn *conn_open(const struct url *url, i64 deadline, int cancel_fd, struct errbuf *err);
+struct conn *conn_open(struct resolver *r, const struct url *url, i64 deadline, int cancel_fd, struct errbuf *err);
 void conn_close(struct conn *c);
 bool conn_alive(const struct conn *c); /* idle, still open, nothing unasked-for in it */
 enum xfer conn_exchange(struct conn *c, slice head, slice body, i64 deadline, int cancel_fd, size_t body_max,
                         struct reply *out, struct errbuf *err);
 /* Wait for ms, or until cancel_fd is readable: then true. */
 bool conn_pause(i64 ms, int cancel_fd);
+/* Wait until fd is readable: true. Or until the deadline, or until cancel_fd is. */
+bool conn_await(int fd, i64 deadline, int cancel_fd);
 
 /* ---- call.c */
 
 struct hx_client {
     struct url url;
+    struct resolver resolver;
     int connections;
     i64 connect_timeout_ms, timeout_ms;
     size_t reply_bytes_max;

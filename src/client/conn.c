@@ -1,4 +1,5 @@
-/* One connection, one request at a time, every wait bounded by a deadline.
+/* One connection, one request at a time, all of it bounded by a deadline: not only each wait, for a peer that always has
+ * one more byte to give is never waited for.
  *
  * What matters is which failures are certain. Until the first byte is written nothing can have been applied
  * (XFER_NOT_SENT). From then on only a whole reply tells; everything else is XFER_LOST, and the caller repeats the
@@ -44,6 +45,10 @@ bool conn_pause(i64 ms, int cancel_fd) {
     return wait_ready(-1, 0, clock_mono_ms() + ms, cancel_fd, NULL) == READY_CANCELLED;
 }
 
+bool conn_await(int fd, i64 deadline, int cancel_fd) {
+    return wait_ready(fd, POLLIN, deadline, cancel_fd, NULL) == READY;
+}
+
 static int connect_one(const struct addrinfo *ai, i64 deadline, int cancel_fd, int *error) {
     int fd = socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return *error = errno, -1;
@@ -66,18 +71,13 @@ static int connect_one(const struct addrinfo *ai, i64 deadline, int cancel_fd, i
     return -1;
 }
 
-struct conn *conn_open(const struct url *url, i64 deadline, int cancel_fd, struct errbuf *err) {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-    struct addrinfo *list = NULL;
-    int rc = getaddrinfo(url->host, url->port, &hints, &list);
-    if (rc != 0) {
-        err_set(err, ST_NOT_FOUND, "%s", rc == EAI_SYSTEM ? strerrordesc_np(errno) : gai_strerror(rc));
-        return NULL;
-    }
+struct conn *conn_open(struct resolver *r, const struct url *url, i64 deadline, int cancel_fd, struct errbuf *err) {
+    struct addresses found;
+    if (!resolve(r, url, deadline, cancel_fd, &found, err)) return NULL;
     int fd = -1, error = 0;
-    for (struct addrinfo *ai = list; ai && fd < 0 && error != ECANCELED; ai = ai->ai_next)
+    for (const struct addrinfo *ai = found.list; ai && fd < 0 && error != ECANCELED; ai = ai->ai_next)
         fd = connect_one(ai, deadline, cancel_fd, &error);
-    freeaddrinfo(list);
+    addresses_free(&found);
     if (fd < 0) {
         const char *what = strerrordesc_np(error);
         err_set(err, ST_IO, "%s", what ? what : "unknown error");
@@ -165,6 +165,7 @@ static enum xfer gone(struct io *io, bool began, const char *why) {
 static enum xfer fill(struct io *io, bool began) {
     struct buf *in = &io->conn->in;
     for (;;) {
+        if (clock_mono_ms() >= io->deadline) return gone(io, began, "timed out waiting for the answer");
         buf_grow(in, 16384);
         ssize_t n = recv(io->conn->fd, in->p + in->len, in->cap - in->len, MSG_DONTWAIT);
         if (n > 0) {
