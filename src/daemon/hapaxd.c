@@ -417,15 +417,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
     return st;
 }
 
-static hx_st start(struct daemon *d, const struct address *p, struct config **config, struct errbuf *err) {
-    d->loop = loop_new();
-    loop_on_wake(d->loop, on_wake, d);
-    struct files files = {0};
-    hx_st st = share_files(*config, &files, err);
-    if (st != ST_OK) return st;
-    st = open_storage(d, p->data, files.journal, err);
-    if (st == ST_OK) st = open_broker(d, config, err);
-    if (st != ST_OK) return err_wrap(err, st, "data directory %s", p->data);
+static hx_st open_server(struct daemon *d, const struct address *p, u32 connections, struct errbuf *err) {
     struct http_handler handler = {
         .ctx = d,
         .on_request = on_request,
@@ -436,8 +428,23 @@ static hx_st start(struct daemon *d, const struct address *p, struct config **co
         .on_turn_end = on_turn_end,
         .render_error = render_error,
     };
-    struct http_limits limits = {.connections_max = files.connections};
-    st = http_server_open(loop_uv(d->loop), p->host, p->port, &limits, &handler, &d->server, err);
+    struct http_limits limits = {.connections_max = connections};
+    return http_server_open(loop_uv(d->loop), p->host, p->port, &limits, &handler, &d->server, err);
+}
+
+/* The address comes first: a start that finds it taken leaves nothing behind. Clients are let in last. */
+static hx_st start(struct daemon *d, const struct address *p, struct config **config, struct errbuf *err) {
+    d->loop = loop_new();
+    loop_on_wake(d->loop, on_wake, d);
+    struct files files = {0};
+    hx_st st = share_files(*config, &files, err);
+    if (st != ST_OK) return st;
+    st = open_server(d, p, files.connections, err);
+    if (st != ST_OK) return err_wrap(err, st, "listen on %s", p->listen);
+    st = open_storage(d, p->data, files.journal, err);
+    if (st == ST_OK) st = open_broker(d, config, err);
+    if (st != ST_OK) return err_wrap(err, st, "data directory %s", p->data);
+    st = http_server_listen(d->server, err);
     return st == ST_OK ? st : err_wrap(err, st, "listen on %s", p->listen);
 }
 

@@ -110,10 +110,12 @@ struct http_limits {
 struct http_server;
 struct uv_loop_s;
 
-/* Starts listening. host must be a numeric address ("127.0.0.1", "::1"); port 0 picks one. After a failure, too, the
- * loop must run once more before everything is freed. */
+/* Takes the address, so that nobody else has it; until http_server_listen whoever connects is refused. host must be a numeric
+ * address ("127.0.0.1", "::1"); port 0 picks one. After a failure, too, the loop must run once more before everything is
+ * freed. */
 hx_st http_server_open(struct uv_loop_s *loop, const char *host, u16 port, const struct http_limits *limits,
                        const struct http_handler *handler, struct http_server **out, struct errbuf *err);
+hx_st http_server_listen(struct http_server *server, struct errbuf *err);
 u16 http_server_port(const struct http_server *s);
 /* Everything of the stream at or below `position` is durable: let the replies waiting for it go (written at the end of
  * this turn). */

@@ -413,20 +413,21 @@ void http_server_silence(struct http_server *core) {
 
 /* ---- opening */
 
-static hx_st listen_on(struct sockets *s, const char *host, u16 port, struct errbuf *err) {
+static hx_st status_of(int rc) {
+    return rc == UV_EADDRINUSE ? ST_BUSY : rc == UV_EACCES ? ST_DENIED : ST_IO;
+}
+
+/* libuv keeps an address in use to itself until it is asked for the name. */
+static hx_st bind_to(struct sockets *s, const char *host, u16 port, struct errbuf *err) {
     struct sockaddr_storage address = {0};
     struct sockaddr *where = (struct sockaddr *)&address;
     if (uv_ip4_addr(host, port, (struct sockaddr_in *)where) != 0 &&
         uv_ip6_addr(host, port, (struct sockaddr_in6 *)where) != 0)
         return err_set(err, ST_INVALID, "%s is not a numeric address", host);
-    int rc = uv_tcp_bind(&s->listener, where, 0);
-    if (rc == 0) rc = uv_listen((uv_stream_t *)&s->listener, BACKLOG, on_connection);
-    int size = (int)sizeof address;
+    int rc = uv_tcp_bind(&s->listener, where, 0), size = (int)sizeof address;
     if (rc == 0) rc = uv_tcp_getsockname(&s->listener, where, &size);
-    if (rc != 0) {
-        hx_st st = rc == UV_EADDRINUSE ? ST_BUSY : rc == UV_EACCES ? ST_DENIED : ST_IO;
-        return err_set(err, st, "cannot listen on %s port %u: %s", host, (unsigned)port, uv_strerror(rc));
-    }
+    if (rc != 0)
+        return err_set(err, status_of(rc), "cannot listen on %s port %u: %s", host, (unsigned)port, uv_strerror(rc));
     u16 port_be = where->sa_family == AF_INET6 ? ((struct sockaddr_in6 *)where)->sin6_port
                                                : ((struct sockaddr_in *)where)->sin_port;
     s->port = ntohs(port_be);
@@ -456,13 +457,20 @@ hx_st http_server_open(struct uv_loop_s *loop, const char *host, u16 port, const
     s->core.now_ms = (i64)uv_now(loop);
     s->read_space = mem_alloc(HTTP_HEADROOM + HTTP_READ_BYTES);
     start_handles(s);
-    hx_st st = listen_on(s, host, port, err);
+    hx_st st = bind_to(s, host, port, err);
     if (st != ST_OK) {
         http_server_close(&s->core);
         return st;
     }
     *out = &s->core;
     return ST_OK;
+}
+
+hx_st http_server_listen(struct http_server *core, struct errbuf *err) {
+    struct sockets *s = sockets_of(core);
+    int rc = uv_listen((uv_stream_t *)&s->listener, BACKLOG, on_connection);
+    if (rc == 0) return ST_OK;
+    return err_set(err, status_of(rc), "cannot listen on port %u: %s", (unsigned)s->port, uv_strerror(rc));
 }
 
 u16 http_server_port(const struct http_server *core) {

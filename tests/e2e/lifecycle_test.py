@@ -433,9 +433,44 @@ def a_port_in_use_is_refused():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        code, out, err = run("--listen", address, "--data", d)
+        code, out, err = run("--listen", address, "--data", os.path.join(d, "new"))
         same((code, out), (1, ""))
         assert address in err and "in use" in err, err
+        same(os.listdir(d), [], "what it left behind")
+
+
+@test
+def a_directory_in_use_names_the_process_that_has_it():
+    with Directory() as d, Broker(d) as b:
+        code, out, err = run("--listen", "127.0.0.1:0", "--data", d)
+        same((code, out), (1, ""))
+        assert f"{d} is in use by process {b.process.pid}" in err, err
+
+
+@test
+def a_directory_others_may_write_to_is_refused_with_the_way_out():
+    with Directory() as d:
+        for mode, made in ((0o770, "0770"), (0o707, "0707"), (0o1777, "1777")):
+            os.chmod(d, mode)
+            code, out, err = run("--listen", "127.0.0.1:0", "--data", d)
+            same((code, out, os.listdir(d)), (1, "", []))
+            assert f"others than its owner may write to {d} (its mode is {made}): chmod go-w {d}" in err, err
+        os.chmod(d, 0o750)
+        Broker(d).remove()
+
+
+@test
+def a_directory_of_somebody_else_is_refused_with_the_way_out():
+    with Directory() as d:
+        os.mkdir(os.path.join(d, "data"))
+        theirs = os.path.join(d, "data")
+        if os.getuid() != 0:
+            theirs = "/"
+        else:
+            os.chown(theirs, 65534, 65534)
+        code, out, err = run("--listen", "127.0.0.1:0", "--data", theirs)
+        same((code, out), (1, ""))
+        assert f"{theirs} belongs to user" in err and f"chown -R {os.getuid()} {theirs}" in err, err
 
 
 @test

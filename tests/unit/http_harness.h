@@ -164,6 +164,7 @@ static inline void start(const struct http_limits *limits) {
     struct errbuf err;
     assert_int_equal(uv_loop_init(&loop), 0);
     assert_int_equal(http_server_open(&loop, "127.0.0.1", 0, limits, &handler, &server, &err), ST_OK);
+    assert_int_equal(http_server_listen(server, &err), ST_OK);
 }
 
 static inline int dial_port(u16 port) {

@@ -937,6 +937,7 @@ static void ipv6_is_served_too(void **state) {
     struct errbuf err;
     assert_int_equal(uv_loop_init(&loop), 0);
     if (http_server_open(&loop, "::1", 0, NULL, &handler, &server, &err) != ST_OK) skip(); /* no IPv6 here */
+    assert_int_equal(http_server_listen(server, &err), ST_OK);
     struct client *c = &clients[client_count++];
     *c = (struct client){.fd = socket(AF_INET6, SOCK_STREAM, 0)};
     struct sockaddr_in6 to = {
