@@ -28,7 +28,8 @@ struct disk_ops {
     int (*list)(struct disk *d, disk_each each, void *ctx);
     int (*sync_dir)(struct disk *d);
     u64 (*free_bytes)(struct disk *d);
-    int (*lock)(struct disk *d, bool on); /* -EWOULDBLOCK: another process has it */
+    /* -EWOULDBLOCK: another process has it; *holder is its number, 0 if that is not known. */
+    int (*lock)(struct disk *d, bool on, i64 *holder);
     /* The whole file as memory, kept in step with what is written; may be NULL: then reads go through pread. forget:
      * the pages need not stay resident. An unreadable page is SIGBUS, and ends the process as a failed read would. */
     const u8 *(*map)(struct disk *d, struct disk_file *f, u64 bytes); /* NULL: not this time */
@@ -47,8 +48,9 @@ static inline void disk_close(struct disk *d) {
     d->ops->destroy(d);
 }
 
-/* Opens a directory; `create`: made (0700) if missing, else ST_NOT_FOUND. The caller owns *out: disk_close(), after the
- * journal on it is closed. */
+/* Opens a directory. create: for a journal that will be written to; made (0700) if it is missing, and refused if it is
+ * somebody else's or others may write to it. Else it is only read, and ST_NOT_FOUND if it is missing. The caller owns
+ * *out: disk_close(), after the journal on it is closed. */
 hx_st disk_posix_open(const char *path, bool create, struct disk **out, struct errbuf *err);
 
 /* The whole range or an error: a short write goes on where it stopped, and one that makes no progress is -EIO. */

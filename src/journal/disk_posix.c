@@ -12,6 +12,7 @@
 
 #define READ_AHEAD_MIN (256u << 10) /* reads this large are part of a walk: the next stretch is wanted soon */
 #define ZERO_CHUNK     (1u << 20)
+#define LOCK_BYTES     12u /* always as many: what is overwritten needs no room */
 
 struct disk_file {
     int fd;
@@ -129,7 +130,24 @@ static u64 posix_free_bytes(struct disk *d) {
     return (u64)vfs.f_bavail * (u64)vfs.f_frsize;
 }
 
-static int posix_lock(struct disk *d, bool on) {
+/* The file says who holds it, for whoever does not get it. */
+static void lock_sign(int fd) {
+    char text[LOCK_BYTES + 1];
+    snprintf(text, sizeof text, "%-*ld\n", (int)LOCK_BYTES - 1, (long)getpid());
+    ssize_t n = pwrite(fd, text, LOCK_BYTES, 0);
+    (void)n; /* on a full disk: then nobody is named */
+}
+
+static i64 lock_holder(int fd) {
+    char text[LOCK_BYTES];
+    u64 pid;
+    ssize_t n = pread(fd, text, sizeof text, 0);
+    slice number, rest;
+    slice_cut(slice_of(text, n > 0 ? (size_t)n : 0), ' ', &number, &rest);
+    return slice_u64(number, &pid) ? (i64)pid : 0;
+}
+
+static int posix_lock(struct disk *d, bool on, i64 *holder) {
     struct posix_disk *p = of(d);
     if (!on) {
         if (p->lock >= 0) close(p->lock);
@@ -140,9 +158,11 @@ static int posix_lock(struct disk *d, bool on) {
     if (fd < 0) return -errno;
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         int error = errno;
+        *holder = lock_holder(fd);
         close(fd);
         return -error;
     }
+    lock_sign(fd);
     p->lock = fd;
     return 0;
 }
@@ -170,7 +190,7 @@ static void posix_random(struct disk *d, void *p, size_t n) {
 
 static void posix_destroy(struct disk *d) {
     struct posix_disk *p = of(d);
-    posix_lock(d, false);
+    posix_lock(d, false, NULL);
     if (p->dir >= 0) close(p->dir);
     mem_free(p->path);
     mem_free(p);
@@ -213,15 +233,32 @@ static hx_st path_error(struct errbuf *err, const char *what, const char *path, 
     return err_set(err, st, "cannot %s the data directory %s: %s", what, path, strerror(error));
 }
 
+/* Whoever may write here can replace the journal, or read the secret that tokens hang on. */
+static hx_st refuse_if_shared(const char *path, int dir, struct errbuf *err) {
+    struct stat st;
+    unsigned me = geteuid();
+    if (fstat(dir, &st) != 0) return path_error(err, "look at", path, errno);
+    if (st.st_uid != me)
+        return err_set(err, ST_DENIED,
+                       "%s belongs to user %u, and this process runs as user %u. Run it as the owner, or hand over the "
+                       "directory with all that is in it: chown -R %u %s",
+                       path, st.st_uid, me, me, path);
+    if (st.st_mode & (S_IWGRP | S_IWOTH))
+        return err_set(err, ST_DENIED, "others than its owner may write to %s (its mode is %04o): chmod go-w %s", path,
+                       (unsigned)st.st_mode & 07777u, path);
+    return ST_OK;
+}
+
 hx_st disk_posix_open(const char *path, bool create, struct disk **out, struct errbuf *err) {
     bool made = create && mkdir(path, 0700) == 0;
     if (create && !made && errno != EEXIST) return path_error(err, "create", path, errno);
     int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0) return path_error(err, "open", path, errno);
     int rc = made ? sync_parent(dir) : 0;
-    if (rc != 0) {
+    hx_st st = rc ? path_error(err, "create", path, -rc) : create && !made ? refuse_if_shared(path, dir, err) : ST_OK;
+    if (st != ST_OK) {
         close(dir);
-        return path_error(err, "create", path, -rc);
+        return st;
     }
     struct posix_disk *p = mem_zalloc(sizeof *p);
     size_t n = strlen(path) + 1;

@@ -342,7 +342,7 @@ static u64 sim_free_bytes(struct disk *d) {
     return taken < of(d)->capacity ? of(d)->capacity - taken : 0;
 }
 
-static int sim_lock(struct disk *d, bool on) {
+static int sim_lock(struct disk *d, bool on, i64 *holder) {
     struct sim *s = of(d);
     if (!on) {
         s->locked = false;
@@ -350,7 +350,10 @@ static int sim_lock(struct disk *d, bool on) {
     }
     int rc = admit(s, NULL);
     if (rc) return rc;
-    if (s->locked) return -EWOULDBLOCK;
+    if (s->locked) {
+        *holder = 0;
+        return -EWOULDBLOCK;
+    }
     s->locked = true;
     return 0;
 }

@@ -140,15 +140,23 @@ static void set_limits(struct journal_file *j) {
     j->batch_limit = (size_t)(j->segment_bytes / 4 < BATCH_BYTES_MAX ? j->segment_bytes / 4 : BATCH_BYTES_MAX);
 }
 
+static hx_st lock_directory(struct journal_file *j, struct errbuf *err) {
+    i64 holder;
+    int rc = j->disk->ops->lock(j->disk, true, &holder);
+    j->locked = rc == 0;
+    if (rc == 0) return ST_OK;
+    if (rc != -EWOULDBLOCK) return disk_error(err, j->disk, rc, "lock", "lock");
+    if (holder == 0) return err_set(err, ST_BUSY, "%s is in use by another process", j->disk->where);
+    return err_set(err, ST_BUSY, "%s is in use by process %lld", j->disk->where, (long long)holder);
+}
+
 static hx_st open_directory(struct journal_file *j, const struct journal_file_options *o, struct errbuf *err) {
     if (o->segment_bytes && !segment_bytes_ok(o->segment_bytes))
         return err_set(err, ST_INVALID, "segment size %llu is not a power of two from 4 KiB to 1 GiB",
                        (unsigned long long)o->segment_bytes);
     if (!o->read_only) {
-        int rc = j->disk->ops->lock(j->disk, true);
-        if (rc == -EWOULDBLOCK) return err_set(err, ST_BUSY, "%s is in use by another process", j->disk->where);
-        if (rc) return disk_error(err, j->disk, rc, "lock", "lock");
-        j->locked = true;
+        hx_st st = lock_directory(j, err);
+        if (st != ST_OK) return st;
     }
     bool missing;
     hx_st st = load_meta(j, &missing, err);
@@ -176,7 +184,7 @@ static void destroy(struct journal_file *j) {
     if (j->found.unproven) batch_free(j->found.unproven);
     for (size_t i = 0; i < j->segments.count; i++) segment_free(j, j->segments.at[i]);
     if (j->mark_file) j->disk->ops->close(j->disk, j->mark_file);
-    if (j->locked) j->disk->ops->lock(j->disk, false);
+    if (j->locked) j->disk->ops->lock(j->disk, false, NULL);
     mem_free(j->segments.at);
     mem_free(j->open_segments);
     mem_free(j->spares);

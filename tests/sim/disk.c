@@ -90,8 +90,8 @@ static u64 do_free_bytes(struct disk *d) {
     return of(d)->inner->ops->free_bytes(of(d)->inner);
 }
 
-static int do_lock(struct disk *d, bool on) {
-    return of(d)->inner->ops->lock(of(d)->inner, on);
+static int do_lock(struct disk *d, bool on, i64 *holder) {
+    return of(d)->inner->ops->lock(of(d)->inner, on, holder);
 }
 
 static void do_random(struct disk *d, void *p, size_t n) {

@@ -65,8 +65,8 @@ static int tap_sync_dir(struct disk *d) {
 static u64 tap_free_bytes(struct disk *d) {
     return of(d)->real->ops->free_bytes(of(d)->real);
 }
-static int tap_lock(struct disk *d, bool on) {
-    return of(d)->real->ops->lock(of(d)->real, on);
+static int tap_lock(struct disk *d, bool on, i64 *holder) {
+    return of(d)->real->ops->lock(of(d)->real, on, holder);
 }
 static void tap_random(struct disk *d, void *p, size_t n) {
     of(d)->real->ops->random(of(d)->real, p, n);
