@@ -27,8 +27,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define WALK_STEP (1u << 20)
-#define PEEK_STEP 4096u
+#define WALK_STEP   (1u << 20)
+#define PEEK_STEP   4096u
+#define PROGRESS_MS 1000
 
 void reader_free(struct reader *r) {
     mem_free(r->buf);
@@ -400,7 +401,27 @@ static hx_st deliver(const u8 *bytes, u64 pos, size_t length, journal_each each,
 struct walk {
     u64 number;   /* expected; 0: any */
     u64 prev_end; /* expected at a segment's first batch; 0: any */
+    u64 bytes, done;
+    i64 began_ms, said_ms;
 };
+
+static struct walk walk_begin(const struct journal_file *j) {
+    struct walk w = {.began_ms = clock_mono_ms()};
+    for (size_t i = 0; i < j->segments.count; i++)
+        if (j->segments.at[i]->linked) w.bytes += offset_of(j, j->segments.at[i]->end);
+    w.said_ms = w.began_ms;
+    return w;
+}
+
+/* Whoever waits for a start that takes a while wants to know how long. */
+static void say_progress(const struct journal_file *j, struct walk *w) {
+    i64 now = clock_mono_ms();
+    if (j->manual || now - w->said_ms < PROGRESS_MS) return;
+    w->said_ms = now;
+    log_line(LOG_INFO, "journal: replayed %llu %% of %llu MiB, %llu MiB a second",
+             (unsigned long long)(w->done * 100 / w->bytes), (unsigned long long)(w->bytes >> 20),
+             (unsigned long long)((w->done * 1000 / (u64)(now - w->began_ms)) >> 20));
+}
 
 static hx_st replay_link(struct journal_file *j, struct reader *r, struct segment *s, struct walk *w, journal_each each,
                          void *ctx, struct errbuf *err) {
@@ -417,7 +438,10 @@ static hx_st replay_link(struct journal_file *j, struct reader *r, struct segmen
         if (st != ST_OK) return st;
         pos += b.head.length;
         j->found.replayed_batches++;
-        *w = (struct walk){.number = b.head.number + 1, .prev_end = pos};
+        w->number = b.head.number + 1;
+        w->prev_end = pos;
+        w->done += b.head.length;
+        say_progress(j, w);
     }
     return ST_OK;
 }
@@ -425,7 +449,7 @@ static hx_st replay_link(struct journal_file *j, struct reader *r, struct segmen
 hx_st recover_replay(struct journal *port, journal_each each, void *ctx, struct errbuf *err) {
     struct journal_file *j = jf(port);
     struct reader r = {.step = WALK_STEP};
-    struct walk w = {0};
+    struct walk w = walk_begin(j);
     hx_st st = ST_OK;
     for (size_t i = 0; st == ST_OK && i < j->segments.count; i++)
         if (j->segments.at[i]->linked) st = replay_link(j, &r, j->segments.at[i], &w, each, ctx, err);

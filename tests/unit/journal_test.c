@@ -199,7 +199,9 @@ static void another_process_is_told_busy_and_a_killed_one_lets_go(void **state) 
     struct journal *j;
     struct errbuf err = {0};
     assert_int_equal(place_open(w, &j, &err), ST_BUSY);
-    assert_non_null(strstr(err.text, p->path));
+    char named[400];
+    snprintf(named, sizeof named, "%s is in use by process %d", p->path, (int)child);
+    assert_string_equal(err.text, named);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     struct journal *mine = world_open(w);
@@ -269,6 +271,45 @@ static void a_missing_directory_is_made_or_reported(void **state) {
     rmdir(path);
 }
 
+/* The first record takes a second and more. */
+static hx_st take_your_time(void *ctx, const struct journal_record *rec, struct errbuf *err) {
+    (void)rec;
+    (void)err;
+    i64 *until = ctx;
+    if (*until == 0) *until = clock_mono_ms() + 1100;
+    while (clock_mono_ms() < *until) usleep(10000);
+    return ST_OK;
+}
+
+static void a_long_replay_says_how_far_it_is(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    for (u64 i = 0; i < 3; i++) {
+        u64 pos = append_number(j, i, w->most);
+        journal_flush(j);
+        wait_settled(w, j, pos);
+    }
+    journal_close(j);
+    FILE *log = tmpfile();
+    int before = dup(STDERR_FILENO);
+    assert_true(dup2(fileno(log), STDERR_FILENO) >= 0);
+    j = world_open(w);
+    i64 until = 0;
+    hx_st st = journal_replay(j, take_your_time, &until, NULL);
+    journal_close(j);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    char said[500] = {0};
+    rewind(log);
+    assert_true(fread(said, 1, sizeof said - 1, log) > 0);
+    fclose(log);
+    assert_int_equal(st, ST_OK);
+    assert_non_null(strstr(said, "journal: replayed "));
+    assert_non_null(strstr(said, " % of 0 MiB, 0 MiB a second"));
+    mem_free(b);
+}
+
 static void work_killed_with_kill_9_recovers_everything_acknowledged(void **state) {
     struct world *w = *state;
     struct said_at *p = w->ctx;
@@ -319,6 +360,7 @@ int main(void) {
         ON(files_are_for_the_owner_alone, real_with_threads, leave_place),
         ON(a_directory_without_permission_is_denied_by_name, real_without_threads, leave_place),
         ON(a_missing_directory_is_made_or_reported, real_without_threads, leave_place),
+        ON(a_long_replay_says_how_far_it_is, real_with_threads, leave_place),
         ON(work_killed_with_kill_9_recovers_everything_acknowledged, real_with_threads, leave_place),
     };
     int failures = cmocka_run_group_tests_name("real directory, threads", threads, NULL, NULL);
