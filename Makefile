@@ -14,9 +14,10 @@ PREFIX  ?= /usr/local
 VERSION := $(shell cat VERSION)
 
 WARN    := -Wall -Wextra -Wconversion -Wshadow -Werror -Wstrict-prototypes -Wmissing-prototypes -Wvla
-HARDEN  := -fPIE -fstack-protector-strong -fstack-clash-protection
+BRANCH  := $(if $(filter x86_64,$(shell uname -m)),-fcf-protection=full)$(if $(filter aarch64,$(shell uname -m)),-mbranch-protection=standard)
+HARDEN  := -fPIE -fstack-protector-strong -fstack-clash-protection $(BRANCH)
 CPPFLAGS := -Isrc -Iinclude -D_GNU_SOURCE -DHAPAX_VERSION='"$(VERSION)"'
-OPT     := -O2 -D_FORTIFY_SOURCE=2
+OPT     := -O2 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3
 LTO     := -flto=auto -ffat-lto-objects
 LDHARD  := -pie -Wl,-z,relro,-z,now,-z,noexecstack
 ifneq ($(SAN),)
