@@ -305,6 +305,19 @@ static void work_that_ended_unknown_comes_back_from_the_dead_as_reconcile_whatev
 
 /* ---- decisions */
 
+static void a_crash_leaves_doubt_also_when_its_attempt_is_no_longer_kept(void **state) {
+    (void)state;
+    rules.transient_attempts = HISTORY_ATTEMPTS_KEPT + 1;
+    use_rules();
+    send("k", "p");
+    receive_as(1000, false);
+    pass(1000);
+    fail_until("k", CLASS_TRANSIENT, STATE_DEAD);
+    come_back();
+    assert_int_equal(redrive("k"), REDRIVE_OK);
+    assert_int_equal(receive().delivery, DELIVERY_RECONCILE);
+}
+
 static void a_decision_settles_held_and_dead_work_and_kills_the_token(void **state) {
     (void)state;
     rules.on_unknown = ON_UNKNOWN_HOLD;
@@ -1218,6 +1231,7 @@ int main(void) {
         R(transient_failures_are_retried_under_every_on_unknown),
         R(who_takes_back_a_crash_by_speaking_up_leaves_no_doubt),
         R(work_that_ended_unknown_comes_back_from_the_dead_as_reconcile_whatever_the_rule),
+        R(a_crash_leaves_doubt_also_when_its_attempt_is_no_longer_kept),
         R(a_decision_settles_held_and_dead_work_and_kills_the_token),
         R(retry_by_decision_is_done_again_without_a_look_up_and_with_all_attempts),
         R(a_token_is_dead_after_a_decision_also_when_the_work_goes_on),
