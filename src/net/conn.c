@@ -55,11 +55,12 @@ void http_core_init(struct http_server *s, const struct http_limits *limits, con
     s->limits.write_ms = or_default(s->limits.write_ms, 60000);
     s->limits.body_bytes_per_s = or_default(s->limits.body_bytes_per_s, 500);
     s->limits.body_grace_ms = or_default(s->limits.body_grace_ms, 5000);
+    s->limits.turn_ms = or_default(s->limits.turn_ms, 16);
     http_link_init(&s->conns);
     for (u32 i = 0; i < HTTP_STREAMS; i++) http_link_init(&s->parked[i]);
     http_link_init(&s->dirty);
     http_link_init(&s->resume);
-    http_link_init(&s->throttled);
+    for (u32 i = 0; i < 2; i++) http_link_init(&s->late[i]);
 }
 
 void http_core_free(struct http_server *s) {
@@ -101,7 +102,7 @@ void http_conn_init(struct http_conn *c, struct http_server *s) {
     http_link_init(&c->parked);
     http_link_init(&c->dirty);
     http_link_init(&c->resume);
-    http_link_init(&c->throttled);
+    http_link_init(&c->late);
     http_link_add(&s->conns, &c->all);
     s->stats.connections++;
 }
@@ -174,7 +175,7 @@ void http_conn_drop(struct http_conn *c) {
     http_link_remove(&c->parked);
     http_link_remove(&c->dirty);
     http_link_remove(&c->resume);
-    http_link_remove(&c->throttled);
+    http_late_remove(c);
     http_socket_close(c);
     if (c->out) {
         http_out_left(c->out, taken);
@@ -201,7 +202,7 @@ static void finish(struct http_conn *c) {
 /* At the end of input: whole requests that still wait for their turn are answered, an unfinished one is forgotten. */
 static bool nothing_to_parse(const struct http_conn *c) {
     if (c->phase != HTTP_PHASE_HEAD) return true;
-    return may_parse(c) && http_link_alone(&c->resume);
+    return may_parse(c) && http_link_alone(&c->resume) && !c->cut;
 }
 
 /* After anything that happened: is it time to close, and is there a reason to read or not to? */
@@ -471,6 +472,12 @@ static enum http_parse next_head(struct http_server *s, slice in, struct http_pa
     return http_parse_head(in, s->head, error);
 }
 
+/* The turn is over: the rest is handed over in the next one. */
+static void cut_short(struct http_conn *c) {
+    c->cut = c->talkative = true;
+    http_late_add(c);
+}
+
 /* Take requests from the front of `in` for as long as they are whole and nothing stands in the way. Returns what must
  * be kept. */
 static slice consume(struct http_conn *c, slice in) {
@@ -480,12 +487,16 @@ static slice consume(struct http_conn *c, slice in) {
         struct http_parse_error error;
         enum http_parse got = next_head(s, in, &error);
         if (got == HTTP_PARSE_MORE) break;
-        if (got == HTTP_PARSE_OK) {
-            in = begin_request(c, in);
-            continue;
+        if (got == HTTP_PARSE_BAD) {
+            c->head_only = c->keep_alive = false;
+            fail(c, error.status, error.detail);
+            break;
         }
-        c->head_only = c->keep_alive = false;
-        fail(c, error.status, error.detail);
+        in = begin_request(c, in);
+        if (in.n && may_parse(c) && http_turn_spent(s)) {
+            cut_short(c);
+            break;
+        }
     }
     return in;
 }
@@ -569,7 +580,8 @@ static bool head_worth_another_look(const struct http_conn *c, slice in) {
 static void input_head(struct http_conn *c, char *p, size_t n) {
     size_t had = pending(c);
     if (had == 0) c->since_ms = c->server->now_ms;
-    bool look = may_parse(c) && http_link_alone(&c->resume) && (had == 0 || head_worth_another_look(c, slice_of(p, n)));
+    bool look = may_parse(c) && http_link_alone(&c->resume) && !c->cut &&
+                (had == 0 || head_worth_another_look(c, slice_of(p, n)));
     if (!look || had > HTTP_HEADROOM) {
         keep_input(c, slice_of(p, n));
         if (look && !c->closing) consume_own(c);
@@ -584,8 +596,9 @@ static void input_head(struct http_conn *c, char *p, size_t n) {
     keep_input(c, consume(c, slice_of(p, n)));
 }
 
-void http_conn_input(struct http_conn *c, char *p, size_t n) {
+void http_conn_input(struct http_conn *c, char *p, size_t n, bool more) {
     struct http_server *s = c->server;
+    c->talkative = more;
     s->stats.bytes_in += n;
     s->turn = true;
     slice rest = slice_of(p, n);
@@ -616,15 +629,63 @@ void http_conn_eof(struct http_conn *c) {
 
 void http_conn_resume(struct http_conn *c) {
     if (pending(c) && may_parse(c)) {
-        c->since_ms = c->server->now_ms;
-        consume_own(c);
+        c->since_ms = c->server->now_ms; /* until now it was us, not the client */
+        if (http_turn_spent(c->server))
+            cut_short(c);
+        else
+            consume_own(c);
     }
     review(c);
 }
 
+static void time_out(struct http_conn *c, const char *detail) {
+    c->server->stats.timeouts++;
+    c->head_only = c->keep_alive = false;
+    fail(c, 408, detail);
+    review(c);
+}
+
+static void drop_stalled(struct http_conn *c) {
+    c->server->stats.timeouts++;
+    http_conn_drop(c);
+}
+
+/* Has the client taken longer with its request, or to think of the next one, than it may? */
+static bool late_input(const struct http_conn *c) {
+    const struct http_limits *l = &c->server->limits;
+    i64 spent = c->server->now_ms - c->since_ms;
+    if (c->dead || c->awaiting || c->closing || c->cut || full(c)) return false;
+    if (c->phase != HTTP_PHASE_HEAD) return spent > body_allowance_ms(c);
+    return pending(c) ? spent > l->head_ms : !c->out && spent > l->idle_ms;
+}
+
+static void judge_input(struct http_conn *c) {
+    if (!late_input(c)) return;
+    if (c->phase != HTTP_PHASE_HEAD)
+        time_out(c, "the body came too slowly");
+    else if (pending(c))
+        time_out(c, "the request head did not come in time");
+    else
+        drop_stalled(c);
+}
+
+void http_conn_serve(struct http_conn *c) {
+    if (c->cut) {
+        c->cut = false;
+        http_conn_resume(c);
+    } else {
+        review(c);
+    }
+    if (c->dead || !c->wants_reading || !http_link_alone(&c->late)) return;
+    if (http_socket_read(c)) judge_input(c);
+}
+
 size_t http_conn_read_room(const struct http_conn *c) {
-    if (!c->awaiting || pending(c) >= HTTP_WAITING_BYTES) return HTTP_READ_BYTES;
-    return HTTP_WAITING_BYTES - pending(c);
+    if (c->phase != HTTP_PHASE_HEAD) return HTTP_READ_BYTES;
+    size_t share = http_late_share(c->server);
+    if (!c->awaiting || pending(c) >= HTTP_WAITING_BYTES) return share;
+    size_t room = HTTP_WAITING_BYTES - pending(c);
+    return room < share ? room : share;
 }
 
 void http_conn_drain(struct http_conn *c) {
@@ -709,35 +770,20 @@ void http_conn_piece_done(struct http_conn *c, bool ok) {
 
 /* ---- the clock */
 
-static void time_out(struct http_conn *c, const char *detail) {
-    c->server->stats.timeouts++;
-    c->head_only = c->keep_alive = false;
-    fail(c, 408, detail);
-    review(c);
-}
-
-static void drop_stalled(struct http_conn *c) {
-    c->server->stats.timeouts++;
-    http_conn_drop(c);
-}
-
+/* A socket with bytes for us is not slow, we are: they are read before the client is judged (http_conn_serve). And one
+ * that has room for our bytes is not stalled. */
 void http_conn_tick(struct http_conn *c) {
-    const struct http_limits *l = &c->server->limits;
-    i64 now = c->server->now_ms, spent = now - c->since_ms;
-    if (!http_link_alone(&c->throttled)) return; /* its bytes wait for us */
-    if (owed(c) && now - c->progress_ms > l->write_ms) {
+    i64 now = c->server->now_ms;
+    if (owed(c) && now - c->progress_ms > c->server->limits.write_ms && !http_socket_writable(c)) {
         drop_stalled(c);
     } else if (c->lingering) {
-        if (spent > LINGER_MS) http_conn_drop(c);
+        if (now - c->since_ms > LINGER_MS) http_conn_drop(c);
     } else if (c->awaiting) {
         if (!c->reading && !c->eof && http_socket_peer_closed(c)) http_conn_eof(c);
-    } else if (c->closing || full(c)) {
-        return;
-    } else if (c->phase != HTTP_PHASE_HEAD) {
-        if (spent > body_allowance_ms(c)) time_out(c, "the body came too slowly");
-    } else if (pending(c)) {
-        if (spent > l->head_ms) time_out(c, "the request head did not come in time");
-    } else if (!c->out && spent > l->idle_ms) {
-        drop_stalled(c);
+    } else if (http_link_alone(&c->late) && late_input(c)) {
+        if (http_socket_readable(c))
+            http_late_add(c);
+        else
+            judge_input(c);
     }
 }

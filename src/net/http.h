@@ -105,6 +105,8 @@ struct http_limits {
     u32 write_ms;         /* a client that takes nothing of its replies for so long is dropped. Default 60000 */
     u32 body_bytes_per_s; /* default 500, measured after the grace */
     u32 body_grace_ms;    /* default 5000 */
+    u32 turn_ms;          /* for the requests of a turn, and as long again for its replies; what is left is first in the
+                             next one. Default 16 */
 };
 
 struct http_server;
@@ -124,7 +126,8 @@ void http_release(struct http_server *s, u16 stream, u64 position);
  * reply; what the kernel has not taken yet is kept back too, and a connection whose next bytes cannot be called back
  * is dropped. Lifting it lets go what has been released. */
 void http_hold(struct http_server *s, u16 stream, bool on);
-/* Stop or resume reading sockets: backpressure while the journal catches up. */
+/* Stop or resume reading sockets: backpressure while the journal catches up. No deadline of a client passes whose bytes
+ * lie unread. */
 void http_server_pause_reading(struct http_server *s, bool paused);
 /* Stop accepting; connections close as they fall idle; on_closed is called when none is left or after grace_ms. */
 void http_server_drain(struct http_server *s, u32 grace_ms, void (*on_closed)(void *ctx), void *ctx);

@@ -1,5 +1,73 @@
 #include "net/server_priv.h"
 
+#include <time.h>
+
+/* ---- time
+ *
+ * A turn hands over requests for turn_ms. Connections it has no time for are not read further and stand in line: the
+ * next turn begins with them, so that each gets its turn however much the others pipeline. The more stand in line, the
+ * less is read of each at a time. The same line takes those who have something to read while reading is paused. No
+ * deadline runs for those who stand in it.
+ *
+ * There are two lines, and they take turns: one for those who had more to say than was read of them the last time, one
+ * for the others. So an ack does not wait for a thousand clients that pipeline, only for other acks. Half of a turn's
+ * time goes to the lines, half to whoever else comes; what that leaves, to the lines again. */
+
+i64 http_clock_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (i64)t.tv_sec * 1000 + t.tv_nsec / 1000000 + 1;
+}
+
+static i64 turn_ms(struct http_server *s) {
+    i64 now = http_clock_ms();
+    if (s->turn_began_ms == 0) s->turn_began_ms = now;
+    return now - s->turn_began_ms;
+}
+
+bool http_turn_spent(struct http_server *s) {
+    return turn_ms(s) >= s->limits.turn_ms;
+}
+
+bool http_late_must(struct http_conn *c) {
+    struct http_server *s = c->server;
+    return s->paused || http_turn_spent(s) || (c->talkative && !http_link_alone(&s->late[true]));
+}
+
+size_t http_late_share(const struct http_server *s) {
+    size_t share = HTTP_READ_BYTES / (s->late_count + 1);
+    return share > HTTP_LATE_BYTES ? share : HTTP_LATE_BYTES;
+}
+
+void http_late_add(struct http_conn *c) {
+    if (!http_link_alone(&c->late)) return;
+    http_link_add(&c->server->late[c->talkative], &c->late);
+    c->server->late_count++;
+    c->late_ms = c->server->now_ms;
+    http_socket_reading(c, c->wants_reading);
+}
+
+void http_late_remove(struct http_conn *c) {
+    i64 now = c->server->now_ms;
+    if (http_link_alone(&c->late)) return;
+    http_link_remove(&c->late);
+    c->server->late_count--;
+    c->since_ms += now - c->late_ms;
+    if (c->since_ms > now) c->since_ms = now;
+}
+
+/* Ends: nobody comes back into a line before the turn is over. */
+void http_late_serve(struct http_server *s, bool all_the_time) {
+    i64 until_ms = all_the_time ? s->limits.turn_ms : (s->limits.turn_ms + 1) / 2;
+    while (s->late_count && !s->paused && turn_ms(s) < until_ms) {
+        s->late_next = !s->late_next;
+        if (http_link_alone(&s->late[s->late_next])) s->late_next = !s->late_next;
+        struct http_conn *c = HTTP_LINK_OF(s->late[s->late_next].next, struct http_conn, late);
+        http_late_remove(c);
+        http_conn_serve(c);
+    }
+}
+
 /* ---- memory
  *
  * What a single connection may hold is bounded: a request of the size its route allows, HTTP_UNSENT_PAUSE and one reply

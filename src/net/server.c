@@ -1,7 +1,8 @@
 /* The sockets, and the turn.
  *
- * A turn is one pass of the loop: the poll phase reads what the sockets have and hands requests over; then, before the
- * loop polls again, end_turn() resumes connections whose answer came late, lets the handler flush its journal, and
+ * A turn is one pass of the loop: those who had to wait in the one before come first; the poll phase reads what the
+ * sockets have and hands requests over, for as long as there is time (load.c); then, before the loop polls again,
+ * end_turn() resumes connections whose answer came late, lets the handler flush its journal, and
  * writes each connection's releasable replies with one system call. It runs from a check handle (after polling) and
  * from a prepare handle (before polling), so that a reply made in a timer or a close callback does not wait for the
  * next event. What end_turn() itself stirs up is left to the next pass, which an idle handle keeps from sleeping: one
@@ -11,7 +12,9 @@
  * in the connection's own buffer, where new replies can still be appended. */
 #include "net/server_priv.h"
 
+#include <errno.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <uv.h>
 
 #define BACKLOG        1024
@@ -31,6 +34,7 @@ struct sockets {
     u32 handles; /* open ones of the server itself */
     u16 port;
     bool listening, closing;
+    bool accept_waits; /* libuv holds a connection that the turn had no time to accept */
     void (*on_closed)(void *ctx);
     void *on_closed_ctx;
 };
@@ -120,6 +124,8 @@ void http_server_close(struct http_server *core) {
 
 /* ---- the turn */
 
+static void accept_one(struct sockets *s);
+
 static void stay_awake(uv_idle_t *h) {
     (void)h;
 }
@@ -137,11 +143,13 @@ static void resume_all(struct sockets *s) {
 static void flush_all(struct sockets *s) {
     struct http_link now;
     http_link_move(&s->core.dirty, &now);
-    while (!http_link_alone(&now)) {
+    i64 began = http_clock_ms();
+    while (!http_link_alone(&now) && http_clock_ms() - began < s->core.limits.turn_ms) {
         struct http_conn *c = HTTP_LINK_OF(now.next, struct http_conn, dirty);
         http_link_remove(&c->dirty);
         http_conn_flush(c);
     }
+    http_link_prepend(&s->core.dirty, &now);
 }
 
 static void tell_closed(struct sockets *s) {
@@ -149,6 +157,12 @@ static void tell_closed(struct sockets *s) {
     if (!on_closed || s->core.stats.connections) return;
     s->on_closed = NULL;
     on_closed(s->on_closed_ctx);
+}
+
+static bool is_busy(const struct sockets *s) {
+    const struct http_server *core = &s->core;
+    if (core->turn || s->accept_waits || (core->late_count && !core->paused)) return true;
+    return !http_link_alone(&core->resume) || !http_link_alone(&core->dirty);
 }
 
 static void end_turn(struct sockets *s) {
@@ -163,7 +177,7 @@ static void end_turn(struct sockets *s) {
     http_relieve(core);
     tell_closed(s);
     if (s->closing) return;
-    if (core->turn || !http_link_alone(&core->resume) || !http_link_alone(&core->dirty)) {
+    if (is_busy(s)) {
         uv_idle_start(&s->awake, stay_awake);
     } else if (uv_is_active((uv_handle_t *)&s->awake)) {
         uv_idle_stop(&s->awake);
@@ -171,11 +185,18 @@ static void end_turn(struct sockets *s) {
 }
 
 static void on_prepare(uv_prepare_t *h) {
-    end_turn(sockets_in(h->data));
+    struct sockets *s = sockets_in(h->data);
+    s->core.now_ms = (i64)uv_now(s->loop);
+    s->core.turn_began_ms = 0;
+    if (s->accept_waits) accept_one(s);
+    http_late_serve(&s->core, false);
+    end_turn(s);
 }
 
 static void on_check(uv_check_t *h) {
-    end_turn(sockets_in(h->data));
+    struct sockets *s = sockets_in(h->data);
+    http_late_serve(&s->core, true);
+    end_turn(s);
 }
 
 /* Connections that wait for the stream still, or for another one, find their list again. */
@@ -218,7 +239,7 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf) {
     (void)suggested;
     struct peer *p = peer_in(h->data);
     struct sockets *s = sockets_of(p->conn.server);
-    size_t room = s->core.paused ? 0 : http_conn_read_room(&p->conn);
+    size_t room = http_late_must(&p->conn) ? 0 : http_conn_read_room(&p->conn);
     *buf = uv_buf_init(s->read_space + HTTP_HEADROOM, (unsigned)room);
 }
 
@@ -228,23 +249,19 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
     struct http_server *core = c->server;
     core->now_ms = (i64)uv_now(stream->loop);
     if (n > 0)
-        http_conn_input(c, buf->base, (size_t)n);
+        http_conn_input(c, buf->base, (size_t)n, (size_t)n == buf->len);
     else if (n == UV_ENOBUFS)
-        http_socket_reading(c, true); /* paused: found out when the socket had something */
+        http_late_add(c); /* paused or late: found out when the socket had something */
     else if (n == UV_EOF)
         http_conn_eof(c);
     else if (n < 0)
         http_conn_drop(c);
 }
 
-/* Pausing is applied to a connection when it next has something to read; resuming touches only those. */
+/* Who stands in line is not read meanwhile. */
 void http_socket_reading(struct http_conn *c, bool on) {
-    bool throttle = on && c->server->paused;
-    if (throttle)
-        http_link_add(&c->server->throttled, &c->throttled);
-    else
-        http_link_remove(&c->throttled);
-    on = on && !throttle;
+    c->wants_reading = on;
+    on = on && http_link_alone(&c->late);
     if (on == c->reading) return;
     c->reading = on;
     if (on)
@@ -255,19 +272,42 @@ void http_socket_reading(struct http_conn *c, bool on) {
 
 void http_server_pause_reading(struct http_server *core, bool paused) {
     core->paused = paused;
-    if (paused) return;
-    while (!http_link_alone(&core->throttled)) {
-        struct http_conn *c = HTTP_LINK_OF(core->throttled.next, struct http_conn, throttled);
-        c->since_ms = core->now_ms; /* its deadline does not run while it is us who do not read */
-        http_socket_reading(c, true);
-    }
+}
+
+static int fd_of(const struct http_conn *c) {
+    uv_os_fd_t fd;
+    return uv_fileno((uv_handle_t *)&peer_of(c)->tcp, &fd) == 0 ? fd : -1;
+}
+
+/* An error counts as what was asked for: whoever goes on finds it. */
+static bool socket_has(const struct http_conn *c, short events) {
+    struct pollfd ask = {.fd = fd_of(c), .events = events};
+    return ask.fd < 0 || poll(&ask, 1, 0) > 0;
+}
+
+bool http_socket_readable(struct http_conn *c) {
+    return socket_has(c, POLLIN);
+}
+
+bool http_socket_writable(struct http_conn *c) {
+    return socket_has(c, POLLOUT);
 }
 
 bool http_socket_peer_closed(struct http_conn *c) {
-    uv_os_fd_t fd;
-    if (uv_fileno((uv_handle_t *)&peer_of(c)->tcp, &fd) != 0) return true;
-    struct pollfd ask = {.fd = fd, .events = POLLRDHUP};
-    return poll(&ask, 1, 0) > 0;
+    return socket_has(c, POLLRDHUP);
+}
+
+bool http_socket_read(struct http_conn *c) {
+    char *space = sockets_of(c->server)->read_space + HTTP_HEADROOM;
+    size_t room = http_conn_read_room(c);
+    ssize_t n = recv(fd_of(c), space, room, MSG_DONTWAIT);
+    if (n > 0)
+        http_conn_input(c, space, (size_t)n, (size_t)n == room);
+    else if (n == 0)
+        http_conn_eof(c);
+    else if (errno != EAGAIN && errno != EINTR)
+        http_conn_drop(c);
+    return n < (ssize_t)room;
 }
 
 /* ---- writing */
@@ -332,19 +372,15 @@ static void refuse_peer(uv_handle_t *h, struct sockets *s) {
     buf_free(&text);
 }
 
-static void on_connection(uv_stream_t *listener, int status) {
-    struct sockets *s = sockets_in(listener->data);
+static void accept_one(struct sockets *s) {
     struct http_server *core = &s->core;
-    if (status != 0) { /* when descriptors run out libuv itself turns clients away, with a spare one it keeps */
-        core->stats.refused++;
-        return;
-    }
+    s->accept_waits = false;
+    if (!s->listening) return;
     struct peer *p = mem_zalloc(sizeof *p);
-    core->now_ms = (i64)uv_now(s->loop);
     CHECK(uv_tcp_init(s->loop, &p->tcp) == 0);
     p->tcp.data = p;
     http_conn_init(&p->conn, core);
-    if (uv_accept(listener, (uv_stream_t *)&p->tcp) != 0) {
+    if (uv_accept((uv_stream_t *)&s->listener, (uv_stream_t *)&p->tcp) != 0) {
         http_conn_drop(&p->conn);
         return;
     }
@@ -357,6 +393,17 @@ static void on_connection(uv_stream_t *listener, int status) {
     uv_tcp_nodelay(&p->tcp, 1);
     uv_tcp_keepalive(&p->tcp, 1, KEEPALIVE_S);
     http_socket_reading(&p->conn, true);
+}
+
+static void on_connection(uv_stream_t *listener, int status) {
+    struct sockets *s = sockets_in(listener->data);
+    s->core.now_ms = (i64)uv_now(s->loop);
+    if (status != 0) /* when descriptors run out libuv itself turns clients away, with a spare one it keeps */
+        s->core.stats.refused++;
+    else if (http_turn_spent(&s->core))
+        s->accept_waits = true; /* libuv accepts no further one until this one is taken */
+    else
+        accept_one(s);
 }
 
 /* ---- the clock */

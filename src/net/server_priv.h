@@ -4,7 +4,7 @@
  *   reply.c   how a reply is spelled
  *   out.c     a connection's replies: bytes in order, and up to where they may leave
  *   conn.c    a connection's protocol: bytes in, requests out, replies in, when to close
- *   load.c    what all connections together may take: who pays when it is too much
+ *   load.c    what all connections together may take, of memory and of a turn's time
  *   server.c  the sockets: libuv, the turn, the clock tick. Nothing else sees libuv
  *
  * conn.c reaches the socket through the http_socket_* functions, server.c reports what happened to it through the
@@ -18,6 +18,7 @@
 #define HTTP_HEADROOM      (32u << 10)  /* room in front of it for an unfinished head */
 #define HTTP_WAITING_BYTES (64u << 10)  /* input taken in behind a request that is answered later */
 #define HTTP_UNSENT_PAUSE  (1u << 20)   /* unsent replies at which a connection's requests are left unread */
+#define HTTP_LATE_BYTES    (4u << 10)   /* read at least, when many wait for their turn */
 #define HTTP_AHEAD         32u          /* requests announced to the handler before they are handed over */
 #define HTTP_PIECE_BYTES   (16u << 10)  /* what waits inside libuv for a full socket to drain */
 #define HTTP_SHARED_BYTES  (16u << 10)  /* shared bodies of this size and above are not copied */
@@ -45,6 +46,15 @@ static inline void http_link_add(struct http_link *list, struct http_link *l) {
     l->next = list;
     list->prev->next = l;
     list->prev = l;
+}
+/* Everything in `from` comes before what is in `list`. */
+static inline void http_link_prepend(struct http_link *list, struct http_link *from) {
+    if (http_link_alone(from)) return;
+    from->prev->next = list->next;
+    list->next->prev = from->prev;
+    from->next->prev = list;
+    list->next = from->next;
+    http_link_init(from);
 }
 /* Everything in `from` moves to the empty list `to`. */
 static inline void http_link_move(struct http_link *from, struct http_link *to) {
@@ -142,7 +152,7 @@ struct http_conn {
     u32 magic; /* handlers carry it as a void *, libuv too */
     struct http_server *server;
     void *user;
-    struct http_link all, parked, dirty, resume, throttled;
+    struct http_link all, parked, dirty, resume, late;
 
     /* Input. `in` from `in_at` on holds what has arrived of the request under way (of a chunked one: its head), or,
      * while parsing must wait, everything that has arrived. Freed when empty: an idle connection owns no buffer. */
@@ -159,9 +169,13 @@ struct http_conn {
     size_t piece;         /* the first bytes of `out` not sent yet: a copy of them is with http_socket_send */
 
     size_t counted; /* its share of the server's `buffered` */
-    bool reading, eof, closing, lingering, dead;
+    bool wants_reading, reading;
+    bool talkative; /* the last read did not bring all there was */
+    bool cut;       /* whole requests may be waiting in `in`, for want of time */
+    bool eof, closing, lingering, dead;
     u64 discarded, body_received;
     i64 since_ms;    /* when what is under way began: idling, the head, the body, lingering */
+    i64 late_ms;     /* when it came into the line of those late */
     i64 progress_ms; /* when the client last took a byte of what is ready for it */
 };
 
@@ -170,16 +184,20 @@ struct http_server {
     struct http_handler handler;
     struct http_limits limits;
     struct http_server_stats stats;
-    struct http_link conns;                /* all */
-    struct http_link dirty;                /* with bytes that may leave */
-    struct http_link resume;               /* to be looked at again at the end of the turn */
-    struct http_link throttled;            /* not read because reading is paused */
+    struct http_link conns;   /* all */
+    struct http_link dirty;   /* with bytes that may leave */
+    struct http_link resume;  /* to be looked at again at the end of the turn */
+    struct http_link late[2]; /* in line, with bytes to be read or requests to be handed over; [1] those
+                                              that are talkative */
+    u32 late_count;
+    bool late_next;                        /* the line that was served last */
     struct http_link parked[HTTP_STREAMS]; /* by the stream whose gate stops their first waiting reply */
     u64 released[HTTP_STREAMS], gates[HTTP_STREAMS];
     bool held[HTTP_STREAMS];
     u64 buffered; /* bytes of unfinished requests and unsent replies, shared bodies once */
     i64 now_ms;
-    bool turn; /* something happened that on_turn_end must hear of */
+    i64 turn_began_ms; /* by http_clock_ms; 0: it has not */
+    bool turn;         /* something happened that on_turn_end must hear of */
     bool paused, silent, draining;
     struct http_head *head;             /* the head being looked at: one of those below */
     struct http_head parsed;            /* too large for the stack of every call */
@@ -203,12 +221,14 @@ static inline void http_server_check(const struct http_server *s) {
 
 void http_conn_init(struct http_conn *c, struct http_server *s);
 void http_conn_free(struct http_conn *c);
-/* `p` is preceded by HTTP_HEADROOM writable bytes. */
-void http_conn_input(struct http_conn *c, char *p, size_t n);
+/* `p` is preceded by HTTP_HEADROOM writable bytes. `more`: there may be more to read. */
+void http_conn_input(struct http_conn *c, char *p, size_t n, bool more);
 void http_conn_eof(struct http_conn *c);
 /* Give up the connection at once: reset by the peer, stalled, or the server closes. */
 void http_conn_drop(struct http_conn *c);
 void http_conn_resume(struct http_conn *c);
+/* There is time for what had to wait; it has left the line. */
+void http_conn_serve(struct http_conn *c);
 void http_conn_flush(struct http_conn *c);
 /* A gate it waits for has opened. */
 void http_conn_release(struct http_conn *c);
@@ -222,11 +242,25 @@ void http_conn_tick(struct http_conn *c);
 void http_conn_drain(struct http_conn *c);
 /* How many bytes the next read may bring. */
 size_t http_conn_read_room(const struct http_conn *c);
+
 /* Too much is held in memory, and most of it here: what is still arriving is answered with 503, a client that does not
  * take its replies is dropped. */
 void http_conn_pay(struct http_conn *c);
 
 /* ---- load.c */
+
+/* Cheap enough to be asked for every request; some milliseconds coarse. */
+i64 http_clock_ms(void);
+/* Has the turn had its time? It begins when this is first asked. */
+bool http_turn_spent(struct http_server *s);
+/* It has something to read: is it to wait in line? */
+bool http_late_must(struct http_conn *c);
+/* How much is read at a time of a client that sends requests. */
+size_t http_late_share(const struct http_server *s);
+void http_late_add(struct http_conn *c);
+void http_late_remove(struct http_conn *c);
+/* Serve those who are late, for half of the turn's time or for all that is left of it. */
+void http_late_serve(struct http_server *s, bool all_the_time);
 
 /* Whoever holds most pays, until what all hold is within the limit. Not from inside a handler: requests and receipts
  * are told their end. */
@@ -250,6 +284,11 @@ bool http_socket_send(struct http_conn *c, const char *p, size_t n);
 /* Of the piece being sent: bytes the kernel has not taken yet. */
 size_t http_socket_pending(const struct http_conn *c);
 void http_socket_shutdown(struct http_conn *c);
+/* Read now, into http_conn_input or http_conn_eof. Returns whether that was all there is. */
+bool http_socket_read(struct http_conn *c);
+/* Are there bytes to read, or an end? */
+bool http_socket_readable(struct http_conn *c);
+bool http_socket_writable(struct http_conn *c);
 /* Has the peer closed its side? For connections that are not being read. */
 bool http_socket_peer_closed(struct http_conn *c);
 void http_socket_close(struct http_conn *c);

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -46,7 +47,8 @@ static size_t waiting_count, gone_count, turns, fates_true, fates_false, closed_
 static u8 fate_told[RECEIPTS_MAX];
 static int handler_depth, deepest;
 static u64 bytes_out_at_turn_end;
-static bool close_in_handler, respond_to_waiting;
+static bool close_in_handler, respond_to_waiting, receipts_take_time;
+static void (*in_stall)(void); /* what the others do meanwhile */
 
 static inline void reply_to(struct http_conn *conn, u16 status, slice body, u64 after, u64 receipt) {
     struct http_reply reply = {.status = status,
@@ -70,6 +72,17 @@ static inline void reply_big(struct http_conn *conn, u64 n, u64 after) {
     mem_free(body);
 }
 
+/* By the clock that turns go by, which moves some milliseconds at a time. */
+static inline void take_time(i64 ms) {
+    struct timespec t;
+    i64 began = 0, now = 0;
+    do {
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+        now = (i64)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+        if (began == 0) began = now;
+    } while (now - began < ms);
+}
+
 static inline void answer(struct http_conn *conn, const struct http_request *req) {
     u64 n = number_in(req->query);
     if (slice_eq(req->path, SL("/later"))) {
@@ -88,6 +101,13 @@ static inline void answer(struct http_conn *conn, const struct http_request *req
     } else if (slice_eq(req->path, SL("/fat"))) {
         static const char kilobyte[1024];
         reply_to(conn, 200, slice_of(kilobyte, sizeof kilobyte), 0, n);
+    } else if (slice_starts(req->path, SL("/slow"))) {
+        take_time(1);
+        reply_to(conn, 200, req->path, 0, 0);
+    } else if (slice_eq(req->path, SL("/stall"))) {
+        if (in_stall) in_stall();
+        take_time((i64)n);
+        reply_to(conn, 200, req->path, 0, 0);
     } else if (slice_eq(req->path, SL("/big"))) {
         reply_big(conn, n, 0);
     } else if (slice_eq(req->path, SL("/status"))) {
@@ -132,6 +152,7 @@ static inline void on_gone(void *ctx, struct http_conn *conn) {
 static inline void on_receipt(void *ctx, u64 receipt, bool written) {
     (void)ctx;
     assert_int_equal(fate_told[receipt]++, 0);
+    if (receipts_take_time) take_time(1);
     if (written)
         fates_true++;
     else
@@ -297,7 +318,8 @@ static inline int set_up(void **state) {
     bytes_out_at_turn_end = 0;
     memset(fate_told, 0, sizeof fate_told);
     handler_depth = deepest = 0;
-    close_in_handler = respond_to_waiting = false;
+    close_in_handler = respond_to_waiting = receipts_take_time = false;
+    in_stall = NULL;
     return 0;
 }
 

@@ -158,8 +158,153 @@ static void a_shared_body_waits_for_its_position_and_for_a_hold(void **state) {
     http_body_release(small);
 }
 
+/* ---- time: with turn_ms = 1 every slow request takes a turn's time */
+
+static void pipeline(struct client *c, const char *target, int count) {
+    struct buf all = {0};
+    for (int i = 0; i < count; i++) buf_printf(&all, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", target);
+    say(c, buf_slice(&all));
+    buf_free(&all);
+}
+
+static void pipelining_connections_take_turns_whatever_they_have_sent(void **state) {
+    (void)state;
+    start(&(struct http_limits){.turn_ms = 1});
+    static const char *const targets[] = {"/slow-a", "/slow-b", "/slow-c"};
+    for (int i = 0; i < 3; i++) pipeline(dial(), targets[i], 20);
+    size_t counts[3] = {0};
+    be_patient();
+    while (counts[0] + counts[1] + counts[2] < 60 && still_patient("all answers", __LINE__)) {
+        size_t turns_before = turns, requests_before = (size_t)stats().requests;
+        pump();
+        assert_true(stats().requests - requests_before <= turns - turns_before + 1);
+        for (int i = 0; i < 3; i++) counts[i] = count_of(&seen, targets[i]);
+        for (int i = 0; i < 3; i++) assert_true(counts[i] + 4 >= counts[(i + 1) % 3]); /* nobody runs far ahead */
+    }
+    for (int i = 0; i < 3; i++) WAIT_FOR(replies(&clients[i]) == 20);
+}
+
+static void newcomers_get_their_turn_beside_those_who_pipeline(void **state) {
+    (void)state;
+    start(&(struct http_limits){.turn_ms = 1});
+    pipeline(dial(), "/slow-many", 200);
+    WAIT_FOR(saw("/slow-many"));
+    for (int i = 0; i < 5; i++) {
+        struct client *c = dial();
+        size_t before = count_of(&seen, "/slow-many");
+        get(c, "/new");
+        WAIT_FOR(has(c, "/new"));
+        assert_true(count_of(&seen, "/slow-many") - before <= 4);
+    }
+    assert_true(count_of(&seen, "/slow-many") < 200);
+}
+
+static void requests_behind_a_late_answer_take_turns_too(void **state) {
+    (void)state;
+    start(&(struct http_limits){.turn_ms = 1});
+    struct client *c = dial(), *d = dial();
+    get(c, "/later");
+    pipeline(c, "/slow-c", 10);
+    get(d, "/later");
+    pipeline(d, "/slow-d", 10);
+    WAIT_FOR(waiting_count == 2);
+    quiesce();
+    while (waiting_count) reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
+    WAIT_FOR(count_of(&seen, "/slow-c") == 5);
+    assert_in_range(count_of(&seen, "/slow-d"), 3, 7);
+    shutdown(c->fd, SHUT_WR); /* what waits in the server is answered all the same */
+    WAIT_FOR(replies(c) == 11 && replies(d) == 11);
+    WAIT_FOR(c->eof);
+}
+
+static void replies_too_many_for_one_turn_leave_in_the_next(void **state) {
+    (void)state;
+    start(&(struct http_limits){.turn_ms = 1});
+    for (int i = 1; i <= 10; i++) {
+        char target[32];
+        snprintf(target, sizeof target, "/fated?%d", i);
+        get(dial(), target);
+    }
+    WAIT_FOR(count_of(&seen, "/fated") == 10);
+    receipts_take_time = true;
+    http_release(server, 0, FATED_AFTER);
+    be_patient();
+    while (fates_true < 10 && still_patient("all receipts", __LINE__)) {
+        size_t before = fates_true;
+        pump();
+        assert_true(fates_true - before <= 2); /* before polling, and after */
+    }
+    for (int i = 0; i < 10; i++) WAIT_FOR(replies(&clients[i]) == 1);
+}
+
+#define DEADLINE_MS 400
+
+static struct client *half_head, *half_body, *idle;
+
+static void go_on(void) {
+    say(half_head, SL("t: a\r\n\r\n"));
+    say(half_body, SL("llo"));
+    get(idle, "/again");
+}
+
+static void begin_slowly(void) {
+    start(&(struct http_limits){.head_ms = DEADLINE_MS, .body_grace_ms = DEADLINE_MS, .idle_ms = DEADLINE_MS});
+    half_head = dial();
+    half_body = dial();
+    idle = dial();
+    get(idle, "/once");
+    WAIT_FOR(replies(idle) == 1);
+    u64 before = stats().bytes_in;
+    say(half_head, SL("GET /head HTTP/1.1\r\nHos"));
+    say(half_body, SL("POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe"));
+    WAIT_FOR(stats().bytes_in == before + 23 + 53);
+}
+
+static void no_client_is_timed_out_while_its_bytes_lie_unread(void **state) {
+    (void)state;
+    begin_slowly();
+    in_stall = go_on;
+    char target[32];
+    snprintf(target, sizeof target, "/stall?%d", 2 * DEADLINE_MS);
+    get(dial(), target);
+    WAIT_FOR(has(half_head, "/head") && has(half_body, "hello") && has(idle, "/again"));
+}
+
+static void no_deadline_runs_while_reading_is_paused(void **state) {
+    (void)state;
+    begin_slowly();
+    http_server_pause_reading(server, true);
+    go_on();
+    i64 until = clock_mono_ms() + 2 * DEADLINE_MS;
+    WAIT_FOR(clock_mono_ms() > until);
+    assert_int_equal(stats().timeouts, 0);
+    http_server_pause_reading(server, false);
+    WAIT_FOR(has(half_head, "/head") && has(half_body, "hello") && has(idle, "/again"));
+}
+
+static void bytes_that_keep_coming_do_not_put_the_deadline_off(void **state) {
+    (void)state;
+    begin_slowly();
+    i64 said_ms = 0;
+    be_patient();
+    while (!half_head->eof && still_patient("408", __LINE__)) {
+        if (said_ms != clock_mono_ms())
+            say(half_head, SL("x")); /* nearly always one is unread when the clock is looked at */
+        said_ms = clock_mono_ms();
+        pump();
+    }
+    assert_true(has(half_head, "HTTP/1.1 408 "));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(pipelining_connections_take_turns_whatever_they_have_sent),
+        TEST(newcomers_get_their_turn_beside_those_who_pipeline),
+        TEST(requests_behind_a_late_answer_take_turns_too),
+        TEST(replies_too_many_for_one_turn_leave_in_the_next),
+        TEST(no_client_is_timed_out_while_its_bytes_lie_unread),
+        TEST(no_deadline_runs_while_reading_is_paused),
+        TEST(bytes_that_keep_coming_do_not_put_the_deadline_off),
         TEST(whoever_reads_nothing_of_the_largest_reply_pays_and_small_requests_are_served),
         TEST(the_largest_unfinished_request_gets_503_and_the_smaller_ones_go_on),
         TEST(a_large_body_shared_by_many_replies_is_there_once),
