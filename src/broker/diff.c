@@ -6,20 +6,20 @@
 #define CHANGES_MAX       32u
 #define CHANGE_BYTES_MAX  256u
 #define CHANGES_BYTES_MAX 8192u
-
-/* Members are looked up one by one: what two large payloads would take is time nobody else should wait for. */
-#define COMPARISONS_MAX 20000000ull
+#define CHANGES_SEEN_MAX  1000u  /* with those the fingerprint passes over */
+#define VALUES_MAX        50000u /* of both payloads: what more would take is time nobody else should wait for */
 
 struct changes {
     const struct fingerprint
         *fingerprint; /* what it passes over makes no conflict; NULL: the bytes, so everything counts */
     struct buf names, values;
-    u32 count;
+    u32 count, seen;
 };
 
 static bool add_name(void *ctx, slice path, const struct json_item *before, const struct json_item *after) {
     struct changes *c = ctx;
-    if (c->count == CHANGES_MAX) return false;
+    if (c->count == CHANGES_MAX || c->seen++ == CHANGES_SEEN_MAX || c->names.len > CHANGES_BYTES_MAX) return false;
+    if (path.n > CHANGES_BYTES_MAX) return true;       /* a name that long is no name */
     if (!(before ? before : after)->name) return true; /* the payloads as wholes: that is known already */
     if (c->fingerprint && !fingerprint_looks_at(c->fingerprint, path)) return true;
     if (c->count++) buf_char(&c->names, ',');
@@ -55,7 +55,7 @@ static bool add_values(void *ctx, slice path, const struct json_item *before, co
 }
 
 static bool comparable(struct payload_view *a, struct payload_view *b) {
-    return payload_view_json(a) && payload_view_json(b) && (u64)a->tape.count * b->tape.count <= COMPARISONS_MAX;
+    return payload_view_json(a) && payload_view_json(b) && a->tape.count + b->tape.count <= VALUES_MAX;
 }
 
 void put_changed(struct broker *br, struct buf *b, u16 queue, slice before, slice after, bool with_values) {

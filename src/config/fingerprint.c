@@ -1,7 +1,7 @@
 /* The hash of a JSON value by its meaning: the value is written anew in canonical spelling, members of an object in a
- * fixed order, and that text is hashed at once.
+ * fixed order (rank.h), and that text is hashed at once. Fields to leave out or to take are followed on the way, all of them
+ * together (path.h), so their number does not matter.
  *
- * The order is that of the names' hashes, which the tape has anyway, and of the names only where hashes are equal.
  * Canonical spelling is what the compact writers of most senders produce: then a member is copied from the payload
  * as it stands. (One hash for each member, added up, would need no order; SipHash on many short texts costs twice as
  * much as all of this.) */
@@ -10,6 +10,11 @@
 #include <stdlib.h>
 
 #include "config/path.h"
+#include "config/rank.h"
+
+/* Numbers grow when they are written out, 1e40 most: beyond ten times a payload its parts must have been written several
+ * times, by paths that lead to the same places. */
+enum { SPELLING_GROWS = 10, SPELLING_SPARE = 65536 };
 
 enum kind { KIND_JSON, KIND_ONLY, KIND_IGNORE, KIND_NONE };
 
@@ -18,6 +23,7 @@ struct fingerprint {
     struct arena arena;
     u32 count;
     struct path *paths;
+    struct path_set set;
 };
 
 /* ---- what was said */
@@ -44,6 +50,7 @@ static hx_st read_paths(const struct node *list, struct fingerprint *f, struct e
         if (st != ST_OK) return st;
     }
     qsort(f->paths, f->count, sizeof *f->paths, by_text);
+    path_set_make(f->paths, f->count, &f->arena, &f->set);
     return ST_OK;
 }
 
@@ -133,155 +140,159 @@ static bool stands_compact(const struct json_item *item) {
     return item->name + item->name_len + 2 == spelled(item).p;
 }
 
-/* A member in the order of its object. Of two with the same hash the names decide, which are different. */
-struct ranked {
-    u32 hash, at;
-    const struct json_item *item;
+/* A value being written down, and what is left out of it. */
+struct writing {
+    struct payload_view *v;
+    struct buf *out;
+    const struct path_level *ignored; /* the levels of a set; not looked at without paths */
 };
 
-static int by_rank(const void *left, const void *right) {
-    const struct ranked *a = left, *b = right;
-    if (a->hash != b->hash) return a->hash < b->hash ? -1 : 1;
-    slice x = json_item_name(a->item), y = json_item_name(b->item);
-    int order = memcmp(x.p, y.p, x.n < y.n ? x.n : y.n);
-    return order ? order : (x.n > y.n) - (x.n < y.n);
-}
+static void put_item(const struct writing *w, u32 at, u32 depth, u64 paths);
 
-static void sort_ranked(struct ranked *at, size_t count) {
-    if (count > 32) {
-        qsort(at, count, sizeof *at, by_rank);
-        return;
-    }
-    for (size_t i = 1; i < count; i++) {
-        struct ranked one = at[i];
-        size_t to = i;
-        for (; to && (at[to - 1].hash > one.hash || (at[to - 1].hash == one.hash && by_rank(&at[to - 1], &one) > 0));
-             to--)
-            at[to] = at[to - 1];
-        at[to] = one;
-    }
-}
-
-static void put_item(struct payload_view *v, u32 at, struct buf *out);
-
-static void put_member(struct payload_view *v, u32 at, struct buf *out) {
-    const struct json_item *item = &v->tape.at[at];
+/* `paths` lead to the object around it. */
+static void put_member(const struct writing *w, u32 at, u32 depth, u64 paths) {
+    const struct json_item *item = &w->v->tape.at[at];
     bool container = item->type == JSON_OBJECT || item->type == JSON_ARRAY;
+    u64 on = container && paths ? path_level_member(&w->ignored[depth], paths, item) : 0;
     if (!stands_compact(item)) {
-        json_put_string(out, json_item_name(item));
-        buf_char(out, ':');
-        put_item(v, at, out);
+        json_put_string(w->out, json_item_name(item));
+        buf_char(w->out, ':');
+        put_item(w, at, depth + 1, on);
         return;
     }
     /* From the name's quote to the value, and with it where it is canonical. */
     slice value = spelled(item);
     bool whole = !container && is_canonical(item);
-    buf_add(out, item->name - 1, item->name_len + 3 + (whole ? value.n : 0));
-    if (!whole) put_item(v, at, out);
+    buf_add(w->out, item->name - 1, item->name_len + 3 + (whole ? value.n : 0));
+    if (!whole) put_item(w, at, depth + 1, on);
+}
+
+static bool is_ignored_member(const struct writing *w, u32 depth, u64 paths, const struct json_item *item) {
+    return paths && path_level_member(&w->ignored[depth], paths, item) & w->ignored[depth + 1].ends;
 }
 
 /* The ranking of an object inside is put behind this one's, and gone again when it is done. */
-static void put_object(struct payload_view *v, u32 at, struct buf *out) {
+static void put_object(const struct writing *w, u32 at, u32 depth, u64 paths) {
+    struct payload_view *v = w->v;
     const struct json_item *items = v->tape.at;
     size_t from = v->ranking.len;
     for (u32 i = at + 1; i < items[at].next; i = items[i].next) {
-        struct ranked one = {items[i].name_hash, i, &items[i]};
-        if (!items[i].marked) buf_add(&v->ranking, &one, sizeof one);
+        v->work++;
+        if (!is_ignored_member(w, depth, paths, &items[i])) ranked_add(v, i);
     }
-    size_t count = (v->ranking.len - from) / sizeof(struct ranked);
-    sort_ranked((struct ranked *)(void *)(v->ranking.p + from), count);
-    buf_char(out, '{');
+    size_t count = ranked_count(v, from);
+    ranked_sort(ranked_at(v, from), count);
+    buf_char(w->out, '{');
     for (size_t i = 0; i < count; i++) {
-        const struct ranked *one = (const struct ranked *)(void *)(v->ranking.p + from) + i;
-        put_member(v, one->at, out);
-        buf_char(out, ',');
+        put_member(w, ranked_at(v, from)[i].at, depth, paths);
+        buf_char(w->out, ',');
     }
-    buf_char(out, '}');
+    buf_char(w->out, '}');
     v->ranking.len = from;
 }
 
-static void put_list(struct payload_view *v, u32 at, struct buf *out) {
-    const struct json_item *items = v->tape.at;
-    buf_char(out, '[');
+static void put_list(const struct writing *w, u32 at, u32 depth, u64 paths) {
+    const struct json_item *items = w->v->tape.at;
+    u32 index = 0;
+    buf_char(w->out, '[');
     for (u32 i = at + 1; i < items[at].next; i = items[i].next) {
-        if (items[i].marked) continue;
-        put_item(v, i, out);
-        buf_char(out, ',');
+        u64 on = paths ? path_level_element(&w->ignored[depth], paths, index++) : 0;
+        w->v->work++;
+        if (on && on & w->ignored[depth + 1].ends) continue;
+        put_item(w, i, depth + 1, on);
+        buf_char(w->out, ',');
     }
-    buf_char(out, ']');
+    buf_char(w->out, ']');
 }
 
 /* Without its name. Recursion ends with the depth a payload may have, JSON_DEPTH_MAX. */
-static void put_item(struct payload_view *v, u32 at, struct buf *out) {
-    const struct json_item *item = &v->tape.at[at];
+static void put_item(const struct writing *w, u32 at, u32 depth, u64 paths) {
+    const struct json_item *item = &w->v->tape.at[at];
     if (item->type == JSON_OBJECT)
-        put_object(v, at, out);
+        put_object(w, at, depth, paths);
     else if (item->type == JSON_ARRAY)
-        put_list(v, at, out);
+        put_list(w, at, depth, paths);
     else
-        put_scalar(v, item, out);
+        put_scalar(w->v, item, w->out);
 }
 
-/* ---- fields */
+/* ---- fields alone */
 
-typedef void visitor(void *ctx, u32 at);
+/* What each path leads to: a list for each, in the order of the payload. */
+struct finds {
+    struct payload_view *v; /* its ranking holds them */
+    size_t most;
+    u32 first[PATHS_MAX], last[PATHS_MAX]; /* numbers of finds, from 1; 0: none */
+};
 
-/* Everything a path leads to, from its step `step` on. */
-static void visit(const struct path *path, u32 step, struct json_tape *tape, u32 at, visitor *each, void *ctx) {
-    for (; step < path->count; step++) {
-        const struct path_step *s = &path->steps[step];
-        if (s->kind == STEP_EACH) {
-            if (tape->at[at].type != JSON_ARRAY) return;
-            for (u32 i = at + 1; i < tape->at[at].next; i = tape->at[i].next) visit(path, step + 1, tape, i, each, ctx);
-            return;
-        }
-        at =
-            s->kind == STEP_NAME ? json_tape_member(tape, at, s->name, s->hash) : json_tape_element(tape, at, s->index);
-        if (at == 0) return;
+struct find {
+    u32 at, next;
+};
+
+static struct find *find_number(const struct payload_view *v, u32 number) {
+    return (struct find *)(void *)v->ranking.p + number - 1;
+}
+
+static bool add_find(void *ctx, u64 paths, u32 at) {
+    struct finds *f = ctx;
+    for (; paths; paths &= paths - 1) {
+        u32 path = (u32)__builtin_ctzll(paths);
+        struct find one = {at, 0};
+        buf_add(&f->v->ranking, &one, sizeof one);
+        u32 number = (u32)(f->v->ranking.len / sizeof one);
+        if (f->last[path])
+            find_number(f->v, f->last[path])->next = number;
+        else
+            f->first[path] = number;
+        f->last[path] = number;
     }
-    each(ctx, at);
+    return f->v->ranking.len <= f->most * sizeof(struct find);
 }
 
-static void visit_all(const struct fingerprint *f, struct payload_view *v, visitor *each) {
-    for (u32 i = 0; i < f->count; i++) visit(&f->paths[i], 0, &v->tape, 0, each, &v->tape);
-}
-
-static void mark(void *ctx, u32 at) {
-    ((struct json_tape *)ctx)->at[at].marked = true;
-}
-
-static void unmark(void *ctx, u32 at) {
-    ((struct json_tape *)ctx)->at[at].marked = false;
-}
-
-static void put_found(void *ctx, u32 at) {
-    struct payload_view *v = ctx;
-    put_item(v, at, &v->spelling);
-    buf_char(&v->spelling, ',');
-}
-
-/* Each path with what it leads to. Paths are kept in the order of their text: that of the config does not matter. */
-static void put_fields(const struct fingerprint *f, struct payload_view *v) {
+static bool put_finds(const struct fingerprint *f, const struct finds *finds, size_t most) {
+    struct payload_view *v = finds->v;
+    struct writing w = {.v = v, .out = &v->spelling};
     for (u32 i = 0; i < f->count; i++) {
-        json_put_string(&v->spelling, f->paths[i].text);
-        buf_char(&v->spelling, ':');
-        visit(&f->paths[i], 0, &v->tape, 0, put_found, v);
+        json_put_string(w.out, f->paths[i].text);
+        buf_char(w.out, ':');
+        for (u32 number = finds->first[i]; number; number = find_number(v, number)->next) {
+            put_item(&w, find_number(v, number)->at, 0, 0);
+            buf_char(w.out, ',');
+            if (w.out->len > most) return false;
+        }
     }
+    return true;
+}
+
+/* Each path with what it leads to. Paths are kept in the order of their text: that of the config does not matter. False: the
+ * same parts would be written again and again. */
+static bool put_fields(const struct fingerprint *f, struct payload_view *v) {
+    size_t most = v->payload.n * SPELLING_GROWS + SPELLING_SPARE;
+    struct finds finds = {.v = v, .most = most / 2}; /* each takes two bytes at least */
+    buf_reset(&v->ranking);
+    path_set_visit(&f->set, &v->tape, add_find, &finds, &v->work);
+    bool whole = v->ranking.len <= finds.most * sizeof(struct find) && put_finds(f, &finds, most);
+    buf_reset(&v->ranking);
+    return whole;
+}
+
+static void put_bytes(struct payload_view *v) {
+    buf_reset(&v->spelling);
+    buf_lit(&v->spelling, "bytes:");
+    buf_slice_add(&v->spelling, v->payload);
 }
 
 /* No canonical JSON begins with what a payload of another kind gets in front. */
 static void put_what_counts(const struct fingerprint *f, struct payload_view *v) {
     struct buf *out = &v->spelling;
+    struct writing w = {.v = v, .out = out, .ignored = f->set.levels};
     if (!payload_view_json(v)) {
-        buf_lit(out, "bytes:");
-        buf_slice_add(out, v->payload);
+        put_bytes(v);
     } else if (f->kind == KIND_ONLY) {
         buf_lit(out, "only:");
-        put_fields(f, v);
+        if (!put_fields(f, v)) put_bytes(v);
     } else {
-        visit_all(f, v, mark);
-        put_item(v, 0, out);
-        visit_all(f, v, unmark);
+        put_item(&w, 0, 0, f->set.all);
     }
 }
 

@@ -7,14 +7,16 @@
  *   none              nothing: under one key every message is a repeat
  *
  * Fields are paths (config/path.h), `items[*].sent_at` reaches into every element of a list. A payload that is no JSON
- * is taken by its bytes, in a way that never equals the fingerprint of one that is. */
+ * is taken by its bytes, in a way that never equals the fingerprint of one that is; so is one whose parts paths of `only`
+ * name over and over, until they are ten times as long as the payload. */
 #ifndef HAPAX_CONFIG_FINGERPRINT_H
 #define HAPAX_CONFIG_FINGERPRINT_H
 
+#include "config/path.h"
 #include "config/tree.h"
 #include "config/view.h"
 
-enum { FINGERPRINT_PATHS_MAX = 64 };
+enum { FINGERPRINT_PATHS_MAX = PATHS_MAX };
 
 struct fingerprint;
 

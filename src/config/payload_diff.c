@@ -1,5 +1,7 @@
 #include "config/payload_diff.h"
 
+#include "config/rank.h"
+
 struct comparison {
     struct payload_view *before, *after;
     struct buf path;
@@ -39,22 +41,48 @@ static size_t descend(struct comparison *c, const struct json_item *member) {
 
 static bool compare(struct comparison *c, u32 a, u32 b);
 
+/* Where the member of an object is that is called so. Payloads of one sender have their members in the same order: then it
+ * is the one at *next. If not, the object's members are ranked, once, behind `from` of its view's ranking. */
+static u32 counterpart(struct payload_view *v, u32 object, const struct json_item *named, u32 *next, size_t from) {
+    const struct json_item *items = v->tape.at;
+    u32 found = *next < items[object].next ? *next : 0;
+    v->work++;
+    if (!found || !slice_eq(json_item_name(&items[found]), json_item_name(named))) {
+        if (v->ranking.len == from) {
+            for (u32 i = object + 1; i < items[object].next; i = items[i].next) ranked_add(v, i);
+            v->work += ranked_count(v, from);
+            ranked_sort(ranked_at(v, from), ranked_count(v, from));
+        }
+        found = ranked_find(ranked_at(v, from), ranked_count(v, from), named);
+    }
+    if (found) *next = items[found].next;
+    return found;
+}
+
 /* Members of a, with their counterparts in b or without; then those b alone has. */
 static bool compare_objects(struct comparison *c, u32 a, u32 b) {
-    struct json_tape *x = &c->before->tape, *y = &c->after->tape;
+    struct json_item *x = c->before->tape.at, *y = c->after->tape.at;
+    size_t from = c->after->ranking.len;
+    u32 next = b + 1;
     bool more = true;
-    for (u32 i = a + 1; more && i < x->at[a].next; i = x->at[i].next) {
-        size_t from = descend(c, &x->at[i]);
-        u32 other = json_tape_member(y, b, json_item_name(&x->at[i]), x->at[i].name_hash);
-        more = other ? compare(c, i, other) : report(c, &x->at[i], NULL);
-        c->path.len = from;
+    for (u32 i = a + 1; more && i < x[a].next; i = x[i].next) {
+        size_t path = descend(c, &x[i]);
+        u32 other = counterpart(c->after, b, &x[i], &next, from);
+        y[other].marked = other != 0;
+        size_t ranked = c->after->ranking.len; /* of the object inside, which puts its own behind */
+        more = other ? compare(c, i, other) : report(c, &x[i], NULL);
+        CHECK(c->after->ranking.len == ranked);
+        c->path.len = path;
     }
-    for (u32 i = b + 1; more && i < y->at[b].next; i = y->at[i].next) {
-        if (json_tape_member(x, a, json_item_name(&y->at[i]), y->at[i].name_hash)) continue;
-        size_t from = descend(c, &y->at[i]);
-        more = report(c, NULL, &y->at[i]);
-        c->path.len = from;
+    for (u32 i = b + 1; i < y[b].next; i = y[i].next) {
+        bool known = y[i].marked;
+        y[i].marked = false;
+        if (known || !more) continue;
+        size_t path = descend(c, &y[i]);
+        more = report(c, NULL, &y[i]);
+        c->path.len = path;
     }
+    c->after->ranking.len = from;
     return more;
 }
 

@@ -1,6 +1,7 @@
 #include "config/schema.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "config/path.h"
 #include "config/pattern.h"
@@ -33,11 +34,13 @@ struct choice {
 };
 
 struct field {
-    struct path path;
+    const char *name; /* its path as it was first written */
     bool required;
     u8 types; /* one bit for each allowed; 0: any */
+    u8 said;  /* a bit for each of `rules` */
     u32 choice_count;
-    struct choice *choices;
+    struct choice *choices;        /* as they were said */
+    const struct choice **ordered; /* and for looking them up */
     struct pattern *pattern;
     const char *pattern_text;
     u32 length_max; /* 0: any */
@@ -47,6 +50,8 @@ struct schema {
     struct arena arena;
     u32 count;
     struct field fields[SCHEMA_FIELDS_MAX];
+    struct path paths[SCHEMA_FIELDS_MAX]; /* of the fields */
+    struct path_set set;
 };
 
 /* ---- what was said */
@@ -57,29 +62,30 @@ struct reading {
     struct errbuf *err;
 };
 
-/* The field of that path, new or known. NULL: said why. */
+/* The field of that path, new or known, however it was written. NULL: said why. */
 static struct field *field_of(struct reading *r, const struct node *said) {
     struct schema *s = r->s;
     struct errbuf why;
+    struct path path;
     u32 column;
     if (said->kind != NODE_SCALAR) {
         node_error(said, r->err, "expected a field, found %s", node_kind_text(said));
         return NULL;
     }
+    if (path_compile(said->text, false, &s->arena, &path, &column, &why) != ST_OK) {
+        node_error(said, r->err, "\"%s\": %s (at its byte %u)", said->text.p, why.text, column);
+        return NULL;
+    }
     for (u32 i = 0; i < s->count; i++) {
-        if (slice_eq(s->fields[i].path.text, said->text)) return &s->fields[i];
+        if (path_same(&s->paths[i], &path)) return &s->fields[i];
     }
     if (s->count == SCHEMA_FIELDS_MAX) {
         node_error(said, r->err, "more than %d fields", SCHEMA_FIELDS_MAX);
         return NULL;
     }
-    struct field *field = &s->fields[s->count];
-    if (path_compile(said->text, false, &s->arena, &field->path, &column, &why) != ST_OK) {
-        node_error(said, r->err, "\"%s\": %s (at its byte %u)", said->text.p, why.text, column);
-        return NULL;
-    }
-    s->count++;
-    return field;
+    s->fields[s->count].name = path.text.p;
+    s->paths[s->count] = path;
+    return &s->fields[s->count++];
 }
 
 static hx_st read_required(struct reading *r, const struct node *list) {
@@ -141,6 +147,13 @@ static struct choice choice_of(struct schema *s, const struct node *said) {
     return choice;
 }
 
+static int by_choice(const void *a, const void *b) {
+    const struct choice *x = *(const struct choice *const *)a, *y = *(const struct choice *const *)b;
+    if (x->type != y->type) return x->type < y->type ? -1 : 1;
+    if (x->text.n != y->text.n) return x->text.n < y->text.n ? -1 : 1;
+    return memcmp(x->text.p, y->text.p, x->text.n);
+}
+
 static hx_st read_enum(struct reading *r, const struct node *list, struct field *field) {
     if (list->kind != NODE_SEQ || list->count == 0)
         return node_error(list, r->err, "expected a list of values, as in [EUR, USD]");
@@ -150,6 +163,9 @@ static hx_st read_enum(struct reading *r, const struct node *list, struct field 
             return node_error(said, r->err, "expected a value, found %s", node_kind_text(said));
         field->choices[field->choice_count++] = choice_of(r->s, said);
     }
+    field->ordered = arena_alloc(&r->s->arena, list->count * sizeof *field->ordered);
+    for (u32 i = 0; i < field->choice_count; i++) field->ordered[i] = &field->choices[i];
+    qsort(field->ordered, field->choice_count, sizeof *field->ordered, by_choice);
     return ST_OK;
 }
 
@@ -187,11 +203,21 @@ static const struct {
     {{"max_length", 10}, read_max_length},
 };
 
-static hx_st read_rules(struct reading *r, const struct node *map, rule_reader *read) {
+/* Of one rule, its number in `rules`. */
+static hx_st read_rule(struct reading *r, const struct node *said, size_t rule) {
+    struct field *field = field_of(r, said->name);
+    if (!field) return ST_INVALID;
+    if (field->said >> rule & 1)
+        return node_error(said->name, r->err, "%s is the field %s, of which it is said already", said->name->text.p,
+                          field->name);
+    field->said |= (u8)(1u << rule);
+    return rules[rule].read(r, said, field);
+}
+
+static hx_st read_rules(struct reading *r, const struct node *map, size_t rule) {
     if (map->kind != NODE_MAP) return node_error(map, r->err, "expected a map from fields, as in {amount: ...}");
     for (const struct node *said = map->first; said; said = said->next) {
-        struct field *field = field_of(r, said->name);
-        hx_st st = field ? read(r, said, field) : ST_INVALID;
+        hx_st st = read_rule(r, said, rule);
         if (st != ST_OK) return st;
     }
     return ST_OK;
@@ -200,7 +226,7 @@ static hx_st read_rules(struct reading *r, const struct node *map, rule_reader *
 static hx_st read_entry(struct reading *r, const struct node *said) {
     if (slice_eq(said->name->text, SL("required"))) return read_required(r, said);
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
-        if (slice_eq(said->name->text, rules[i].name)) return read_rules(r, said, rules[i].read);
+        if (slice_eq(said->name->text, rules[i].name)) return read_rules(r, said, i);
     }
     return node_error(said->name, r->err, "unknown key %s; a schema has required, types, enum, pattern and max_length",
                       said->name->text.p);
@@ -213,10 +239,12 @@ hx_st schema_from_tree(const struct node *said, struct schema **out, struct errb
     struct reading r = {s, patterns_of_a_schema, err};
     hx_st st = ST_OK;
     for (const struct node *entry = said->first; entry && st == ST_OK; entry = entry->next) st = read_entry(&r, entry);
-    if (st == ST_OK)
+    if (st == ST_OK) {
+        path_set_make(s->paths, s->count, &s->arena, &s->set);
         *out = s;
-    else
+    } else {
         schema_free(s);
+    }
     return st;
 }
 
@@ -251,7 +279,7 @@ static bool mismatch(const struct field *field, const struct json_item *item, co
                      struct errbuf *why) {
     char found[SHOWN_MAX * 2 + 32];
     put_found(item, found, sizeof found);
-    err_set(why, ST_INVALID, "field %s: expected %s, found %s", field->path.text.p, expected, found);
+    err_set(why, ST_INVALID, "field %s: expected %s, found %s", field->name, expected, found);
     return false;
 }
 
@@ -286,10 +314,8 @@ static bool wrong_type(const struct field *field, const struct json_item *item, 
 }
 
 static bool is_choice(const struct field *field, const struct json_item *item, slice text) {
-    for (u32 i = 0; i < field->choice_count; i++) {
-        if (field->choices[i].type == item->type && slice_eq(field->choices[i].text, text)) return true;
-    }
-    return false;
+    struct choice sought = {item->type, text}, *key = &sought;
+    return bsearch(&key, field->ordered, field->choice_count, sizeof *field->ordered, by_choice) != NULL;
 }
 
 static bool wrong_choice(const struct field *field, const struct json_item *item, struct errbuf *why) {
@@ -329,29 +355,37 @@ static bool check_text(const struct field *field, const struct json_item *item, 
     return mismatch(field, item, expected, why);
 }
 
-static bool check_field(const struct field *field, struct payload_view *v, struct errbuf *why) {
-    u32 at = path_find(&field->path, &v->tape);
+/* `at`: the value there; 0 if there is none. */
+static bool check_field(const struct field *field, u32 at, struct payload_view *v, struct errbuf *why) {
     if (at == 0) {
-        if (field->required) err_set(why, ST_INVALID, "field %s is missing", field->path.text.p);
+        if (field->required) err_set(why, ST_INVALID, "field %s is missing", field->name);
         return !field->required;
     }
     const struct json_item *item = &v->tape.at[at];
     if (field->types && !(field->types & types_of(item))) return wrong_type(field, item, why);
     if (item->type == JSON_NULL && field->required && !(field->types >> TYPE_NULL & 1)) {
-        err_set(why, ST_INVALID, "field %s is null", field->path.text.p);
+        err_set(why, ST_INVALID, "field %s is null", field->name);
         return false;
     }
     bool about_text = field->choices || field->pattern || field->length_max;
     return !about_text || check_text(field, item, v, why);
 }
 
+static bool note_place(void *ctx, u64 fields, u32 at) {
+    ((u32 *)ctx)[__builtin_ctzll(fields)] = at; /* no two fields have one place */
+    return true;
+}
+
 bool schema_check(const struct schema *s, struct payload_view *v, struct errbuf *why) {
+    u32 places[SCHEMA_FIELDS_MAX];
     if (!payload_view_json(v)) {
         payload_view_why_not(v, why);
         return false;
     }
+    memset(places, 0, s->count * sizeof places[0]);
+    path_set_visit(&s->set, &v->tape, note_place, places, &v->work);
     for (u32 i = 0; i < s->count; i++) {
-        if (!check_field(&s->fields[i], v, why)) return false;
+        if (!check_field(&s->fields[i], places[i], v, why)) return false;
     }
     return true;
 }

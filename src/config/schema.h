@@ -17,10 +17,11 @@
 #ifndef HAPAX_CONFIG_SCHEMA_H
 #define HAPAX_CONFIG_SCHEMA_H
 
+#include "config/path.h"
 #include "config/tree.h"
 #include "config/view.h"
 
-enum { SCHEMA_FIELDS_MAX = 64, SCHEMA_MATCHED_MAX = 1024 };
+enum { SCHEMA_FIELDS_MAX = PATHS_MAX, SCHEMA_MATCHED_MAX = 1024 };
 
 struct schema;
 

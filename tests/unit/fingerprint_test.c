@@ -182,6 +182,110 @@ static void a_wrong_fingerprint_is_told_where(void **state) {
     }
 }
 
+/* ---- what it costs */
+
+enum { MEMBERS = 20000, PATHS = 64 };
+
+/* Names that agree in length, beginning and end have the same hash: whoever writes the payload may choose them so. */
+static void put_name(struct buf *b, bool hostile, u32 number) {
+    buf_printf(b, hostile ? "same-beginning-%06u-same-end" : "m%u", number);
+}
+
+static void put_payload(struct buf *b, bool hostile) {
+    for (u32 i = 0; i < MEMBERS; i++) {
+        buf_slice_add(b, i ? SL(",\"") : SL("{\""));
+        put_name(b, hostile, i);
+        buf_lit(b, "\":1");
+    }
+    buf_char(b, '}');
+}
+
+static u64 work_of(const char *kind, bool hostile, u32 paths, slice payload, u64 *value) {
+    struct buf yaml = {0};
+    struct payload_view v = {0};
+    buf_printf(&yaml, "%s: [", kind);
+    for (u32 i = 0; i < paths; i++) {
+        if (i) buf_lit(&yaml, ", ");
+        put_name(&yaml, hostile, MEMBERS - 1 - i * 100);
+    }
+    buf_char(&yaml, ']');
+    buf_char(&yaml, '\0');
+    struct fingerprint *f = said(yaml.p);
+    payload_view_init(&v, payload, SL(""), NULL, NULL);
+    *value = fingerprint_eval(f, &v, &key);
+    u64 work = v.work;
+    payload_view_free(&v);
+    fingerprint_free(f);
+    buf_free(&yaml);
+    return work;
+}
+
+static void many_fields_cost_no_more_than_one(void **state) {
+    (void)state;
+    for (int hostile = 0; hostile < 2; hostile++) {
+        struct buf payload = {0};
+        u64 one, all;
+        put_payload(&payload, hostile);
+        assert_true(work_of("ignore", hostile, 1, buf_slice(&payload), &one) <= MEMBERS);
+        assert_true(work_of("ignore", hostile, PATHS, buf_slice(&payload), &all) <= MEMBERS);
+        assert_true(one != all);
+        assert_true(work_of("only", hostile, PATHS, buf_slice(&payload), &all) <= MEMBERS);
+        buf_free(&payload);
+    }
+}
+
+static void many_fields_of_many_elements_cost_one_walk(void **state) {
+    (void)state;
+    struct buf payload = {0}, yaml = {0};
+    struct payload_view v = {0};
+    buf_lit(&payload, "{\"l\":[");
+    for (int i = 0; i < MEMBERS; i++) buf_slice_add(&payload, i ? SL(",{\"a\":[1]}") : SL("{\"a\":[1]}"));
+    buf_lit(&payload, "]}");
+    for (int i = 0; i < PATHS / 2; i++) buf_printf(&yaml, "%s'l[*].x%d', 'l[%d].a[*]'", i ? ", " : "ignore: [", i, i);
+    buf_char(&yaml, ']');
+    buf_char(&yaml, '\0');
+    struct fingerprint *f = said(yaml.p);
+    payload_view_init(&v, buf_slice(&payload), SL(""), NULL, NULL);
+    fingerprint_eval(f, &v, &key);
+    assert_true(v.work <= 3 * MEMBERS + 1);
+    payload_view_free(&v);
+    fingerprint_free(f);
+    buf_free(&payload);
+    buf_free(&yaml);
+}
+
+/* Sixty-four ways to the same element: [0] and [*], six times. */
+static void parts_named_over_and_over_are_taken_by_their_bytes(void **state) {
+    (void)state;
+    struct buf payload = {0}, yaml = {0};
+    struct payload_view v = {0};
+    for (u32 i = 0; i < PATHS; i++) {
+        buf_slice_add(&yaml, i ? SL(", '") : SL("only: ['"));
+        for (u32 step = 0; step < 6; step++) buf_slice_add(&yaml, i >> step & 1 ? SL("[*]") : SL("[0]"));
+        buf_char(&yaml, '\'');
+    }
+    buf_char(&yaml, ']');
+    buf_char(&yaml, '\0');
+    struct fingerprint *f = said(yaml.p);
+    for (size_t bytes = 100; bytes <= 200000; bytes += 199900) {
+        buf_reset(&payload);
+        buf_lit(&payload, "[[[[[[\"");
+        for (size_t i = 0; i < bytes; i++) buf_char(&payload, 'x');
+        buf_lit(&payload, "\"]]]]]]");
+        payload_view_init(&v, buf_slice(&payload), SL(""), NULL, NULL);
+        u64 compact = fingerprint_eval(f, &v, &key);
+        buf_char(&payload, ' ');
+        payload_view_init(&v, buf_slice(&payload), SL(""), NULL, NULL);
+        u64 spaced = fingerprint_eval(f, &v, &key);
+        assert_true((compact == spaced) == (bytes == 100)); /* by its meaning as long as that is cheap */
+        assert_true(v.spelling.len <= 12 * payload.len + 65536);
+    }
+    payload_view_free(&v);
+    fingerprint_free(f);
+    buf_free(&payload);
+    buf_free(&yaml);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_are_the_payload_as_it_is),
@@ -193,6 +297,9 @@ int main(void) {
         cmocka_unit_test(it_is_known_which_fields_count),
         cmocka_unit_test(order_and_spelling_never_matter),
         cmocka_unit_test(a_wrong_fingerprint_is_told_where),
+        cmocka_unit_test(many_fields_cost_no_more_than_one),
+        cmocka_unit_test(many_fields_of_many_elements_cost_one_walk),
+        cmocka_unit_test(parts_named_over_and_over_are_taken_by_their_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,6 +116,7 @@ static void a_wrong_schema_is_told_where(void **state) {
          "f:1:14: pattern.a: too large: with all repetitions written out it takes more "
          "than 2048 steps (at its byte 10)"},
         {"pattern: {a: 'x{2,5000}'}", "f:1:14: pattern.a: more than 1000 repetitions (at its byte 2)"},
+        {"types: {a: string, $.a: integer}", "f:1:20: types: $.a is the field a, of which it is said already"},
         {"max_length: {a: 0}", "f:1:17: max_length.a: expected a number of characters, from 1"},
         {"max_length: {a: -3}", "f:1:17: max_length.a: expected a number of characters, from 1"},
     };
@@ -167,12 +168,49 @@ static void no_message_costs_more_than_a_schema_may(void **state) {
     buf_free(&payload);
 }
 
+static void many_fields_of_a_large_payload_cost_one_walk(void **state) {
+    (void)state;
+    struct buf yaml = {0}, payload = {0};
+    struct tree tree;
+    struct schema *s;
+    struct errbuf err = {0};
+    struct payload_view v = {0};
+    enum { MEMBERS = 20000 };
+    for (int i = 0; i < SCHEMA_FIELDS_MAX; i++)
+        buf_printf(&yaml, "%ssame-beginning-%06d-same-end", i ? ", " : "required: [", MEMBERS - 1 - i * 100);
+    buf_char(&yaml, ']');
+    for (int i = 0; i < MEMBERS; i++) buf_printf(&payload, "%s\"same-beginning-%06d-same-end\":1", i ? "," : "{", i);
+    buf_char(&payload, '}');
+    assert_int_equal(tree_from_yaml(buf_slice(&yaml), "f", &tree, &err), ST_OK);
+    assert_int_equal(schema_from_tree(tree.root, &s, &err), ST_OK);
+    payload_view_init(&v, buf_slice(&payload), SL(""), NULL, NULL);
+    assert_true(schema_check(s, &v, &err));
+    assert_true(v.work <= MEMBERS);
+    payload_view_free(&v);
+    schema_free(s);
+    tree_free(&tree);
+    buf_free(&yaml);
+    buf_free(&payload);
+}
+
+/* However it is written, a field is one field; and an enum of thousands is no list to walk. */
+static void spellings_of_a_field_are_one_field(void **state) {
+    (void)state;
+    const char *schema = "{required: [a.b], types: {'$.a.b': integer}, enum: {'a[\"b\"]': [1, 2]}}";
+    assert_checked(schema, SL("{\"a\":{\"b\":2}}"), NULL);
+    assert_checked(schema, SL("{\"a\":{}}"), "field a.b is missing");
+    assert_checked(schema, SL("{\"a\":{\"b\":\"2\"}}"), "field a.b: expected integer, found text \"2\"");
+    assert_checked(schema, SL("{\"a\":{\"b\":3}}"), "field a.b: expected one of 1, 2, found number 3");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(payloads_are_checked_field_by_field),
         cmocka_unit_test(a_shortened_value_keeps_its_characters_whole),
         cmocka_unit_test(a_text_too_long_to_match_fails_its_pattern),
         cmocka_unit_test(a_wrong_schema_is_told_where),
+        cmocka_unit_test(many_fields_of_a_large_payload_cost_one_walk),
+        cmocka_unit_test(spellings_of_a_field_are_one_field),
         cmocka_unit_test(no_message_costs_more_than_a_schema_may),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
