@@ -56,6 +56,11 @@ void audit_apply(struct core *c, const struct rec_audit *r, u64 pos, u64 size) {
     struct audit_item item = {.number = r->number, .pos = pos, .run_ms = r->run_ms, .size = (u32)size};
     if (r->number > x->next_number) x->next_number = r->number;
     audit_make_room(x);
+    if (!c->sink) { /* in any order, and twice where it was carried: put in order when recovery ends */
+        x->at[x->first + x->count++] = item;
+        c->live_bytes += size;
+        return;
+    }
     u32 at = audit_lower(x, r->number), end = x->first + x->count;
     if (at < end && x->at[at].number == r->number) { /* carried */
         c->live_bytes += size - x->at[at].size;
@@ -66,6 +71,45 @@ void audit_apply(struct core *c, const struct rec_audit *r, u64 pos, u64 size) {
     x->at[at] = item;
     x->count++;
     c->live_bytes += size;
+}
+
+/* By number; of two with the same the later in the journal comes last. */
+static bool in_order(const struct audit_item *a, const struct audit_item *b) {
+    return a->number != b->number ? a->number < b->number : a->pos < b->pos;
+}
+
+static void merge(const struct audit_item *from, struct audit_item *to, u32 low, u32 mid, u32 high) {
+    u32 a = low, b = mid;
+    for (u32 i = low; i < high; i++) {
+        bool left = a < mid && (b >= high || in_order(&from[a], &from[b]));
+        to[i] = left ? from[a++] : from[b++];
+    }
+}
+
+void audit_sort(struct core *c) {
+    struct audit_index *x = &c->audits;
+    CHECK(x->first == 0);
+    if (x->count < 2) return;
+    struct audit_item *from = x->at, *to = mem_alloc(x->cap * sizeof *to);
+    for (u32 width = 1; width < x->count; width *= 2) {
+        for (u32 low = 0; low < x->count; low += 2 * width) {
+            u32 mid = low + width < x->count ? low + width : x->count, high = low + 2 * width;
+            merge(from, to, low, mid, high < x->count ? high : x->count);
+        }
+        struct audit_item *swap = from;
+        from = to;
+        to = swap;
+    }
+    u32 kept = 0;
+    for (u32 i = 0; i < x->count; i++) {
+        if (i + 1 < x->count && from[i].number == from[i + 1].number)
+            c->live_bytes -= from[i].size; /* carried since */
+        else
+            from[kept++] = from[i];
+    }
+    x->at = from;
+    x->count = kept;
+    mem_free(to);
 }
 
 void audit_expire(struct core *c) {

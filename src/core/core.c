@@ -13,7 +13,7 @@ struct core *core_new(const struct core_options *options) {
     index_init(&c->groups);
     index_init(&c->queue_names);
     index_init(&c->orphans);
-    c->ttls.of_ttls = true;
+    c->ttls.kind = HEAP_TTL;
     c->messages_top = 1;
     CHECK(options->shard < SHARDS_MAX);
     c->next_seq = seq_make(options->shard, 1);
@@ -31,7 +31,10 @@ static void free_messages(struct core *c, struct queue *q) {
 static void free_groups(struct core *c) {
     for (u32 no = 1; no < c->groups.entries_top; no++) {
         struct entry *e = index_entry(&c->groups, no);
-        if (e->kind != ENTRY_FREE) mem_free((void *)(uintptr_t)e->at);
+        if (e->kind == ENTRY_FREE) continue;
+        struct group *g = (struct group *)(uintptr_t)e->at;
+        mem_free(g->late.at);
+        mem_free(g);
     }
 }
 
@@ -101,6 +104,7 @@ hx_st core_start(struct core *c, const struct core_sink *sink, i64 wall_ms, stru
     c->sink_copy = *sink;
     c->sink = &c->sink_copy;
     index_free(&c->orphans);
+    audit_sort(c);
     leases_rearm(c);
     sum_reserves(c);
     write_clock(c, true);

@@ -19,7 +19,7 @@ struct message {
     u32 entry;
     u32 prev, next; /* in its place's list */
     u32 group, group_prev, group_next;
-    u32 heap_at, ttl_at; /* ttl_at: counted from 1, 0: in none */
+    u32 heap_at, ttl_at;
     u32 lease_ms;
     u32 generation;
     u16 attempts, failures, unknowns, crashes;
@@ -35,6 +35,7 @@ struct message {
     bool conflict : 1;
     bool taken : 1; /* dead because its group's head is; follows from that one's trait, and is not written down */
     bool refused : 1;
+    bool late : 1;              /* in its group's heap; group_prev says where */
     u8 key_len, request_id_len; /* for the room its settlement takes */
     u32 payload_len;
     struct history history;
@@ -46,13 +47,29 @@ struct list {
     u64 count;
 };
 
+struct heap_item {
+    i64 when_ms; /* or what else it is ordered by; the message's, so that comparing need not touch it */
+    u32 message;
+};
+enum heap_kind {
+    HEAP_DUE,  /* delays and leases, by when_ms: a message is in one of them at most */
+    HEAP_TTL,  /* by when they have to be started */
+    HEAP_LATE, /* a group's members that came late, by their numbers */
+};
+struct heap {
+    struct heap_item *at; /* least when_ms first */
+    u32 count, cap;
+    enum heap_kind kind;
+};
+
 struct group {
     u64 hash;
-    u32 head, tail; /* messages, by seq; only the head may be handed out */
-    u32 leased;     /* the one in flight: usually the head, else the one it must wait for */
-    u32 members;    /* with the parked ones, which are not in the list */
-    bool took;      /* its head is dead and takes the others along */
-    u32 entry;      /* in the groups index */
+    u32 first, last;  /* messages that came in the order of their numbers */
+    struct heap late; /* and those that did not. The least of all is the head: it alone may be handed out */
+    u32 leased;       /* the one in flight: usually the head, else the one it must wait for */
+    u32 members;      /* with the parked ones, which are not in the list */
+    bool took;        /* its head is dead and takes the others along */
+    u32 entry;        /* in the groups index */
     u16 queue;
     u16 name_len;
     char name[];
@@ -100,17 +117,6 @@ struct queue {
     } * forgotten;
     u32 forgotten_count;
     u64 settled_keys;
-};
-
-struct heap_item {
-    i64 when_ms; /* the message's, so that comparing need not touch it */
-    u32 message;
-};
-/* Least when_ms first. A message knows where in it it is: as heap_at, or in the heap of times to live as ttl_at. */
-struct heap {
-    struct heap_item *at;
-    u32 count, cap;
-    bool of_ttls;
 };
 
 #define MESSAGE_CHUNK_BITS 15u
@@ -278,11 +284,14 @@ void write_counts(struct core *c);
 /* audit.c */
 void audit_carry(struct core *c, const struct rec_audit *old, u64 pos);
 
+/* group.c */
+bool is_behind(const struct core *c, u32 no); /* in a group, and not its turn */
+bool is_group_head(const struct core *c, u32 no);
+bool is_taken(const struct core *c, u32 no); /* dead because its group's head is */
+u32 group_waiting(const struct core *c, u32 head);
+
 /* message.c */
 u8 message_traits(const struct message *m);
-bool is_behind(const struct core *c, u32 no); /* in a group, and not its turn */
-bool is_group_head(const struct message *m);
-u32 group_waiting(const struct core *c, const struct message *m); /* how many wait behind this head */
 /* P8: room. */
 u64 settlement_room(const struct core *c, const struct message *m);
 u64 lease_room(const struct core *c);

@@ -32,8 +32,8 @@ u8 lease_end_traits(const struct core *c, const struct message *m, enum state st
     if (m->group == ENTRY_NONE) return traits;
     u8 on_dead = queue_at(c, m->queue)->rules.on_dead;
     if (on_dead == ON_DEAD_SKIP || m->parked) return traits | TRAIT_PARKED;
-    if (on_dead != ON_DEAD_GROUP || state != STATE_DEAD || !is_group_head(m)) return traits;
-    *taken = group_waiting(c, m);
+    if (on_dead != ON_DEAD_GROUP || state != STATE_DEAD || !is_group_head(c, message_no(c, m))) return traits;
+    *taken = group_waiting(c, message_no(c, m));
     return traits | TRAIT_TAKES;
 }
 

@@ -1,4 +1,4 @@
-/* Unsettled messages: where they stand, their groups, their heaps, and the room they have paid for. */
+/* Unsettled messages: where they stand, and the room they have paid for. */
 #include "base/pages.h"
 #include "core/state.h"
 
@@ -35,59 +35,6 @@ struct ref message_ref(const struct core *c, const struct message *m) {
     return (struct ref){.hash = entry_of(c, m)->hash, .seq = m->seq, .queue = m->queue};
 }
 
-/* ---- heaps by when_ms, four children a node */
-
-static void heap_set(struct core *c, struct heap *h, u32 at, struct heap_item item) {
-    h->at[at] = item;
-    if (h->of_ttls)
-        message_mut(c, item.message)->ttl_at = at + 1;
-    else
-        message_mut(c, item.message)->heap_at = at;
-}
-
-static void heap_up(struct core *c, struct heap *h, u32 at) {
-    struct heap_item item = h->at[at];
-    while (at > 0 && item.when_ms < h->at[(at - 1) / 4].when_ms) {
-        heap_set(c, h, at, h->at[(at - 1) / 4]);
-        at = (at - 1) / 4;
-    }
-    heap_set(c, h, at, item);
-}
-
-static void heap_down(struct core *c, struct heap *h, u32 at) {
-    struct heap_item item = h->at[at];
-    for (;;) {
-        u32 first = at * 4 + 1;
-        if (first >= h->count) break;
-        u32 least = first;
-        for (u32 i = first + 1; i < first + 4 && i < h->count; i++)
-            if (h->at[i].when_ms < h->at[least].when_ms) least = i;
-        if (h->at[least].when_ms >= item.when_ms) break;
-        heap_set(c, h, at, h->at[least]);
-        at = least;
-    }
-    heap_set(c, h, at, item);
-}
-
-static void heap_push(struct core *c, struct heap *h, u32 no, i64 when_ms) {
-    if (h->count == h->cap) {
-        h->cap = h->cap ? h->cap * 2 : 256;
-        h->at = mem_realloc(h->at, h->cap * sizeof *h->at);
-    }
-    h->at[h->count] = (struct heap_item){.when_ms = when_ms, .message = no};
-    heap_up(c, h, h->count++);
-}
-
-static void heap_remove(struct core *c, struct heap *h, u32 at, u32 no) {
-    CHECK(at < h->count && h->at[at].message == no);
-    struct heap_item last = h->at[--h->count];
-    if (last.message == no) return;
-    heap_set(c, h, at, last);
-    heap_up(c, h, at);
-    const struct message *moved = message_at(c, last.message);
-    heap_down(c, h, h->of_ttls ? moved->ttl_at - 1 : moved->heap_at);
-}
-
 /* Nobody could settle while the broker was down. */
 void leases_rearm(struct core *c) {
     u32 count = c->leases.count;
@@ -112,10 +59,6 @@ static bool awaits_ttl(const struct message *m, enum place place) {
     return m->ttl_ms && m->attempts == 0 && place != PLACE_LEASED;
 }
 
-static struct group *group_at(const struct core *c, u32 entry) {
-    return (struct group *)(uintptr_t)index_entry(&c->groups, entry)->at;
-}
-
 static void announce_ready(struct core *c, struct queue *q) {
     if (!c->sink || q->paused || q->announced) return;
     q->announced = true;
@@ -138,7 +81,7 @@ void place_message(struct core *c, u32 no, enum place place, bool front) {
     struct heap *h = heap_of(c, place);
     if (h) heap_push(c, h, no, m->when_ms);
     if (awaits_ttl(m, place)) heap_push(c, &c->ttls, no, m->ttl_ms);
-    if (place == PLACE_LEASED && m->group != ENTRY_NONE) group_at(c, m->group)->leased = no;
+    if (place == PLACE_LEASED) group_leased(c, m, no);
     if (place == PLACE_READY) {
         m->when_ms = c->now.run_ms;
         announce_ready(c, q);
@@ -151,9 +94,8 @@ void unplace_message(struct core *c, u32 no) {
     INVARIANT(1, m->place < PLACE_COUNT);
     struct list *l = &q->places[m->place];
     struct heap *h = heap_of(c, (enum place)m->place);
-    if (h) heap_remove(c, h, m->heap_at, no);
-    if (m->ttl_at) heap_remove(c, &c->ttls, m->ttl_at - 1, no);
-    m->ttl_at = 0;
+    if (h) heap_remove(c, h, no);
+    if (awaits_ttl(m, (enum place)m->place)) heap_remove(c, &c->ttls, no);
     if (m->prev != MESSAGE_NONE)
         message_mut(c, m->prev)->next = m->next;
     else
@@ -163,23 +105,10 @@ void unplace_message(struct core *c, u32 no) {
     else
         l->tail = m->prev;
     l->count--;
-    if (m->place == PLACE_LEASED && m->group != ENTRY_NONE && group_at(c, m->group)->leased == no)
-        group_at(c, m->group)->leased = MESSAGE_NONE;
+    if (m->place == PLACE_LEASED) group_leased(c, m, MESSAGE_NONE);
     m->place = PLACE_COUNT;
     m->taken = false;
     if (l == &q->places[PLACE_READY] && l->count == 0) q->announced = false;
-}
-
-bool is_behind(const struct core *c, u32 no) {
-    const struct message *m = message_at(c, no);
-    if (m->group == ENTRY_NONE) return false;
-    const struct group *g = group_at(c, m->group);
-    return g->head != no || (g->leased != MESSAGE_NONE && g->leased != no);
-}
-
-static bool is_taken(const struct core *c, u32 no) {
-    const struct message *m = message_at(c, no);
-    return m->group != ENTRY_NONE && group_at(c, m->group)->took && group_at(c, m->group)->head != no;
 }
 
 void place_pending(struct core *c, u32 no, bool front) {
@@ -197,148 +126,9 @@ void place_pending(struct core *c, u32 no, bool front) {
     }
 }
 
-/* ---- FIFO groups: only the head may be handed out, so one is in flight at most and order holds.
- *
- * A message that is dead or held stays in the list and blocks it, unless it was parked: then it is a member without a
- * place, and comes back to the place its number gives it, before younger ones. If one of those is in flight just then, the
- * head waits for it. A dead head that takes its group along makes the others dead without a record of their own: they are
- * dead as long as their head is that. */
-
-static u64 group_hash(const struct core *c, u16 queue, slice name) {
-    struct siphash_key key = c->options.hash_key;
-    key.k0 ^= 0x67726f7570ull ^ ((u64)queue << 40);
-    return siphash(&key, name.p, name.n);
-}
-
-static struct group *group_find(const struct core *c, u16 queue, slice name, u64 hash) {
-    struct index_cursor cursor = {0};
-    for (u32 e; (e = index_find(&c->groups, hash, &cursor)) != ENTRY_NONE;) {
-        struct group *g = group_at(c, e);
-        if (g->queue == queue && slice_eq(slice_of(g->name, g->name_len), name)) return g;
-    }
-    return NULL;
-}
-
-static struct group *group_make(struct core *c, u16 queue, slice name, u64 hash) {
-    struct group *g = mem_alloc(sizeof *g + name.n);
-    *g = (struct group){.hash = hash, .queue = queue, .name_len = (u16)name.n};
-    memcpy(g->name, name.p, name.n);
-    g->entry = index_insert(&c->groups, hash);
-    index_entry(&c->groups, g->entry)->at = (u64)(uintptr_t)g;
-    c->group_bytes += sizeof *g + name.n;
-    c->group_count++;
-    return g;
-}
-
-static void group_end(struct core *c, struct group *g) {
-    c->group_bytes -= sizeof *g + g->name_len;
-    c->group_count--;
-    index_remove(&c->groups, g->entry);
-    index_release(&c->groups, g->entry);
-    mem_free(g);
-}
-
-static void replace_pending(struct core *c, u32 no) {
-    unplace_message(c, no);
-    place_pending(c, no, false);
-}
-
-/* After its head changed, or what the head is: the others follow, and the head's turn may have come. */
-static void group_refresh(struct core *c, struct group *g) {
-    const struct message *head = message_at(c, g->head);
-    bool takes = g->head != MESSAGE_NONE && head->takes && head->place == PLACE_DEAD;
-    if (takes != g->took) {
-        g->took = takes;
-        for (u32 no = head->group_next; no != MESSAGE_NONE; no = message_at(c, no)->group_next)
-            if (takes ? message_at(c, no)->place == PLACE_BEHIND : message_at(c, no)->taken) replace_pending(c, no);
-    }
-    if (g->head == MESSAGE_NONE) return;
-    bool behind = is_behind(c, g->head), offered = head->place == PLACE_READY || head->place == PLACE_DELAYED;
-    if (head->taken || (behind ? offered : head->place == PLACE_BEHIND)) replace_pending(c, g->head);
-}
-
-/* By admission order, wherever in the journal it stood: a carried message comes after younger ones. */
-static void group_link(struct core *c, struct group *g, u32 no) {
-    struct message *m = message_mut(c, no);
-    u32 after = g->tail, old_head = g->head;
-    if (old_head != MESSAGE_NONE && m->seq < message_at(c, old_head)->seq) after = MESSAGE_NONE;
-    while (after != MESSAGE_NONE && message_at(c, after)->seq > m->seq) after = message_at(c, after)->group_prev;
-    m->group_prev = after;
-    m->group_next = after == MESSAGE_NONE ? g->head : message_at(c, after)->group_next;
-    if (m->group_prev == MESSAGE_NONE)
-        g->head = no;
-    else
-        message_mut(c, m->group_prev)->group_next = no;
-    if (m->group_next == MESSAGE_NONE)
-        g->tail = no;
-    else
-        message_mut(c, m->group_next)->group_prev = no;
-    if (old_head == MESSAGE_NONE || g->head == old_head) return;
-    const struct message *was = message_at(c, old_head);
-    if (was->place == PLACE_READY || was->place == PLACE_DELAYED) replace_pending(c, old_head);
-    group_refresh(c, g);
-}
-
-static void group_unlink(struct core *c, struct group *g, u32 no) {
-    struct message *m = message_mut(c, no);
-    if (m->group_prev != MESSAGE_NONE)
-        message_mut(c, m->group_prev)->group_next = m->group_next;
-    else
-        g->head = m->group_next;
-    if (m->group_next != MESSAGE_NONE)
-        message_mut(c, m->group_next)->group_prev = m->group_prev;
-    else
-        g->tail = m->group_prev;
-    m->group_prev = m->group_next = MESSAGE_NONE;
-}
-
-void group_join(struct core *c, u32 no, slice name, bool parked) {
-    struct message *m = message_mut(c, no);
-    u64 hash = group_hash(c, m->queue, name);
-    struct group *g = group_find(c, m->queue, name, hash);
-    if (!g) g = group_make(c, m->queue, name, hash);
-    m->group = g->entry;
-    m->parked = parked;
-    g->members++;
-    if (!parked) group_link(c, g, no);
-}
-
-static void group_leave(struct core *c, u32 no) {
-    struct message *m = message_mut(c, no);
-    if (m->group == ENTRY_NONE) return;
-    struct group *g = group_at(c, m->group);
-    if (!m->parked) group_unlink(c, g, no);
-    m->group = ENTRY_NONE;
-    if (--g->members == 0)
-        group_end(c, g);
-    else
-        group_refresh(c, g);
-}
-
-bool is_group_head(const struct message *m) {
-    return m->group != ENTRY_NONE && !m->parked && m->group_prev == MESSAGE_NONE;
-}
-
-u32 group_waiting(const struct core *c, const struct message *m) {
-    u32 n = 0;
-    for (u32 next = m->group_next; next != MESSAGE_NONE; next = message_at(c, next)->group_next)
-        if (message_at(c, next)->place == PLACE_BEHIND || message_at(c, next)->taken) n++;
-    return n;
-}
-
 u8 message_traits(const struct message *m) {
     return (u8)((m->doubt ? TRAIT_DOUBT : 0) | (m->reconcile ? TRAIT_RECONCILE : 0) | (m->lookup ? TRAIT_LOOKUP : 0) |
                 (m->parked ? TRAIT_PARKED : 0) | (m->takes ? TRAIT_TAKES : 0) | (m->conflict ? TRAIT_CONFLICT : 0));
-}
-
-static void park(struct core *c, u32 no, bool parked) {
-    struct message *m = message_mut(c, no);
-    if (m->group == ENTRY_NONE || m->parked == parked) return;
-    m->parked = parked;
-    if (parked)
-        group_unlink(c, group_at(c, m->group), no);
-    else
-        group_link(c, group_at(c, m->group), no);
 }
 
 static void set_conflict(struct core *c, struct message *m, bool conflict) {
@@ -354,7 +144,7 @@ void place_as(struct core *c, u32 no, enum state state, u8 traits, bool front) {
     m->reconcile = traits & TRAIT_RECONCILE;
     m->takes = traits & TRAIT_TAKES;
     set_conflict(c, m, traits & TRAIT_CONFLICT);
-    park(c, no, traits & TRAIT_PARKED);
+    group_park(c, no, traits & TRAIT_PARKED);
     if (state == STATE_PENDING)
         place_pending(c, no, front);
     else
@@ -363,7 +153,7 @@ void place_as(struct core *c, u32 no, enum state state, u8 traits, bool front) {
                       : state == STATE_HELD ? PLACE_HELD
                                             : PLACE_DEAD,
                       false);
-    if (m->group != ENTRY_NONE) group_refresh(c, group_at(c, m->group));
+    group_follow(c, no);
 }
 
 void message_end(struct core *c, u32 no) {

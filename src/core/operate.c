@@ -142,7 +142,7 @@ enum redrive_verdict core_redrive(struct core *c, struct core_now now, const str
     if (m->refused) return REDRIVE_REFUSED;
     struct record r = decide_record(c, m, DECISION_REDRIVE, by, note);
     if (message_doubt(m) || doubt_in_history(history_of(m))) r.decide.traits = TRAIT_DOUBT | TRAIT_RECONCILE;
-    if (m->takes && is_group_head(m)) r.decide.taken = group_waiting(c, m);
+    if (m->takes && is_group_head(c, message_no(c, m))) r.decide.taken = group_waiting(c, message_no(c, m));
     if (!decide_fits(c, &r)) return REDRIVE_FULL;
     core_emit(c, &r);
     *count = 1 + r.decide.taken;

@@ -26,12 +26,24 @@ void place_pending(struct core *c, u32 no, bool front);
 void place_as(struct core *c, u32 no, enum state state, u8 traits, bool front);
 /* Settled or forgotten: out of its place, its group, its queue's sums, and freed. */
 void message_end(struct core *c, u32 no);
-void group_join(struct core *c, u32 no, slice name, bool parked);
 /* Live leases get their full length again. */
 void leases_rearm(struct core *c);
 /* The room a message has paid for in advance (P8): taken off before a change to it, put back after it. */
 void reserve_off(struct core *c, const struct message *m);
 void reserve_on(struct core *c, const struct message *m);
+
+/* heap.c */
+void heap_push(struct core *c, struct heap *h, u32 no, i64 when_ms);
+void heap_remove(struct core *c, struct heap *h, u32 no);
+
+/* group.c */
+void group_join(struct core *c, u32 no, slice name, bool parked);
+void group_leave(struct core *c, u32 no);
+/* Parked, its group goes on without it; else it is back where its number belongs. */
+void group_park(struct core *c, u32 no, bool parked);
+/* What it is has changed: its group waits, moves on, or goes along. */
+void group_follow(struct core *c, u32 no);
+void group_leased(struct core *c, const struct message *m, u32 no); /* no: the one in flight now, or MESSAGE_NONE */
 
 /* forget.c */
 void window_add(struct core *c, u32 entry);
@@ -52,6 +64,7 @@ void arrivals_free(struct core *c);
 
 /* audit.c */
 void audit_apply(struct core *c, const struct rec_audit *r, u64 pos, u64 size);
+void audit_sort(struct core *c); /* at the end of recovery */
 void audit_expire(struct core *c);
 void audit_free(struct core *c);
 

@@ -1,5 +1,7 @@
 /* What a queue's rules and an operator's verbs promise. Restarts and compactions are thrown in where a promise must outlive
  * them; core_random_test does so everywhere. */
+#include <time.h>
+
 #include "unit/core_world.h"
 
 #define HOUR ((i64)3600 * 1000)
@@ -1218,8 +1220,117 @@ static void a_queue_and_a_message_of_version_1_are_read_with_the_rules_of_their_
     assert_true(slice_eq(r.message.key, SL("k")) && slice_eq(r.message.payload, SL("hi")));
 }
 
+/* ---- what grows must not walk. A walk along these takes minutes, a step or two each takes well below a second: the
+ * bound of ten seconds of processor time lies far from both, on any machine. */
+
+#define HOT 200000u
+
+static double cpu_seconds(void) {
+    return (double)clock() / CLOCKS_PER_SEC;
+}
+
+static void fill_group(u32 count) {
+    char key[32];
+    for (u32 i = 0; i < count; i++) {
+        snprintf(key, sizeof key, "hot-%u", i);
+        assert_int_equal(send_full(key, "v", "g", 0, 0, NULL), SEND_ACCEPTED);
+    }
+}
+
+static void a_hot_group_of_carried_messages_is_recovered_without_a_walk_for_each(void **state) {
+    (void)state;
+    u64 before = w.count;
+    fill_group(HOT);
+    compact_upto(before + HOT / 2); /* the older half comes behind the younger one */
+    double began = cpu_seconds();
+    restart_after(0);
+    assert_true(cpu_seconds() - began < 10);
+    for (u32 i = 0; i < 3; i++) {
+        struct leased l = receive();
+        char key[32];
+        snprintf(key, sizeof key, "hot-%u", i);
+        assert_string_equal(l.key, key);
+        assert_false(receive().ok);
+        assert_int_equal(ack(&l, ""), SETTLE_OK);
+    }
+}
+
+static void redriving_into_a_hot_group_does_not_walk_along_it(void **state) {
+    (void)state;
+    rules.on_dead = ON_DEAD_SKIP;
+    use_rules();
+    fill_group(HOT);
+    enum { DEAD = 3000 };
+    static struct ref dead[DEAD];
+    for (u32 i = 0; i < DEAD; i++) {
+        struct leased l = receive();
+        dead[i] = l.ref;
+        assert_int_equal(nack(&l, CLASS_POISON), SETTLE_OK);
+    }
+    double began = cpu_seconds();
+    for (u32 i = 0; i < DEAD; i++) { /* first one in the middle, then one after the other from both sides */
+        u32 at = i % 2 ? DEAD / 2 - (i + 1) / 2 : DEAD / 2 + i / 2, count;
+        assert_int_equal(core_redrive(w.core, w.now, &dead[at], SL("me"), SL(""), &count), REDRIVE_OK);
+    }
+    assert_true(cpu_seconds() - began < 10);
+    for (u32 i = 0; i < DEAD + 3; i++) {
+        struct leased l = receive();
+        char key[32];
+        snprintf(key, sizeof key, "hot-%u", i);
+        assert_string_equal(l.key, key);
+        assert_int_equal(ack(&l, ""), SETTLE_OK);
+    }
+}
+
+static void a_long_audit_trail_is_recovered_in_order_and_once_each(void **state) {
+    (void)state;
+    struct audit_in in = {.who = SL("me"), .what = SL("pause")};
+    u64 before = w.count;
+    for (u32 i = 0; i < HOT; i++) assert_true(core_audit(w.core, w.now, &in));
+    compact_upto(before + HOT / 2);
+    u64 live = core_live_bytes(w.core);
+    double began = cpu_seconds();
+    restart_after(0);
+    assert_true(cpu_seconds() - began < 10);
+    assert_int_equal(core_live_bytes(w.core), live);
+    struct audit_at at = {0};
+    for (u32 i = HOT; i > 0; i--) {
+        assert_true(core_audit_prev(w.core, at.number, &at));
+        assert_int_equal(at.number, i);
+        assert_true(at.pos > w.first);
+    }
+    assert_false(core_audit_prev(w.core, at.number, &at));
+}
+
+static void a_message_that_is_settled_leaves_nothing_behind_of_its_time_to_live(void **state) {
+    (void)state;
+    struct core_memory m;
+    for (u32 i = 0; i < 20000; i++) {
+        assert_int_equal(send_full("k", "v", NULL, 0, 3600000, NULL), i ? SEND_DUPLICATE : SEND_ACCEPTED);
+        if (i) continue;
+        struct leased l = receive();
+        assert_int_equal(ack(&l, ""), SETTLE_OK);
+    }
+    core_memory(w.core, &m);
+    u64 held = m.message_bytes;
+    char key[32];
+    for (u32 i = 0; i < 20000; i++) {
+        snprintf(key, sizeof key, "ttl-%u", i);
+        assert_int_equal(send_full(key, "v", NULL, 0, 3600000, NULL), SEND_ACCEPTED);
+        struct leased l = receive();
+        assert_int_equal(ack(&l, ""), SETTLE_OK);
+    }
+    core_memory(w.core, &m);
+    assert_int_equal(m.message_bytes, held);
+    assert_int_equal(core_next_ms(w.core, w.now, 250), 250); /* nothing is due */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        R(a_hot_group_of_carried_messages_is_recovered_without_a_walk_for_each),
+        R(redriving_into_a_hot_group_does_not_walk_along_it),
+        R(a_long_audit_trail_is_recovered_in_order_and_once_each),
+        R(a_message_that_is_settled_leaves_nothing_behind_of_its_time_to_live),
         R(at_least_once_drops_nothing_whatever_the_key),
         R(at_most_once_is_settled_by_the_hand_out_and_never_comes_again),
         R(a_token_of_at_most_once_may_ack_but_changes_nothing_and_its_nack_is_a_counted_loss),
