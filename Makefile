@@ -147,13 +147,13 @@ $(BUILD)/librooms.a: $(SERVER_OBJ)
 
 $(BUILD)/tests/%_test: tests/unit/%_test.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) $< -o $@ $(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -lcmocka -luv -lyaml -lpthread
+	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) -fno-lto $< -o $@ $(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -lcmocka -luv -lyaml -lpthread
 
 # Programs the tests drive (load generators, checkers, fault injectors) live beside the suite that needs them.
 define tool
 $(BUILD)/tests/%: tests/$(1)/%.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile
 	@mkdir -p $$(@D)
-	$$(Q)$$(CC) $$(CPPFLAGS) -Itests $$(CFLAGS) $$(LDFLAGS) $$< -o $$@ $$(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -luv -lyaml -lpthread -lm
+	$$(Q)$$(CC) $$(CPPFLAGS) -Itests $$(CFLAGS) $$(LDFLAGS) -fno-lto $$< -o $$@ $$(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -luv -lyaml -lpthread -lm
 endef
 $(foreach dir,$(TOOL_DIRS),$(eval $(call tool,$(dir))))
 
@@ -177,7 +177,7 @@ $(BUILD)/obj/sim/%.o: tests/sim/%.c Makefile
 	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -c $< -o $@
 $(BUILD)/tests/sim: $(SIM_OBJ) $(BUILD)/librooms.a
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -luv -lyaml -lpthread -lm
+	$(Q)$(CC) $(LDFLAGS) -fno-lto $^ -o $@ -luv -lyaml -lpthread -lm
 
 test-tools: all $(UNIT_BIN) $(TOOL_BIN) $(EXAMPLES) $(if $(SIM_OBJ),$(BUILD)/tests/sim)
 
