@@ -1,6 +1,13 @@
-/* The door: everything that becomes a message comes in here. Its queue's rules look at it first (limit, schema, key, group,
- * fingerprint, over one reading of the payload), then its key is looked up, then the core decides. */
+#include "broker/admit.h"
+
+#include "broker/attrs.h"
 #include "broker/broker_priv.h"
+#include "broker/call.h"
+#include "broker/diff.h"
+#include "broker/lookup.h"
+#include "broker/parse.h"
+#include "broker/queue_rules.h"
+#include "broker/render.h"
 #include "config/fingerprint.h"
 #include "config/schema.h"
 #include "config/template.h"
@@ -39,9 +46,10 @@ static bool refuse_unmade(const struct candidate *k, const char *what, const str
 
 static bool make_key(const struct candidate *k) {
     struct errbuf why;
-    struct buf *store = &k->b->key_store;
+    struct buf *store = &k->b->scratch->key;
     buf_reset(store);
-    if (template_eval(k->rules->key, &k->b->view, store, &why) != TEMPLATE_OK) return refuse_unmade(k, "key", &why);
+    if (template_eval(k->rules->key, &k->b->scratch->view, store, &why) != TEMPLATE_OK)
+        return refuse_unmade(k, "key", &why);
     slice key = buf_slice(store), given = k->in->key;
     k->in->key = key;
     if (given.n == 0 || slice_eq(given, key)) return true;
@@ -52,9 +60,9 @@ static bool make_key(const struct candidate *k) {
 
 static bool make_group(const struct candidate *k) {
     struct errbuf why;
-    struct buf *store = &k->b->group_store;
+    struct buf *store = &k->b->scratch->group;
     buf_reset(store);
-    if (template_eval(k->rules->order_by, &k->b->view, store, &why) != TEMPLATE_OK)
+    if (template_eval(k->rules->order_by, &k->b->scratch->view, store, &why) != TEMPLATE_OK)
         return refuse_unmade(k, "group", &why);
     k->in->group = buf_slice(store);
     return true;
@@ -72,16 +80,14 @@ static bool look_at(const struct candidate *k, header_lookup *header, void *head
     const struct queue_config *q = k->rules;
     struct send_in *in = k->in;
     struct errbuf why;
-    if (in->payload.n > q->payload_max) {
-        failure_set(k->f, PROBLEM_too_large, "the payload has %zu bytes, the limit of this queue is %llu",
-                    in->payload.n, (unsigned long long)q->payload_max);
-        return false;
-    }
-    payload_view_init(&k->b->view, in->payload, in->content_type, header, header_ctx);
-    if (q->schema && !schema_check(q->schema, &k->b->view, &why)) return refuse(k, why.text);
+    if (in->payload.n > q->payload_max)
+        return failure_set(k->f, PROBLEM_too_large, "the payload has %zu bytes, the limit of this queue is %llu",
+                           in->payload.n, (unsigned long long)q->payload_max);
+    payload_view_init(&k->b->scratch->view, in->payload, in->content_type, header, header_ctx);
+    if (q->schema && !schema_check(q->schema, &k->b->scratch->view, &why)) return refuse(k, why.text);
     if (q->key && !make_key(k)) return false;
     if (q->order_by && !make_group(k)) return false;
-    in->fingerprint = fingerprint_of(k, &k->b->view);
+    in->fingerprint = fingerprint_of(k, &k->b->scratch->view);
     return true;
 }
 
@@ -91,19 +97,17 @@ static bool lacks_key(const struct send_in *in, const struct queue_config *q) {
 
 /* A queue whose rules say something about it. */
 static bool pass_rules(struct candidate *k, header_lookup *header, void *header_ctx) {
-    const struct queue_rules *bound = queue_rules_of(k->b, k->in->queue);
-    k->rules = bound->config;
-    if (bound->undeclared && !k->again) {
-        failure_set(k->f, PROBLEM_no_such_queue,
-                    "%.*s does not declare it; what it still holds can be received and settled",
-                    (int)k->b->config->file.n, k->b->config->file.p);
-        return false;
-    }
-    if (bound->unreadable) {
-        failure_set(k->f, PROBLEM_rules_unreadable,
-                    "what it holds can be received and settled; it takes messages again once it is given rules anew");
-        return false;
-    }
+    const struct queue_rules *rules = queue_rules_of(k->b, k->in->queue);
+    const struct config *file = config_in_force(k->b);
+    k->rules = rules->config;
+    if (rules->undeclared && !k->again)
+        return failure_set(k->f, PROBLEM_no_such_queue,
+                           "%.*s does not declare it; what it still holds can be received and settled",
+                           (int)file->file.n, file->file.p);
+    if (rules->unreadable)
+        return failure_set(
+            k->f, PROBLEM_rules_unreadable,
+            "what it holds can be received and settled; it takes messages again once it is given rules anew");
     if (!k->rules) {
         k->in->fingerprint = core_fingerprint(k->b->core, k->in->payload);
         return true;
@@ -138,13 +142,14 @@ static bool payload_before(struct broker *b, const struct seen *s, slice *out) {
  * one. */
 static void agree_with(const struct candidate *k, const struct seen *s) {
     struct broker *b = k->b;
-    u64 stored = s->settle ? s->settle->fingerprint : s->message->fingerprint;
+    u64 stored = seen_fingerprint(s);
     slice before;
     if (stored == k->in->fingerprint) return;
     bool same = stored == core_fingerprint(b->core, k->in->payload);
     if (!same && payload_before(b, s, &before)) {
-        payload_view_init(&b->other_view, before, SL(""), NULL, NULL);
-        same = fingerprint_of(k, &b->other_view) == k->in->fingerprint;
+        struct payload_view *view = &b->scratch->other_view;
+        payload_view_init(view, before, SL(""), NULL, NULL);
+        same = fingerprint_of(k, view) == k->in->fingerprint;
     }
     if (same) k->in->fingerprint = stored;
 }
@@ -158,28 +163,29 @@ static void conflict_details(struct broker *b, const struct send_in *in, const s
     if (payload_before(b, a->seen, &before)) put_changed(b, &f->more, in->queue, before, in->payload, false);
 }
 
-/* Another payload under a known key, which the queue does not simply reject: it has a key of its own. */
-static void admit_elsewhere(struct broker *b, const struct send_in *in, struct admission *a) {
-    a->first = a->out;
-    a->key = slice_of(a->first.other_key, a->first.other_key_len);
-    struct seen *other = lookup_key(b, &b->other, in->queue, a->first.other_hash, a->key);
-    a->verdict = core_send_conflict(b->core, b->now, in, &a->first, other, &a->out);
+/* Another payload under a known key, in a queue that does not simply reject it: the arrival gets a key of its own,
+ * key~<fingerprint>, under which it may be known already. */
+static void admit_under_own_key(struct broker *b, const struct send_in *in, struct admission *a) {
+    a->original = a->out;
+    a->key = slice_of(a->original.other_key, a->original.other_key_len);
+    struct seen *own = lookup_key(b, b->other, in->queue, a->original.other_hash, a->key);
+    a->verdict = core_send_conflict(b->core, b->now, in, &a->original, own, &a->out);
     if (a->verdict == SEND_CONFLICT)
-        a->out = a->first; /* told about the original */
+        a->out = a->original; /* the sender is told about the original */
     else
-        a->seen = other;
+        a->seen = own;
 }
 
-/* It came in before under a key of its own, for its key was another's then. That one's window may be over, its own is not:
- * then it is still known by its own. */
-static void look_elsewhere(struct broker *b, struct send_in *in, struct admission *a) {
-    if (!core_queue_had_conflicts(b->core, in->queue) || !core_other_key(b->core, in, &a->first)) return;
-    slice key = slice_of(a->first.other_key, a->first.other_key_len);
-    struct seen *other = lookup_key(b, &b->other, in->queue, a->first.other_hash, key);
-    if (!other || !seen_in_force(b, other) || seen_fingerprint(other) != in->fingerprint) return;
-    a->seen = other;
+/* Nothing is known under the key, or what was is past its window. In between the same message may have come in as a conflict,
+ * and may still be known under its own key, key~<fingerprint>, whose window is another. Then this is a duplicate of that. */
+static void look_under_own_key(struct broker *b, struct send_in *in, struct admission *a) {
+    if (!core_queue_had_conflicts(b->core, in->queue) || !core_other_key(b->core, in, &a->original)) return;
+    slice key = slice_of(a->original.other_key, a->original.other_key_len);
+    struct seen *own = lookup_key(b, b->other, in->queue, a->original.other_hash, key);
+    if (!own || !seen_in_force(b, own) || seen_fingerprint(own) != in->fingerprint) return;
+    a->seen = own;
     in->key = key;
-    in->hash = a->first.other_hash;
+    in->hash = a->original.other_hash;
 }
 
 static bool admitted(struct broker *b, const struct send_in *in, struct admission *a, struct failure *f) {
@@ -217,20 +223,19 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
         in->fingerprint = core_fingerprint(b->core, in->payload);
     else if (!pass_rules(k, header, header_ctx))
         return false;
-    if (lacks_key(in, k->rules)) {
-        failure_set(k->f, PROBLEM_key_missing,
-                    "send the key in the Idempotency-Key header (in a batch: key): what this message means, the same "
-                    "at every retry");
-        return false;
-    }
+    if (lacks_key(in, k->rules))
+        return failure_set(
+            k->f, PROBLEM_key_missing,
+            "send the key in the Idempotency-Key header (in a batch: key): what this message means, the same "
+            "at every retry");
     bool sought = in->key.n && (!k->rules || k->rules->rules.semantics != SEMANTICS_AT_LEAST_ONCE);
     in->hash = in->key.n ? core_hash(b->core, in->queue, in->key) : 0;
-    a->seen = sought ? broker_find_key(b, in->queue, in->hash, in->key) : NULL;
-    if (sought && !(a->seen && seen_in_force(b, a->seen))) look_elsewhere(b, in, a);
+    a->seen = sought ? lookup_key(b, b->lookup, in->queue, in->hash, in->key) : NULL;
+    if (sought && !(a->seen && seen_in_force(b, a->seen))) look_under_own_key(b, in, a);
     a->key = in->key;
     if (a->seen) agree_with(k, a->seen);
     a->verdict = core_send(b->core, b->now, in, a->seen, &a->out);
-    if (a->verdict == SEND_ELSEWHERE) admit_elsewhere(b, in, a);
+    if (a->verdict == SEND_ELSEWHERE) admit_under_own_key(b, in, a);
     return admitted(b, in, a, k->f);
 }
 
@@ -242,15 +247,11 @@ bool admit_message(struct broker *b, struct send_in *in, header_lookup *header, 
 
 /* ---- once more */
 
-enum retrial admit_again(struct broker *b, const struct ref *copy) {
-    struct lookup own = {0}; /* the door uses the others */
+static enum retrial try_again(struct broker *b, const struct rec_message *m, u16 queue) {
     struct failure f = {0};
-    struct admission a;
-    struct seen *s = lookup_id(b, &own, copy->hash, copy->seq);
-    CHECK(s && s->message);
-    const struct rec_message *m = s->message;
+    struct admission a = {0};
     struct send_in in = {
-        .queue = copy->queue,
+        .queue = queue,
         .group = m->group,
         .content_type = m->content_type,
         .attrs = m->attrs,
@@ -265,11 +266,17 @@ enum retrial admit_again(struct broker *b, const struct ref *copy) {
         result = a.verdict == SEND_DUPLICATE ? RETRIAL_KNOWN : RETRIAL_ADMITTED;
     else if (f.problem == PROBLEM_storage_full)
         result = RETRIAL_FULL;
-    s = lookup_id(b, &own, copy->hash, copy->seq);
+    failure_free(&f);
+    return result;
+}
+
+enum retrial admit_again(struct broker *b, const struct ref *copy) {
+    struct lookup *own = lookup_new(); /* admitting uses the others */
+    struct seen *s = lookup_id(b, own, copy->hash, copy->seq);
+    CHECK(s && s->message);
+    enum retrial result = try_again(b, s->message, copy->queue);
+    s = lookup_id(b, own, copy->hash, copy->seq);
     if (result == RETRIAL_KNOWN || result == RETRIAL_ADMITTED) core_cancel(b->core, b->now, s, SL("redriven"));
-    buf_free(&own.base_store);
-    buf_free(&own.arrivals_store);
-    buf_free(&f.detail);
-    buf_free(&f.more);
+    lookup_free(own);
     return result;
 }

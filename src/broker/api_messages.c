@@ -1,8 +1,22 @@
-/* Lists of messages: the unsettled ones of a state, and everything that was accepted in a time. */
+/* One message, and lists of messages: the unsettled ones of a state, and everything that was accepted in a time. */
+#include "broker/api.h"
 #include "broker/broker_priv.h"
+#include "broker/call.h"
+#include "broker/filter.h"
+#include "broker/key_page.h"
+#include "broker/lookup.h"
+#include "broker/named.h"
+#include "broker/parse.h"
+#include "broker/render.h"
 
 #define LISTED_LOOKED_AT_MAX 10000u /* of a filtered list: a page may be shorter than its limit, but never takes long */
 #define WALK_LOOKED_AT_MAX   100000u /* of the whole index, for one page of what was accepted */
+
+void api_message(struct call *c) {
+    reply_key_page(c, seen_of_id(c));
+}
+
+/* ---- a state's */
 
 static bool parse_state(struct call *c, enum state *state) {
     struct buf store = {0};
@@ -60,13 +74,13 @@ static void put_page(struct broker *b, struct page *p, struct buf *body) {
         p->last = v.ref;
         if (!filter_passes(&p->filter, &v)) continue;
         if (n++) buf_char(body, ',');
-        put_key_page(b, body, broker_find_id(b, v.ref.hash, v.ref.seq));
+        put_key_page(b, body, lookup_id(b, b->lookup, v.ref.hash, v.ref.seq));
     }
 }
 
 static void list_state(struct call *c, struct page *p) {
     struct broker *b = c->b;
-    struct buf *body = &b->body;
+    struct buf *body = &b->scratch->body;
     buf_reset(body);
     buf_lit(body, "{\"items\":[");
     put_page(b, p, body);
@@ -97,7 +111,7 @@ static void put_accepted(struct broker *b, struct buf *body, const struct seen *
     put_id(body, "id", seen_ref(s));
     put_key(body, seen_key(s));
     json_put_member(body, "state", slice_str(state_text(seen_state(b, s))));
-    json_put_member_time(body, "first_seen", settle ? settle->first_seen_ms : s->message->first_seen_ms);
+    json_put_member_time(body, "first_seen", seen_first_ms(s));
     if (s->message)
         put_said(body, s->message->group, s->message->attrs, s->message->content_type, s->message->payload);
     else if (core_payload_kept(b->core, b->now, settle))
@@ -115,7 +129,7 @@ static bool accepted_since(const struct seen *s, i64 wall_ms) {
 
 static void list_accepted(struct call *c, u16 queue, i64 since_ms, u64 limit, u32 cursor) {
     struct broker *b = c->b;
-    struct buf *body = &b->body;
+    struct buf *body = &b->scratch->body;
     i64 since_run_ms = b->now.run_ms - (b->now.wall_ms - since_ms); /* running time is never ahead of the clock */
     u32 from = cursor;
     enum walk_verdict v = WALK_MORE;
@@ -125,7 +139,7 @@ static void list_accepted(struct call *c, u16 queue, i64 since_ms, u64 limit, u3
         struct found f;
         v = core_walk(b->core, queue, since_run_ms, WALK_LOOKED_AT_MAX - (cursor - from), &cursor, &f);
         if (v != WALK_FOUND) break;
-        const struct seen *s = lookup_found(b, &b->lookup, &f);
+        const struct seen *s = lookup_found(b, b->lookup, &f);
         if (!accepted_since(s, since_ms)) continue;
         if (n++) buf_char(body, ',');
         put_accepted(b, body, s);

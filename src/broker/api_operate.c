@@ -2,10 +2,16 @@
  *
  * Each is written into the audit trail before it is done, so what would refuse it is looked for before: the trail holds
  * deeds, not attempts. */
+#include "broker/api.h"
 #include "broker/broker_priv.h"
+#include "broker/call.h"
+#include "broker/lookup.h"
+#include "broker/named.h"
+#include "broker/operator.h"
+#include "broker/render.h"
 
 static void reply_state(struct call *c, u16 status, enum state state, const struct ref *ref, slice key, bool again) {
-    struct buf *body = &c->b->body;
+    struct buf *body = &c->b->scratch->body;
     buf_reset(body);
     buf_char(body, '{');
     json_put_member(body, "state", slice_str(state_text(state)));
@@ -33,7 +39,7 @@ static struct seen *seen_of_operated_key(struct call *c) {
     struct found f;
     u32 count = 0;
     while (core_find(b->core, seen_ref(s)->hash, &cursor, &f)) {
-        struct seen *other = f.queue == queue ? lookup_found(b, &b->other, &f) : NULL;
+        struct seen *other = f.queue == queue ? lookup_found(b, b->other, &f) : NULL;
         if (other && slice_eq(seen_key(other), c->arg[1])) count++;
     }
     if (count <= 1) return s;
@@ -133,7 +139,7 @@ static void put_as(struct buf *detail, const struct deed *d) {
 static bool resolve(struct call *c, const struct deed *d, enum decision as, struct seen *s, enum state *state) {
     struct broker *b = c->b;
     struct buf decoded = {0}, detail = {0};
-    struct resolve_in in = {.as = as, .by = d->by.n ? d->by : SL("anonymous"), .note = d->note};
+    struct resolve_in in = {.as = as, .by = deed_who(d), .note = d->note};
     put_as(&detail, d);
     enum resolve_verdict v = resolvable(b, s, as, state);
     bool ok = resolve_refused(c, v, *state) &&
@@ -179,7 +185,7 @@ static bool replayable(struct call *c, const struct seen *s) {
 }
 
 static void reply_replay(struct call *c, const struct seen *s, const struct send_out *out) {
-    struct buf *body = &c->b->body;
+    struct buf *body = &c->b->scratch->body;
     u32 generation = s->settle->generation + 1;
     buf_reset(body);
     buf_char(body, '{');
@@ -200,7 +206,7 @@ void api_replay(struct call *c) {
     struct send_out out;
     struct seen *s = deed_read(c, &d, "") ? seen_of_operated_key(c) : NULL;
     bool ok = s && replayable(c, s) && deed_audit(c, &d, DEED_REPLAY, s->at.queue, s, SL(""));
-    if (ok && core_again(b->core, b->now, s, d.by.n ? d.by : SL("anonymous"), d.note, &out) != AGAIN_OK)
+    if (ok && core_again(b->core, b->now, s, deed_who(&d), d.note, &out) != AGAIN_OK)
         ok = fail(c, PROBLEM_storage_full, "the disk has no room to run it again");
     if (ok)
         reply_replay(c, s, &out);
@@ -224,11 +230,11 @@ static bool each_of_key(struct call *c, struct deed *d, bool (*deed)(struct call
     u32 count = 0;
     bool ok = true;
     while (count < KEY_REPEATS_FOUND && core_find(b->core, hash, &cursor, &f)) {
-        s = f.queue == queue ? lookup_found(b, &b->lookup, &f) : NULL;
+        s = f.queue == queue ? lookup_found(b, b->lookup, &f) : NULL;
         if (s && slice_eq(seen_key(s), c->arg[1])) seqs[count++] = seen_ref(s)->seq;
     }
     for (u32 i = 0; ok && i < count; i++)
-        if ((s = broker_find_id(b, hash, seqs[i]))) ok = deed(c, d, s);
+        if ((s = lookup_id(b, b->lookup, hash, seqs[i]))) ok = deed(c, d, s);
     c->failure.applied_unknown = !ok && count > 1; /* some of them may be done */
     return ok;
 }
@@ -239,7 +245,7 @@ static bool erase_one(struct call *c, struct deed *d, struct seen *s) {
     if (seen_state(b, s) == STATE_LEASED)
         return fail(c, PROBLEM_leased, "somebody is working on it; ask again when that has ended");
     if (!deed_audit(c, d, DEED_ERASE, s->at.queue, s, SL(""))) return false;
-    if (core_erase(b->core, b->now, s, d->by.n ? d->by : SL("anonymous"), d->note) == ERASE_OK) return true;
+    if (core_erase(b->core, b->now, s, deed_who(d), d->note) == ERASE_OK) return true;
     return fail(c, PROBLEM_storage_full, "the disk has no room to write down that it is erased");
 }
 
@@ -247,7 +253,7 @@ void api_erase(struct call *c) {
     struct deed d;
     bool ok = deed_read(c, &d, "") && each_of_key(c, &d, erase_one);
     struct seen *s = ok ? seen_of_key(c, c->arg[1]) : NULL;
-    struct buf *body = &c->b->body;
+    struct buf *body = &c->b->scratch->body;
     buf_reset(body);
     if (s) {
         buf_char(body, '{');

@@ -1,29 +1,176 @@
-/* Queues and operations: what there is, how it fares. */
+/* Queues: listing them, looking at one, giving it rules, deleting, pausing and resuming it. */
+#include "base/json.h"
+#include "broker/api.h"
 #include "broker/broker_priv.h"
+#include "broker/call.h"
+#include "broker/named.h"
+#include "broker/operator.h"
+#include "broker/queue_page.h"
+#include "broker/queue_rules.h"
+#include "broker/tasks.h"
+#include "broker/waits.h"
 
 /* Queues are listed in the order they were made; the cursor is the number of the last one shown. */
 void api_queues(struct call *c) {
     struct broker *b = c->b;
+    struct buf *body = &b->scratch->body;
     u64 limit, after, shown = 0;
     if (!param_u64(c, "limit", 1, LIST_LIMIT_MAX, 100, &limit) || !param_u64(c, "cursor", 0, QUEUES_MAX, 0, &after))
         return reply_failure(c);
     u32 count = core_queue_count(b->core), n = (u32)after + 1;
-    buf_reset(&b->body);
-    buf_lit(&b->body, "{\"items\":[");
+    buf_reset(body);
+    buf_lit(body, "{\"items\":[");
     for (; n <= count && shown < limit; n++) {
         struct queue_info q;
         core_queue_info(b->core, b->now, (u16)n, &q);
         if (q.deleted) continue;
-        if (shown++) buf_char(&b->body, ',');
-        put_queue(b, &b->body, (u16)n);
+        if (shown++) buf_char(body, ',');
+        put_queue_page(b, body, (u16)n);
     }
-    buf_lit(&b->body, "],\"next_cursor\":");
+    buf_lit(body, "],\"next_cursor\":");
     if (n <= count)
-        buf_printf(&b->body, "\"%u\"}", n - 1);
+        buf_printf(body, "\"%u\"}", n - 1);
     else
-        buf_lit(&b->body, "null}");
-    reply_json(c, 200, buf_slice(&b->body));
+        buf_lit(body, "null}");
+    reply_json(c, 200, buf_slice(body));
 }
+
+static void reply_queue(struct call *c, u16 status, u16 queue) {
+    struct broker *b = c->b;
+    struct buf *body = &b->scratch->body, *fields = &b->scratch->fields;
+    char tag[ETAG_TEXT + 1];
+    queue_etag(b, queue, tag);
+    buf_reset(body);
+    buf_reset(fields);
+    put_queue_page(b, body, queue);
+    buf_printf(fields, "ETag: %s\r\n", tag);
+    reply_with(b, c->conn, status, SL("application/json"), buf_slice(fields), buf_slice(body), 0);
+}
+
+void api_queue(struct call *c) {
+    u16 queue;
+    if (!queue_of_call(c, false, &queue)) return reply_failure(c);
+    reply_queue(c, 200, queue);
+}
+
+/* ---- which version of its rules is meant */
+
+static bool tag_listed(slice field, const char *tag) {
+    slice one;
+    while (field.n) {
+        slice_cut(field, ',', &one, &field);
+        one = slice_trim(one);
+        if (slice_eq(one, SL("*")) || slice_eq(one, slice_str(tag))) return true;
+    }
+    return false;
+}
+
+/* queue 0: it does not exist. */
+static bool preconditions_hold(struct call *c, u16 queue) {
+    char tag[ETAG_TEXT + 1] = "";
+    slice match, none;
+    bool has_match = http_field_get(c->req, SL("if-match"), &match) > 0;
+    bool has_none = http_field_get(c->req, SL("if-none-match"), &none) > 0;
+    if (!has_match && !has_none) return true;
+    if (queue) queue_etag(c->b, queue, tag);
+    if (has_match && !(queue && tag_listed(match, tag)))
+        return fail(c, PROBLEM_precondition_failed, "If-Match: its rules have the tag %s now",
+                    queue ? tag : "of nothing");
+    if (has_none && queue && tag_listed(none, tag))
+        return fail(c, PROBLEM_precondition_failed, "If-None-Match: it exists, and its rules have the tag %s", tag);
+    return true;
+}
+
+/* ---- giving it rules */
+
+static bool not_from_file(struct call *c, u16 queue) {
+    struct queue_info q;
+    const struct queue_config *config = queue_rules_of(c->b, queue)->config;
+    core_queue_info(c->b->core, c->b->now, queue, &q);
+    if (q.origin != ORIGIN_FILE) return true;
+    return fail(c, PROBLEM_defined_in_file, "it is defined in %s:%u: change it there and reload", config->file.p,
+                config->at.line);
+}
+
+static bool read_rules(struct call *c, struct queue_config **out) {
+    struct errbuf err;
+    *out = NULL;
+    if (slice_trim(c->req->body).n == 0) { /* a script whose file came out empty must not reset a queue */
+        fail(c, PROBLEM_config_invalid, "the body is empty; {} gives a queue the default rules");
+        return false;
+    }
+    if (config_queue_from_json(c->arg[0], c->req->body, out, &err) != ST_OK)
+        return fail(c, PROBLEM_config_invalid, "%s", err.text);
+    if ((*out)->json.n <= CONFIG_BYTES_MAX) return true;
+    return fail(c, PROBLEM_config_invalid, "the rules take more than %u bytes", CONFIG_BYTES_MAX);
+}
+
+static bool no_room_for_queue(struct call *c) {
+    if (core_queue_count(c->b->core) >= QUEUES_MAX)
+        return fail(c, PROBLEM_queue_limit, "%u queues are the most one broker has, deleted ones included", QUEUES_MAX);
+    return fail(c, PROBLEM_storage_full, "no room to write the queue's rules down");
+}
+
+/* Takes *config if it is set. */
+static bool put_rules_down(struct call *c, const struct deed *d, u16 *queue, struct queue_config **config) {
+    struct broker *b = c->b;
+    struct queue_spec spec = {.rules = (*config)->rules, .origin = ORIGIN_API, .config = (*config)->json};
+    struct queue_info q;
+    if (*queue) core_queue_info(b->core, b->now, *queue, &q);
+    if (*queue && q.origin == ORIGIN_API && slice_eq(q.config, spec.config)) return true;
+    if (!*queue && core_queue_count(b->core) >= QUEUES_MAX) return no_room_for_queue(c);
+    if (!deed_audit(c, d, DEED_QUEUE_PUT, *queue, NULL, spec.config)) return false;
+    if (!core_queue_set(b->core, b->now, c->arg[0], &spec, queue)) return no_room_for_queue(c);
+    queue_rules_take(b, *queue, *config);
+    *config = NULL;
+    return true;
+}
+
+void api_queue_put(struct call *c) {
+    struct broker *b = c->b;
+    struct deed d;
+    struct queue_config *config = NULL;
+    u16 queue = 0;
+    bool known = core_queue_find(b->core, c->arg[0], &queue);
+    if (!known) queue = 0;
+    bool ok = deed_read(c, &d, NULL) && queue_name_ok(c, c->arg[0]) && (!known || not_from_file(c, queue)) &&
+              preconditions_hold(c, queue) && read_rules(c, &config) && put_rules_down(c, &d, &queue, &config);
+    config_queue_free(config);
+    deed_free(&d);
+    if (!ok) return reply_failure(c);
+    reply_queue(c, known ? 200 : 201, queue);
+}
+
+/* Whoever polls it is told that there is nothing; what tasks do with it is over. */
+static void leave_queue(struct broker *b, u16 queue) {
+    waits_end_of_queue(b, queue);
+    tasks_end_of_queue(b, queue);
+    last_queue_forget(b);
+}
+
+void api_queue_delete(struct call *c) {
+    struct broker *b = c->b;
+    struct deed d;
+    struct queue_info q;
+    u16 queue;
+    bool ok = deed_read(c, &d, "") && queue_of_call(c, false, &queue) && not_from_file(c, queue) &&
+              preconditions_hold(c, queue);
+    if (ok) {
+        core_queue_info(b->core, b->now, queue, &q);
+        ok =
+            q.unsettled == 0 || fail(c, PROBLEM_queue_not_empty, "%llu messages are not settled: consume or purge them",
+                                     (unsigned long long)q.unsettled);
+    }
+    ok = ok && deed_audit(c, &d, DEED_QUEUE_DELETE, queue, NULL, SL(""));
+    deed_free(&d);
+    if (!ok) return reply_failure(c);
+    leave_queue(b, queue);
+    CHECK(core_queue_delete(b->core, b->now, queue) == DELETE_OK);
+    queue_rules_drop(b, queue);
+    reply_with(b, c->conn, 204, SL(""), SL(""), SL(""), 0);
+}
+
+/* ---- pausing */
 
 static void set_paused(struct call *c, bool paused) {
     u16 queue;
@@ -45,107 +192,4 @@ void api_pause(struct call *c) {
 
 void api_resume(struct call *c) {
     set_paused(c, false);
-}
-
-/* ---- stats */
-
-static void put_memory(struct broker *b, struct buf *body) {
-    struct core_memory m;
-    core_memory(b->core, &m);
-    buf_lit(body, ",\"memory\":{");
-    json_put_member_i64(body, "index_bytes", (i64)m.index_bytes);
-    json_put_member_i64(body, "arrivals_bytes", (i64)m.arrivals_bytes);
-    json_put_member_i64(body, "pending_bytes", (i64)m.message_bytes);
-    json_put_member_i64(body, "group_bytes", (i64)m.group_bytes);
-    json_put_member_i64(body, "settled_keys", (i64)m.settled_keys);
-    json_put_member_i64(body, "pending_messages", (i64)m.messages);
-    json_put_member_i64(body, "repeated_keys", (i64)m.repeated_keys);
-    json_put_member_i64(body, "groups", (i64)m.groups);
-    u64 keys = m.settled_keys + m.messages;
-    json_put_member_i64(body, "bytes_per_key", keys ? (i64)(m.index_bytes / keys) : 0);
-    json_put_member_i64(body, "bytes_per_pending",
-                        keys && m.messages ? (i64)(m.message_bytes / m.messages + m.index_bytes / keys) : 0);
-    buf_char(body, '}');
-}
-
-static void put_journal(struct broker *b, struct buf *body) {
-    struct journal_stats s;
-    journal_stats_get(b->journal, &s);
-    buf_lit(body, ",\"journal\":{");
-    json_put_member_i64(body, "first", (i64)s.first);
-    json_put_member_i64(body, "durable", (i64)s.durable);
-    json_put_member_i64(body, "tail", (i64)s.tail);
-    json_put_member_i64(body, "disk_bytes", (i64)s.disk_bytes);
-    json_put_member_i64(body, "used_bytes", (i64)s.used_bytes);
-    json_put_member_i64(body, "live_bytes", (i64)core_live_bytes(b->core));
-    json_put_member_i64(body, "reserved_bytes", (i64)core_reserved_bytes(b->core));
-    json_put_member_i64(body, "room_bytes", (i64)journal_room(b->journal));
-    json_put_member_i64(body, "segments", (i64)s.segments);
-    json_put_member_i64(body, "spares", (i64)s.spares);
-    json_put_member_i64(body, "segment_bytes", (i64)s.segment_bytes);
-    json_put_member_i64(body, "compacted_segments", (i64)b->compacted_segments);
-    json_put_member_i64(body, "batches", (i64)s.batches);
-    json_put_member_i64(body, "synced_bytes", (i64)s.synced_bytes);
-    json_put_member_i64(body, "sync_us_mean", s.batches ? (i64)(s.sync_us_total / s.batches) : 0);
-    json_put_member_i64(body, "sync_us_max", (i64)s.sync_us_max);
-    buf_char(body, '}');
-}
-
-static void put_totals(struct broker *b, struct buf *body) {
-    struct counters sum = {0};
-    u64 pending = 0, leased = 0, held = 0, dead = 0, queues = 0, pressed = 0;
-    for (u32 id = 1; id <= core_queue_count(b->core); id++) {
-        struct queue_info q;
-        core_queue_info(b->core, b->now, (u16)id, &q);
-#define COUNTER_SUM(name) sum.name += q.counters.name;
-        COUNTER_LIST(COUNTER_SUM)
-#undef COUNTER_SUM
-        queues += !q.deleted;
-        pressed += q.pressed;
-        pending += q.ready + q.delayed + q.behind;
-        leased += q.leased;
-        held += q.held;
-        dead += q.dead;
-    }
-    json_put_member_i64(body, "queues", (i64)queues);
-    json_put_member_i64(body, "queues_pressed", (i64)pressed);
-    json_put_member_i64(body, "pending", (i64)pending);
-    json_put_member_i64(body, "leased", (i64)leased);
-    json_put_member_i64(body, "held", (i64)held);
-    json_put_member_i64(body, "dead", (i64)dead);
-    buf_lit(body, ",\"counters\":{");
-#define COUNTER_PUT(name) json_put_member_i64(body, #name, (i64)sum.name);
-    COUNTER_LIST(COUNTER_PUT)
-#undef COUNTER_PUT
-    buf_char(body, '}');
-}
-
-void api_stats(struct call *c) {
-    struct broker *b = c->b;
-    struct buf *body = &b->body;
-    buf_reset(body);
-    buf_char(body, '{');
-    json_put_member(body, "version", SL(HAPAX_VERSION));
-    json_put_member_i64(body, "uptime_ms", b->time.mono_ms - b->started_mono_ms);
-    put_totals(b, body);
-    put_memory(b, body);
-    put_journal(b, body);
-    json_put_member_i64(body, "waiting", b->heap_count);
-    json_put_member_i64(body, "tasks_running", b->tasks_running);
-    if (b->options.port.stats) b->options.port.stats(b->options.port.ctx, body);
-    buf_char(body, '}');
-    reply_json(c, 200, buf_slice(body));
-}
-
-/* Alive: it answers, whatever the disk is doing. */
-void api_health(struct call *c) {
-    struct http_reply reply = {
-        .status = 200, .content_type = SL("application/json"), .body = SL("{\"status\":\"ok\"}")};
-    c->b->options.port.respond(c->b->options.port.ctx, c->conn, &reply);
-}
-
-void api_ready(struct call *c) {
-    if (!c->b->draining) return reply_json(c, 200, SL("{\"status\":\"ready\"}"));
-    fail(c, PROBLEM_shutting_down, "this broker is about to exit");
-    reply_failure(c);
 }

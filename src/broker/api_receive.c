@@ -1,5 +1,13 @@
 /* Receive: lease what is ready, or wait for it. */
+#include "broker/api.h"
 #include "broker/broker_priv.h"
+#include "broker/call.h"
+#include "broker/lookup.h"
+#include "broker/named.h"
+#include "broker/parse.h"
+#include "broker/receipts.h"
+#include "broker/render.h"
+#include "broker/waits.h"
 
 #define READY_AHEAD 16u  /* records brought near together */
 #define READY_BYTES 384u /* of each: a message with a small payload */
@@ -66,33 +74,27 @@ struct take {
     struct lease_in in;
     slice queue_name;
     struct buf *body;
-    struct receipt *receipt; /* grows with each lease; owned by the caller until kept */
+    struct receipt *receipt; /* of these leases */
 };
-
-static void receipt_add(struct take *t, const struct ref *ref, u64 fence) {
-    if ((t->count & (t->count - 1)) == 0) { /* room doubles at powers of two */
-        u32 room = t->count ? t->count * 2 : 1;
-        t->receipt = mem_realloc(t->receipt, sizeof *t->receipt + room * sizeof t->receipt->leases[0]);
-    }
-    t->receipt->leases[t->count++] = (struct receipt_lease){.ref = *ref, .fence = fence};
-}
 
 /* Lease one message and add it to the reply. */
 static enum lease_verdict take_one(struct broker *b, struct take *t, u32 no) {
     struct message_view before;
-    struct record *base = &b->lookup.base;
+    struct buf *history = &b->scratch->history;
     struct lease_out lease;
     core_message_view(b->core, b->now, no, &before);
-    broker_fetch(b, before.pos, before.size_hint, &b->lookup.base_store, base);
+    const struct record *base = lookup_record(b, b->lookup, before.pos, before.size_hint);
+    CHECK(base->type == REC_MESSAGE);
     /* Leasing changes the history the view points into: what is rendered is what was before it. */
-    buf_reset(&b->scratch);
-    buf_slice_add(&b->scratch, before.history);
-    before.history = buf_slice(&b->scratch);
+    buf_reset(history);
+    buf_slice_add(history, before.history);
+    before.history = buf_slice(history);
     enum lease_verdict v = core_lease(b->core, b->now, no, &base->message, &t->in, &lease);
     if (v != LEASE_OK) return v;
     if (t->count) buf_char(t->body, ',');
     render_delivery(b, t->body, &before, &base->message, &lease, t->queue_name, t->in.lease_ms);
-    receipt_add(t, &base->message.ref, lease.fence);
+    t->receipt = receipt_add(t->receipt, &base->message.ref, lease.fence);
+    t->count++;
     return v;
 }
 
@@ -114,18 +116,8 @@ static void take_ready(struct broker *b, struct take *t) {
     buf_lit(t->body, "]}");
 }
 
-static u64 receipt_keep(struct broker *b, struct take *t) {
-    if (t->count == 0) return 0;
-    struct receipt *r = t->receipt;
-    r->number = b->next_receipt++;
-    r->count = t->count;
-    r->next = b->receipts[r->number % RECEIPT_CHAINS];
-    b->receipts[r->number % RECEIPT_CHAINS] = r;
-    return r->number;
-}
-
 static void reply_take(struct broker *b, void *conn, struct take *t) {
-    reply_with(b, conn, 200, SL("application/json"), SL(""), buf_slice(t->body), receipt_keep(b, t));
+    reply_with(b, conn, 200, SL("application/json"), SL(""), buf_slice(t->body), receipts_keep(b, t->receipt));
 }
 
 static bool parse_consumer(struct call *c, struct buf *store, slice *consumer) {
@@ -150,13 +142,31 @@ static bool parse_start(struct call *c, bool *reserve_only) {
     return (ok && !bad) || fail(c, PROBLEM_param_invalid, "start must be auto or explicit");
 }
 
+/* There is something ready, or its time is over. */
+static void answer_poll(struct broker *b, struct wait *w, bool over) {
+    struct queue_info q;
+    core_queue_info(b->core, b->now, w->queue, &q);
+    struct take t = {
+        .queue = w->queue,
+        .max = w->max,
+        .in = {.lease_ms = w->lease_ms, .reserve_only = w->reserve_only, .consumer = buf_slice(&w->consumer)},
+        .queue_name = q.name,
+        .body = &b->scratch->body,
+    };
+    take_ready(b, &t);
+    if (t.count == 0 && !over) return;
+    void *conn = w->conn;
+    wait_end(b, w);
+    reply_take(b, conn, &t);
+}
+
 void api_receive(struct call *c) {
     struct broker *b = c->b;
     struct buf consumer = {0};
-    struct take t = {.body = &b->body, .queue_name = c->arg[0]};
+    struct take t = {.body = &b->scratch->body, .queue_name = c->arg[0]};
     i64 wait_ms, lease_ms;
     u64 max;
-    bool ok = param_u64(c, "max", 1, RECEIVE_MAX, 1, &max) && parse_wait_param(c, &wait_ms) &&
+    bool ok = param_u64(c, "max", 1, RECEIVE_MAX, 1, &max) && param_wait(c, &wait_ms) &&
               param_duration(c, "lease", LEASE_MS_MIN, LEASE_MS_MAX, 0, &lease_ms) &&
               parse_start(c, &t.in.reserve_only) && parse_consumer(c, &consumer, &t.in.consumer) &&
               queue_of_call(c, true, &t.queue);
@@ -170,30 +180,13 @@ void api_receive(struct call *c) {
     if (t.count || wait_ms == 0 || b->draining) {
         reply_take(b, c->conn, &t);
     } else {
-        struct wait *w = wait_new(b, WAIT_POLL, c->conn, c->user, wait_ms);
+        struct wait *w = wait_new(b, c->conn, c->user, wait_ms, answer_poll);
         w->max = t.max;
         w->lease_ms = t.in.lease_ms;
         w->reserve_only = t.in.reserve_only;
         buf_slice_add(&w->consumer, t.in.consumer);
-        if (core_next_ready(b->core, t.queue) != MESSAGE_NONE) b->starved = true;
+        if (core_next_ready(b->core, t.queue) != MESSAGE_NONE) waits_starve(b);
         wait_for_messages(b, w, t.queue);
     }
     buf_free(&consumer);
-}
-
-void answer_poll(struct broker *b, struct wait *w, bool even_if_empty) {
-    struct queue_info q;
-    core_queue_info(b->core, b->now, w->queue, &q);
-    struct take t = {
-        .queue = w->queue,
-        .max = w->max,
-        .in = {.lease_ms = w->lease_ms, .reserve_only = w->reserve_only, .consumer = buf_slice(&w->consumer)},
-        .queue_name = q.name,
-        .body = &b->body,
-    };
-    take_ready(b, &t);
-    if (t.count == 0 && !even_if_empty) return;
-    void *conn = w->conn;
-    wait_end(b, w);
-    reply_take(b, conn, &t);
 }

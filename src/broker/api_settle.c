@@ -1,5 +1,10 @@
 /* Settle: ack, nack, extend, step, start, release; one object or an array of them. */
+#include "broker/api.h"
 #include "broker/broker_priv.h"
+#include "broker/call.h"
+#include "broker/lookup.h"
+#include "broker/parse.h"
+#include "broker/render.h"
 
 /* What one item of the request says. */
 struct item {
@@ -30,13 +35,6 @@ static bool take_item(struct json *j, struct item *it) {
     return j->error == NULL;
 }
 
-static void fail_json(struct call *c, const struct json *j) {
-    struct buf why = {0};
-    json_error(j, &why);
-    fail(c, PROBLEM_json_invalid, "%.*s", (int)why.len, why.p);
-    buf_free(&why);
-}
-
 /* ---- from what was said to what is meant */
 
 static bool plain(slice s, size_t max) {
@@ -45,12 +43,11 @@ static bool plain(slice s, size_t max) {
 
 static bool mean_nack(const struct item *it, struct settle_in *in, struct failure *f) {
     if (!it->has_class || !class_parse(it->class_name, &in->failure_class))
-        return failure_set(f, PROBLEM_param_invalid, "class must be transient, poison, rejected, unknown or absent"),
-               false;
+        return failure_set(f, PROBLEM_param_invalid, "class must be transient, poison, rejected, unknown or absent");
     /* Long reasons are cut, not refused: losing the failure report would be worse. */
     in->reason = cut_text(it->reason, REASON_BYTES_MAX);
     if (it->has_delay && (!duration_parse(it->delay, &in->delay_ms) || in->delay_ms > DELAY_MS_MAX))
-        return failure_set(f, PROBLEM_param_invalid, "delay must be a duration up to 366d, such as 30s"), false;
+        return failure_set(f, PROBLEM_param_invalid, "delay must be a duration up to 366d, such as 30s");
     return true;
 }
 
@@ -58,7 +55,7 @@ static bool mean_extend(const struct item *it, struct settle_in *in, struct fail
     i64 lease_ms = 0;
     if (!it->has_lease) return true;
     if (!duration_parse(it->lease, &lease_ms) || lease_ms < LEASE_MS_MIN || lease_ms > LEASE_MS_MAX)
-        return failure_set(f, PROBLEM_param_invalid, "lease must be a duration from 1s to 12h"), false;
+        return failure_set(f, PROBLEM_param_invalid, "lease must be a duration from 1s to 12h");
     in->lease_ms = (u32)lease_ms;
     return true;
 }
@@ -67,14 +64,13 @@ static bool mean_step(const struct item *it, struct settle_in *in, struct failur
     in->name = it->name;
     if (it->has_name && it->name.n && plain(it->name, STEP_NAME_BYTES_MAX)) return true;
     return failure_set(f, PROBLEM_param_invalid, "name must be given: 1 to %u bytes without control characters",
-                       STEP_NAME_BYTES_MAX),
-           false;
+                       STEP_NAME_BYTES_MAX);
 }
 
 static bool mean(const struct item *it, struct settle_in *in, struct buf *decoded, struct failure *f) {
     if (!result_mean(&it->result, decoded, &in->content_type, &in->result, f)) return false;
     if (!plain(it->effect_id, 255))
-        return failure_set(f, PROBLEM_param_invalid, "effect_id must be plain text, at most 255 bytes"), false;
+        return failure_set(f, PROBLEM_param_invalid, "effect_id must be plain text, at most 255 bytes");
     in->effect_id = it->effect_id;
     if (in->verb == VERB_NACK) return mean_nack(it, in, f);
     if (in->verb == VERB_EXTEND) return mean_extend(it, in, f);
@@ -87,7 +83,7 @@ static bool runs_again(struct broker *b, const struct token *token) {
     struct core_cursor cursor = {0};
     struct found f;
     while (core_find(b->core, token->hash, &cursor, &f)) {
-        const struct seen *s = lookup_found(b, &b->other, &f);
+        const struct seen *s = lookup_found(b, b->other, &f);
         u32 generation = s->settle ? s->settle->generation : s->message->generation;
         if (generation && seen_ref(s)->seq > token->seq) return true;
     }
@@ -102,7 +98,7 @@ static struct seen *find_token(struct broker *b, const struct item *it, u64 *fen
                     it->has_token ? "this is no token, or a garbled one" : "token is missing");
         return NULL;
     }
-    struct seen *s = v == TOKEN_OK ? broker_find_id(b, token.hash, token.seq) : NULL;
+    struct seen *s = v == TOKEN_OK ? lookup_id(b, b->lookup, token.hash, token.seq) : NULL;
     if (!s && v == TOKEN_OK && runs_again(b, &token))
         failure_set(f, PROBLEM_fenced, "the key was replayed since, and runs as a later generation");
     else if (!s)
@@ -199,7 +195,7 @@ struct waiting {
 static u16 settle_waiting(struct call *c, enum verb verb, struct waiting *w, struct buf *decoded, struct buf *body) {
     if (w->is_item) return settle_one(c, verb, &w->item, decoded, body);
     buf_reset(&c->failure.more);
-    fail_json(c, &w->json);
+    fail_json(&c->failure, &w->json);
     failure_render(&c->failure, body);
     buf_char(body, '}');
     return problem_status(c->failure.problem);
@@ -220,20 +216,21 @@ static u16 settle_some(struct call *c, enum verb verb, const slice *items, u32 c
         w->is_item = take_item(&w->json, &w->item);
         if (w->is_item && core_token_parse(c->b->core, w->item.token, &token) == TOKEN_OK) hashes[known++] = token.hash;
     }
-    if (known > 1) broker_prefetch(c->b, hashes, known);
+    if (known > 1) lookup_ahead(c->b, hashes, known);
+    struct buf *body = &c->b->scratch->body;
     for (u32 i = 0; i < count; i++) {
-        char last = c->b->body.len ? c->b->body.p[c->b->body.len - 1] : '[';
-        if (last != '[') buf_char(&c->b->body, ',');
-        status = settle_waiting(c, verb, &waiting[i], decoded, &c->b->body);
+        char last = body->len ? body->p[body->len - 1] : '[';
+        if (last != '[') buf_char(body, ',');
+        status = settle_waiting(c, verb, &waiting[i], decoded, body);
         json_free(&waiting[i].json);
     }
     return status;
 }
 
 /* The whole text is read before anything is applied: an error after half an array would answer for neither half. The
- * items' own texts are kept in b->items. */
+ * items' own texts are kept in scratch.items. */
 static bool split_items(struct call *c, bool *array, u32 *count) {
-    struct broker *b = c->b;
+    struct scratch *s = c->b->scratch;
     struct json j;
     enum json_type type;
     slice text;
@@ -242,14 +239,14 @@ static bool split_items(struct call *c, bool *array, u32 *count) {
     *array = json_peek(&j) == JSON_ARRAY && json_array(&j);
     while (*array ? json_element(&j) : *count == 0) {
         if (!json_value(&j, &type, &text)) break;
-        if (*count == b->items_cap) {
-            b->items_cap = b->items_cap ? b->items_cap * 2 : 128;
-            b->items = mem_realloc(b->items, b->items_cap * sizeof *b->items);
+        if (*count == s->items_cap) {
+            s->items_cap = s->items_cap ? s->items_cap * 2 : 128;
+            s->items = mem_realloc(s->items, s->items_cap * sizeof *s->items);
         }
-        b->items[(*count)++] = text;
+        s->items[(*count)++] = text;
     }
     bool ok = json_end(&j);
-    if (!ok) fail_json(c, &j);
+    if (!ok) fail_json(&c->failure, &j);
     json_free(&j);
     if (ok && *count > SETTLE_ITEMS_MAX)
         return fail(c, PROBLEM_too_large, "an array has at most %u items", SETTLE_ITEMS_MAX);
@@ -257,22 +254,22 @@ static bool split_items(struct call *c, bool *array, u32 *count) {
 }
 
 static void settle(struct call *c, enum verb verb) {
-    struct broker *b = c->b;
+    struct scratch *s = c->b->scratch;
     bool array;
     u32 count;
     u16 status = 200;
     if (!split_items(c, &array, &count)) return reply_failure(c);
     struct buf decoded = {0};
-    buf_reset(&b->body);
-    if (array) buf_char(&b->body, '[');
+    buf_reset(&s->body);
+    if (array) buf_char(&s->body, '[');
     for (u32 i = 0; i < count; i += TOGETHER)
-        status = settle_some(c, verb, b->items + i, count - i < TOGETHER ? count - i : TOGETHER, &decoded);
+        status = settle_some(c, verb, s->items + i, count - i < TOGETHER ? count - i : TOGETHER, &decoded);
     if (array) {
-        buf_char(&b->body, ']');
+        buf_char(&s->body, ']');
         status = 200;
     }
     slice type = status == 200 ? SL("application/json") : SL("application/problem+json");
-    reply_with(b, c->conn, status, type, SL(""), buf_slice(&b->body), 0);
+    reply_with(c->b, c->conn, status, type, SL(""), buf_slice(&s->body), 0);
     buf_free(&decoded);
 }
 

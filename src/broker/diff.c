@@ -1,5 +1,9 @@
-/* Which fields of a JSON payload changed: for the person who has to tell a duplicate from a new intent. */
+#include "broker/diff.h"
+
+#include "base/json.h"
 #include "broker/broker_priv.h"
+#include "broker/call.h"
+#include "broker/queue_rules.h"
 #include "config/fingerprint.h"
 #include "config/payload_diff.h"
 
@@ -61,10 +65,10 @@ static bool comparable(struct payload_view *a, struct payload_view *b) {
 void put_changed(struct broker *br, struct buf *b, u16 queue, slice before, slice after, bool with_values) {
     const struct queue_config *rules = queue_rules_of(br, queue)->config;
     struct changes c = {.fingerprint = rules ? rules->fingerprint : NULL};
-    payload_view_init(&br->other_view, before, SL(""), NULL, NULL);
-    payload_view_init(&br->view, after, SL(""), NULL, NULL);
-    if (comparable(&br->other_view, &br->view))
-        payload_diff(&br->other_view, &br->view, with_values ? add_values : add_name, &c);
+    struct payload_view *was = &br->scratch->other_view, *is = &br->scratch->view;
+    payload_view_init(was, before, SL(""), NULL, NULL);
+    payload_view_init(is, after, SL(""), NULL, NULL);
+    if (comparable(was, is)) payload_diff(was, is, with_values ? add_values : add_name, &c);
     if (c.count) {
         json_put_name(b, "changed");
         buf_printf(b, "[%.*s]", (int)c.names.len, c.names.p);

@@ -1,7 +1,28 @@
-/* A queue of effects, ordered as they were parked. */
 #include "broker/effects.h"
 
 #include "broker/broker_priv.h"
+
+struct effects {
+    struct effect {
+        u64 after;
+        effect_fn *run;
+        void *ctx;
+        u64 arg;
+    } * ring; /* in the order they were parked */
+    u32 cap;  /* power of two */
+    u32 first, count;
+    u64 durable; /* everything below this position is */
+    bool stopped, running;
+};
+
+struct effects *effects_new(void) {
+    return mem_zalloc(sizeof(struct effects));
+}
+
+void effects_free(struct effects *e) {
+    if (e) mem_free(e->ring);
+    mem_free(e);
+}
 
 static void grow(struct effects *e) {
     u32 cap = e->cap ? e->cap * 2 : 64;
@@ -28,7 +49,7 @@ static void run_parked(struct effects *e, struct broker *b) {
 }
 
 bool effect_after(struct broker *b, u64 position, effect_fn *run, void *ctx, u64 arg) {
-    struct effects *e = &b->effects;
+    struct effects *e = b->effects;
     if (e->stopped) return true; /* taken, never to be run */
     if (e->count == EFFECTS_MAX) return false;
     if (e->count == e->cap) grow(e);
@@ -39,7 +60,8 @@ bool effect_after(struct broker *b, u64 position, effect_fn *run, void *ctx, u64
     return true;
 }
 
-bool effects_run(struct effects *e, struct broker *b, u64 durable) {
+bool effects_run(struct broker *b, u64 durable) {
+    struct effects *e = b->effects;
     if (e->stopped) return false;
     CHECK(durable >= e->durable);
     e->durable = durable;
@@ -47,11 +69,7 @@ bool effects_run(struct effects *e, struct broker *b, u64 durable) {
     return !e->stopped;
 }
 
-void effects_stop(struct effects *e) {
-    e->stopped = true;
-    e->count = 0;
-}
-
-void effects_free(struct effects *e) {
-    mem_free(e->ring);
+void effects_stop(struct broker *b) {
+    b->effects->stopped = true;
+    b->effects->count = 0;
 }

@@ -21,26 +21,18 @@ struct broker;
  * gone by then, and let ctx be something that lives as long as the broker. */
 typedef void effect_fn(struct broker *b, void *ctx, u64 arg);
 
-struct effects {
-    struct effect {
-        u64 after;
-        effect_fn *run;
-        void *ctx;
-        u64 arg;
-    } * ring; /* power of two */
-    u32 cap, first, count;
-    u64 durable;  /* everything below this position is */
-    bool stopped; /* the journal failed */
-    bool running;
-};
+struct effects;
+
+struct effects *effects_new(void);
+void effects_free(struct effects *e);
 
 /* Runs `run` once everything below `position` is durable, and after everything parked before it; at once, before this
  * returns, if that is the case already. false: EFFECTS_MAX are waiting, and this one was not taken. */
 bool effect_after(struct broker *b, u64 position, effect_fn *run, void *ctx, u64 arg);
 
-/* For broker_durable: runs all that has been waiting for no more than this. false: the journal failed, now or before. */
-bool effects_run(struct effects *e, struct broker *b, u64 durable);
-void effects_stop(struct effects *e);
-void effects_free(struct effects *e);
+/* For broker_durable: runs all that has been waiting for no more than this. false: they were stopped, now or before. */
+bool effects_run(struct broker *b, u64 durable);
+/* The journal failed: nothing parked, now or later, runs any more. */
+void effects_stop(struct broker *b);
 
 #endif

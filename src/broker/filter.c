@@ -1,5 +1,8 @@
-/* Which of the held or the dead are meant: by failure class, by reason, by time. */
-#include "broker/broker_priv.h"
+#include "broker/filter.h"
+
+#include "broker/call.h"
+#include "broker/parse.h"
+#include "broker/why.h"
 
 static bool set_class(slice text, struct filter *f) {
     if (text.n == 0) return true;
@@ -23,7 +26,7 @@ void filter_free(struct filter *f) {
     buf_free(&f->reason);
 }
 
-bool filter_is_empty(const struct filter *f) {
+static bool is_empty(const struct filter *f) {
     return !f->by_class && !f->refused && f->since_ms == INT64_MIN && f->reason.len == 0;
 }
 
@@ -43,7 +46,7 @@ static bool reason_matches(const struct filter *f, const struct message_view *v)
 
 bool filter_passes(const struct filter *f, const struct message_view *v) {
     struct history_item last = {0};
-    if (filter_is_empty(f)) return true;
+    if (is_empty(f)) return true;
     bool known = why_last(v, &last);
     if (f->refused && !v->refused) return false;
     if (f->by_class && !(known && last.kind == HISTORY_ATTEMPT && last.failure_class == f->failure_class)) return false;

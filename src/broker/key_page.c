@@ -1,6 +1,11 @@
-/* Everything known of a key: the answer to "why was this event ignored?", and to what is to be done about a held or dead one.
- */
+#include "broker/key_page.h"
+
 #include "broker/broker_priv.h"
+#include "broker/call.h"
+#include "broker/diff.h"
+#include "broker/lookup.h"
+#include "broker/render.h"
+#include "broker/why.h"
 
 static void put_attempt(struct buf *b, const struct history_item *item) {
     buf_char(b, '{');
@@ -118,7 +123,7 @@ static void put_reason(struct buf *b, const struct seen *s, const struct message
 
 /* A held conflict: whose key it reused, and in what it differs. */
 static void put_conflict(struct broker *br, struct buf *b, const struct rec_message *m) {
-    const struct seen *s = lookup_id(br, &br->other, m->origin_hash, m->origin_seq);
+    const struct seen *s = lookup_id(br, br->other, m->origin_hash, m->origin_seq);
     if (!s) return;
     buf_lit(b, ",\"conflict_with\":{");
     put_id(b, "id", seen_ref(s));
@@ -160,8 +165,7 @@ void put_key_page(struct broker *br, struct buf *b, const struct seen *s) {
     struct queue_info q;
     core_queue_info(br->core, br->now, s->at.queue, &q);
     slice history = s->settle ? s->settle->history : v.history;
-    i64 first_seen_ms = s->settle ? s->settle->first_seen_ms : s->message->first_seen_ms;
-    u64 fingerprint = s->settle ? s->settle->fingerprint : s->message->fingerprint;
+    i64 first_seen_ms = seen_first_ms(s);
     buf_char(b, '{');
     put_id(b, "id", seen_ref(s));
     put_key(b, seen_key(s));
@@ -170,7 +174,7 @@ void put_key_page(struct broker *br, struct buf *b, const struct seen *s) {
     put_reason(b, s, &v);
     json_put_member_i64(b, "generation", s->settle ? s->settle->generation : v.generation);
     json_put_name(b, "fingerprint");
-    buf_printf(b, "\"%016llx\"", (unsigned long long)fingerprint);
+    buf_printf(b, "\"%016llx\"", (unsigned long long)seen_fingerprint(s));
     json_put_member_time(b, "first_seen", first_seen_ms);
     if (s->settle)
         put_settled(br, b, s->settle);
@@ -184,4 +188,12 @@ void put_key_page(struct broker *br, struct buf *b, const struct seen *s) {
     if (s->message) put_said(b, s->message->group, s->message->attrs, s->message->content_type, s->message->payload);
     if (v.conflict) put_conflict(br, b, s->message);
     buf_char(b, '}');
+}
+
+void reply_key_page(struct call *c, const struct seen *s) {
+    struct buf *body = &c->b->scratch->body;
+    if (!s) return reply_failure(c);
+    buf_reset(body);
+    put_key_page(c->b, body, s);
+    reply_json(c, 200, buf_slice(body));
 }

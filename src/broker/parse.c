@@ -1,34 +1,7 @@
-/* What requests say: names, keys, parameters, attributes. */
+#include "broker/parse.h"
+
 #include "broker/broker_priv.h"
-
-bool parse_queue_name(struct call *c, slice name) {
-    struct errbuf err;
-    return config_queue_name_ok(name, &err) || fail(c, PROBLEM_queue_invalid, "%s", err.text);
-}
-
-bool queue_of_call(struct call *c, bool create, u16 *queue) {
-    slice name = c->arg[0];
-    struct broker *b = c->b;
-    *queue = b->last_queue;
-    if (b->last_queue && slice_eq(name, b->last_queue_name)) return true;
-    if (core_queue_find(b->core, name, queue)) {
-        struct queue_info q; /* requests come in runs of the same queue */
-        core_queue_info(b->core, b->now, *queue, &q);
-        b->last_queue = *queue;
-        b->last_queue_name = q.name;
-        return true;
-    }
-    if (!parse_queue_name(c, name)) return false;
-    if (!create) return fail(c, PROBLEM_no_such_queue, "queue '%.*s' does not exist", (int)name.n, name.p);
-    if (!b->config->auto_create)
-        return fail(c, PROBLEM_no_such_queue, "queue '%.*s' is not declared in %.*s, nor made with PUT", (int)name.n,
-                    name.p, (int)b->config->file.n, b->config->file.p);
-    struct rules rules = rules_default();
-    if (core_queue_ensure(c->b->core, c->b->now, name, &rules, queue)) return true;
-    if (core_queue_count(c->b->core) >= QUEUES_MAX)
-        return fail(c, PROBLEM_queue_limit, "%u queues are the most one broker has", QUEUES_MAX);
-    return fail(c, PROBLEM_storage_full, "no room to create queue '%.*s'", (int)name.n, name.p);
-}
+#include "broker/call.h"
 
 bool key_bytes_valid(slice key, const char **why) {
     *why = NULL;
@@ -128,6 +101,10 @@ bool parse_key_field(slice value, struct buf *store, slice *key, const char **wh
     return ok && key_bytes_valid(*key, why);
 }
 
+void request_id_or_none(slice *id) {
+    if (!text_ok(*id, REQUEST_ID_BYTES_MAX)) *id = SL("");
+}
+
 /* ---- query parameters */
 
 static bool param(struct call *c, const char *name, struct buf *store, slice *value, bool *given) {
@@ -174,7 +151,7 @@ bool param_duration(struct call *c, const char *name, i64 low, i64 high, i64 fal
     return ok;
 }
 
-bool parse_wait_param(struct call *c, i64 *wait_ms) {
+bool param_wait(struct call *c, i64 *wait_ms) {
     return param_duration(c, "wait", 0, WAIT_MS_MAX, 0, wait_ms);
 }
 
@@ -183,6 +160,14 @@ bool json_duration(struct json *j, slice *out) {
     if (type == JSON_STRING) return json_string(j, out);
     return json_value(j, &type, out) &&
            (type == JSON_NUMBER || json_fail(j, "a duration is a string with a unit, or seconds"));
+}
+
+bool fail_json(struct failure *f, const struct json *j) {
+    struct buf why = {0};
+    json_error(j, &why);
+    failure_set(f, PROBLEM_json_invalid, "%.*s", (int)why.len, why.p);
+    buf_free(&why);
+    return false;
 }
 
 bool text_ok(slice s, size_t max) {
@@ -226,15 +211,14 @@ bool result_member(struct json *j, slice name, struct result_said *r, bool *take
 bool result_mean(const struct result_said *r, struct buf *decoded, slice *content_type, slice *result,
                  struct failure *f) {
     if (r->given && r->base64_given)
-        return failure_set(f, PROBLEM_param_invalid, "give result or result_base64, not both"), false;
+        return failure_set(f, PROBLEM_param_invalid, "give result or result_base64, not both");
     if (r->content_type.n > TYPE_BYTES_MAX || has_control(r->content_type))
         return failure_set(f, PROBLEM_param_invalid, "content_type must be plain text, at most %u bytes",
-                           TYPE_BYTES_MAX),
-               false;
+                           TYPE_BYTES_MAX);
     *content_type = r->content_type;
     if (r->base64_given) {
         if (!buf_base64_decode(decoded, r->base64))
-            return failure_set(f, PROBLEM_param_invalid, "result_base64 is not base64"), false;
+            return failure_set(f, PROBLEM_param_invalid, "result_base64 is not base64");
         *result = buf_slice(decoded);
         if (content_type->n == 0) *content_type = SL("application/octet-stream");
     } else if (r->given) {
@@ -242,37 +226,5 @@ bool result_mean(const struct result_said *r, struct buf *decoded, slice *conten
         if (content_type->n == 0) *content_type = r->type == JSON_STRING ? SL("text/plain") : SL("application/json");
     }
     if (result->n <= RESULT_BYTES_MAX) return true;
-    return failure_set(f, PROBLEM_too_large, "the result has %zu bytes, the limit is %u", result->n, RESULT_BYTES_MAX),
-           false;
-}
-
-/* ---- attributes as a record holds them: u16 length and bytes of the name, then of the value */
-
-bool attrs_add(struct buf *attrs, slice name, slice value) {
-    char len[2];
-    size_t start = attrs->len, at = 0;
-    put_u16(len, (u16)name.n);
-    buf_add(attrs, len, 2);
-    for (size_t i = 0; i < name.n; i++)
-        buf_char(attrs, name.p[i] >= 'A' && name.p[i] <= 'Z' ? (char)(name.p[i] + 32) : name.p[i]);
-    slice known, ignored, lower = slice_of(attrs->p + start + 2, name.n);
-    while (at < start && attrs_next(slice_of(attrs->p, start), &at, &known, &ignored))
-        if (slice_eq(known, lower)) return false;
-    put_u16(len, (u16)value.n);
-    buf_add(attrs, len, 2);
-    buf_slice_add(attrs, value);
-    return true;
-}
-
-static bool attr_part(slice attrs, size_t *at, slice *out) {
-    if (attrs.n - *at < 2) return false;
-    size_t n = get_u16(attrs.p + *at);
-    if (attrs.n - *at - 2 < n) return false;
-    *out = slice_of(attrs.p + *at + 2, n);
-    *at += 2 + n;
-    return true;
-}
-
-bool attrs_next(slice attrs, size_t *at, slice *name, slice *value) {
-    return attr_part(attrs, at, name) && attr_part(attrs, at, value);
+    return failure_set(f, PROBLEM_too_large, "the result has %zu bytes, the limit is %u", result->n, RESULT_BYTES_MAX);
 }

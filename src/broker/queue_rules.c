@@ -1,18 +1,34 @@
-/* The queues' rules as they are now. What was said about a queue is in three places: the config file (of the queues it
- * declares), the core, which journals it as text with the rules it decides by, and here, compiled, for the door.
- *
- * A queue has an origin: `file`, `api` (PUT), or `auto`: made on first use, or declared by a file once and not any more. The
- * latter keeps its rules, for forgetting a payment's window because a line is missing would be worse than keeping it; and if
- * only declared queues take messages, it takes none. */
+#include "broker/queue_rules.h"
+
+#include "base/json.h"
 #include "broker/broker_priv.h"
+#include "broker/limits.h"
+#include "broker/operator.h"
+#include "broker/parse.h"
+#include "broker/room.h"
 
 #define QUEUE_RECORD_BYTES 4096u   /* of a QUEUE record beside its text: more than enough */
 #define RELOAD_BYTES       131072u /* the audit trail's word on it, and the headroom the core insists on */
 
-static const struct queue_rules unbound;
+struct rulebook {
+    struct config *config;  /* the file's, or what stands for one */
+    struct queue_rules *of; /* [queue] */
+    u32 cap;
+};
+
+struct rulebook *rulebook_new(void) {
+    struct rulebook *r = mem_zalloc(sizeof *r);
+    r->config = config_default();
+    return r;
+}
+
+const struct config *config_in_force(const struct broker *b) {
+    return b->rulebook->config;
+}
 
 const struct queue_rules *queue_rules_of(const struct broker *b, u16 queue) {
-    return queue < b->queue_rules_cap ? &b->queue_rules[queue] : &unbound;
+    static const struct queue_rules nothing_said;
+    return queue < b->rulebook->cap ? &b->rulebook->of[queue] : &nothing_said;
 }
 
 /* Must a message be looked at before its key is? */
@@ -21,19 +37,23 @@ static bool is_special(const struct queue_config *q) {
            q->rules.semantics != SEMANTICS_EXACTLY_ONCE;
 }
 
-static void bind_queue(struct broker *b, u16 queue, struct queue_config *config, bool owned) {
-    if (queue >= b->queue_rules_cap) {
+static struct queue_rules *slot_of(struct rulebook *r, u16 queue) {
+    if (queue >= r->cap) {
         u32 cap = queue + 64u;
-        b->queue_rules = mem_realloc(b->queue_rules, cap * sizeof *b->queue_rules);
-        memset(b->queue_rules + b->queue_rules_cap, 0, (cap - b->queue_rules_cap) * sizeof *b->queue_rules);
-        b->queue_rules_cap = cap;
+        r->of = mem_realloc(r->of, cap * sizeof *r->of);
+        memset(r->of + r->cap, 0, (cap - r->cap) * sizeof *r->of);
+        r->cap = cap;
     }
+    return &r->of[queue];
+}
+
+static void bind_queue(struct broker *b, u16 queue, struct queue_config *config, bool owned) {
     struct queue_info q;
+    struct queue_rules *at = slot_of(b->rulebook, queue);
     core_queue_info(b->core, b->now, queue, &q);
-    struct queue_rules *at = &b->queue_rules[queue];
-    if (at->owned) config_queue_free(at->config);
+    if (at->owned && at->config != config) config_queue_free(at->config);
     *at = (struct queue_rules){.config = config, .owned = owned};
-    at->undeclared = q.origin == ORIGIN_AUTO && !b->config->auto_create;
+    at->undeclared = q.origin == ORIGIN_AUTO && !b->rulebook->config->auto_create;
     at->special = at->undeclared || (config && is_special(config));
 }
 
@@ -41,10 +61,13 @@ void queue_rules_take(struct broker *b, u16 queue, struct queue_config *config) 
     bind_queue(b, queue, config, config != NULL);
 }
 
+static void drop(struct queue_rules *at) {
+    if (at->owned) config_queue_free(at->config);
+    *at = (struct queue_rules){0};
+}
+
 void queue_rules_drop(struct broker *b, u16 queue) {
-    if (queue >= b->queue_rules_cap) return;
-    if (b->queue_rules[queue].owned) config_queue_free(b->queue_rules[queue].config);
-    b->queue_rules[queue] = (struct queue_rules){0};
+    if (queue < b->rulebook->cap) drop(&b->rulebook->of[queue]);
 }
 
 /* From the text the core has of it. What another version took and this one cannot read must not keep the broker from
@@ -59,20 +82,24 @@ static void bind_stored(struct broker *b, u16 queue) {
     bool readable = q.config.n == 0 || config_queue_from_json(q.name, q.config, &config, &err) == ST_OK;
     bind_queue(b, queue, config, config != NULL);
     if (readable) return;
-    b->queue_rules[queue].unreadable = b->queue_rules[queue].special = true;
+    struct queue_rules *at = slot_of(b->rulebook, queue);
+    at->unreadable = at->special = true;
     log_line(LOG_ERROR,
              "queue %.*s: this version cannot read the rules it was given: %s. It takes no messages until it is given "
              "others",
              (int)q.name.n, q.name.p, err.text);
 }
 
-void queue_rules_load(struct broker *b) {
+void rulebook_load(struct broker *b) {
     for (u32 queue = 1; queue <= core_queue_count(b->core); queue++) bind_stored(b, (u16)queue);
 }
 
-void queue_rules_free(struct broker *b) {
-    for (u32 queue = 0; queue < b->queue_rules_cap; queue++) queue_rules_drop(b, (u16)queue);
-    mem_free(b->queue_rules);
+void rulebook_free(struct rulebook *r) {
+    if (!r) return;
+    for (u32 queue = 0; queue < r->cap; queue++) drop(&r->of[queue]);
+    config_free(r->config);
+    mem_free(r->of);
+    mem_free(r);
 }
 
 /* ---- a config file */
@@ -102,7 +129,7 @@ static hx_st can_be_had(struct broker *b, const struct config *config, struct er
     }
     if (made + core_queue_count(b->core) > QUEUES_MAX)
         return err_set(err, ST_NO_SPACE, "%u queues are the most one broker has, deleted ones included", QUEUES_MAX);
-    if (bytes && !broker_room(b, bytes + RELOAD_BYTES))
+    if (bytes && !room_beside_promises(b, bytes + RELOAD_BYTES))
         return err_set(err, ST_NO_SPACE, "the disk has no room to write the queues' rules down");
     return ST_OK;
 }
@@ -129,30 +156,30 @@ static void let_go(struct broker *b, u16 queue) {
     buf_free(&text);
 }
 
+static void bind_undeclared(struct broker *b, u16 queue) {
+    let_go(b, queue);
+    const struct queue_rules *now = queue_rules_of(b, queue);
+    if (now->unreadable || (now->config && !now->owned)) /* the old file's, which goes */
+        bind_stored(b, queue);
+    else
+        bind_queue(b, queue, now->config, now->owned);
+}
+
 /* Who was made through the API or on first use may have become the file's; the others are looked at again, for the file
  * says whether undeclared queues take messages. */
 static void bind_all(struct broker *b) {
+    const struct config *file = b->rulebook->config;
     u32 count = core_queue_count(b->core);
     bool *declared = mem_zalloc(count + 1);
-    for (u32 i = 0; i < b->config->queues.count; i++) {
-        struct queue_config *q = b->config->queues.at[i];
+    for (u32 i = 0; i < file->queues.count; i++) {
+        struct queue_config *q = file->queues.at[i];
         u16 queue;
         if (!core_queue_find(b->core, q->name, &queue)) continue;
         declared[queue] = true;
         bind_queue(b, queue, q, false);
     }
-    for (u32 queue = 1; queue <= count; queue++) {
-        if (declared[queue]) continue;
-        let_go(b, (u16)queue);
-        const struct queue_rules *now = queue_rules_of(b, (u16)queue);
-        if (now->unreadable || (now->config && !now->owned))
-            bind_stored(b, (u16)queue); /* the old file's, which goes */
-        now = queue_rules_of(b, (u16)queue);
-        if (now->unreadable) continue;
-        struct queue_config *config = now->config;
-        if (now->owned) b->queue_rules[queue].owned = false; /* it stays the one it is */
-        bind_queue(b, (u16)queue, config, config != NULL);
-    }
+    for (u32 queue = 1; queue <= count; queue++)
+        if (!declared[queue]) bind_undeclared(b, (u16)queue);
     mem_free(declared);
 }
 
@@ -173,14 +200,14 @@ hx_st broker_configure(struct broker *b, struct broker_time t, struct config *co
     hx_st st = can_be_had(b, config, err);
     if (st != ST_OK) return st;
     struct buf diff = {0};
-    config_diff(b->config, config, &diff);
+    config_diff(b->rulebook->config, config, &diff);
     if (by && diff.len) audit_reload(b, by, config, buf_slice(&diff));
     if (changes) buf_slice_add(changes, buf_slice(&diff));
     buf_free(&diff);
     for (u32 i = 0; i < config->queues.count; i++) declare(b, config->queues.at[i]);
     core_audit_keep(b->core, config->audit_keep_ms);
-    struct config *before = b->config;
-    b->config = config;
+    struct config *before = b->rulebook->config;
+    b->rulebook->config = config;
     bind_all(b);
     config_free(before);
     return ST_OK;

@@ -1,5 +1,27 @@
-/* The parts replies are made of. */
+#include "broker/render.h"
+
+#include "broker/attrs.h"
 #include "broker/broker_priv.h"
+#include "broker/limits.h"
+
+#define TIME_TEXTS 64u /* seconds: of duplicates that come in any order */
+
+struct time_texts {
+    struct time_text {
+        i64 second;
+        char text[24];
+    } of[TIME_TEXTS]; /* [second % TIME_TEXTS] */
+};
+
+struct time_texts *time_texts_new(void) {
+    struct time_texts *t = mem_zalloc(sizeof *t);
+    for (u32 i = 0; i < TIME_TEXTS; i++) t->of[i].second = INT64_MIN;
+    return t;
+}
+
+void time_texts_free(struct time_texts *t) {
+    mem_free(t);
+}
 
 void put_id(struct buf *b, const char *name, const struct ref *ref) {
     json_put_name(b, name);
@@ -10,20 +32,20 @@ void put_id(struct buf *b, const char *name, const struct ref *ref) {
 
 void put_time(struct broker *br, struct buf *b, slice prefix, i64 unix_ms) {
     i64 second = unix_ms / 1000;
-    struct time_memo *memo = &br->memos[second % TIME_MEMOS];
-    if (unix_ms < 0 || second != memo->second) {
-        struct buf text = {.p = memo->text, .cap = sizeof memo->text};
+    struct time_text *known = &br->time_texts->of[(u64)second % TIME_TEXTS];
+    if (unix_ms < 0 || second != known->second) {
+        struct buf text = {.p = known->text, .cap = sizeof known->text};
         buf_rfc3339(&text, unix_ms);
-        CHECK(text.p == memo->text && text.len == 24);
-        memo->second = second;
+        CHECK(text.p == known->text && text.len == 24);
+        known->second = second;
     }
     u32 ms = (u32)(unix_ms - second * 1000);
-    char *digits = memo->text + 20;
+    char *digits = known->text + 20;
     digits[0] = (char)('0' + ms / 100);
     digits[1] = (char)('0' + ms / 10 % 10);
     digits[2] = (char)('0' + ms % 10);
     buf_slice_add(b, prefix);
-    buf_add(b, memo->text, 24);
+    buf_add(b, known->text, 24);
     buf_char(b, '"');
 }
 

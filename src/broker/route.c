@@ -1,5 +1,8 @@
 /* From a request to its handler. */
+#include "broker/api.h"
 #include "broker/broker_priv.h"
+#include "broker/call.h"
+#include "broker/limits.h"
 
 struct route {
     enum http_method method;
@@ -101,6 +104,5 @@ void broker_request(struct broker *b, struct broker_time t, void *conn, void **u
     struct call c = {.b = b, .conn = conn, .user = user, .req = req};
     dispatch(&c);
     buf_free(&c.args);
-    buf_free(&c.failure.detail);
-    buf_free(&c.failure.more);
+    failure_free(&c.failure);
 }

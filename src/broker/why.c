@@ -1,5 +1,4 @@
-/* Why a message is where it is: what lists of the held and the dead show. */
-#include "broker/broker_priv.h"
+#include "broker/why.h"
 
 bool why_last(const struct message_view *v, struct history_item *out) {
     return history_last_attempt(v->history, out) || history_last_decision(v->history, out);

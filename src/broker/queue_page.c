@@ -1,9 +1,11 @@
-/* One queue: what is known of it, and the rules it was given. */
+#include "broker/queue_page.h"
+
 #include <stdio.h>
 
+#include "base/json.h"
 #include "broker/broker_priv.h"
-
-/* ---- showing it */
+#include "broker/limits.h"
+#include "broker/queue_rules.h"
 
 static void put_window(struct buf *b, const char *name, i64 ms) {
     if (ms == WINDOW_FOREVER)
@@ -127,14 +129,14 @@ static void put_said_keys(struct buf *b, slice json) {
 
 /* The effective rules as the config would spell them. */
 static void config_text(struct broker *br, u16 queue, struct buf *out) {
-    const struct queue_rules *bound = queue_rules_of(br, queue);
-    if (bound->config) return config_queue_to_json(bound->config, out);
+    const struct queue_config *said = queue_rules_of(br, queue)->config;
+    if (said) return config_queue_to_json(said, out);
     struct queue_config *plain = config_queue_default(SL("queue"));
     config_queue_to_json(plain, out);
     config_queue_free(plain);
 }
 
-void put_queue(struct broker *br, struct buf *b, u16 queue) {
+void put_queue_page(struct broker *br, struct buf *b, u16 queue) {
     struct queue_info q;
     struct buf text = {0};
     const struct queue_config *config = queue_rules_of(br, queue)->config;
@@ -162,147 +164,11 @@ void put_queue(struct broker *br, struct buf *b, u16 queue) {
     buf_free(&text);
 }
 
-/* ---- which version of its rules is meant */
-
-#define ETAG_TEXT 18u /* 16 digits between quotes */
-
-static void etag_of(struct broker *br, u16 queue, char out[ETAG_TEXT + 1]) {
+/* Which version of its rules it has. */
+void queue_etag(struct broker *br, u16 queue, char out[ETAG_TEXT + 1]) {
     struct buf text = {0};
     struct siphash_key key = {0}; /* no secret: the same rules have the same tag on every broker */
     config_text(br, queue, &text);
     snprintf(out, ETAG_TEXT + 1, "\"%016llx\"", (unsigned long long)siphash(&key, text.p, text.len));
     buf_free(&text);
-}
-
-static bool tag_listed(slice field, const char *tag) {
-    slice one;
-    while (field.n) {
-        slice_cut(field, ',', &one, &field);
-        one = slice_trim(one);
-        if (slice_eq(one, SL("*")) || slice_eq(one, slice_str(tag))) return true;
-    }
-    return false;
-}
-
-/* queue 0: it does not exist. */
-static bool preconditions_hold(struct call *c, u16 queue) {
-    char tag[ETAG_TEXT + 1] = "";
-    slice match, none;
-    bool has_match = http_field_get(c->req, SL("if-match"), &match) > 0;
-    bool has_none = http_field_get(c->req, SL("if-none-match"), &none) > 0;
-    if (!has_match && !has_none) return true;
-    if (queue) etag_of(c->b, queue, tag);
-    if (has_match && !(queue && tag_listed(match, tag)))
-        return fail(c, PROBLEM_precondition_failed, "If-Match: its rules have the tag %s now",
-                    queue ? tag : "of nothing");
-    if (has_none && queue && tag_listed(none, tag))
-        return fail(c, PROBLEM_precondition_failed, "If-None-Match: it exists, and its rules have the tag %s", tag);
-    return true;
-}
-
-void reply_queue(struct call *c, u16 status, u16 queue) {
-    struct broker *b = c->b;
-    char tag[ETAG_TEXT + 1];
-    etag_of(b, queue, tag);
-    buf_reset(&b->body);
-    buf_reset(&b->fields);
-    put_queue(b, &b->body, queue);
-    buf_printf(&b->fields, "ETag: %s\r\n", tag);
-    reply_with(b, c->conn, status, SL("application/json"), buf_slice(&b->fields), buf_slice(&b->body), 0);
-}
-
-void api_queue(struct call *c) {
-    u16 queue;
-    if (!queue_of_call(c, false, &queue)) return reply_failure(c);
-    reply_queue(c, 200, queue);
-}
-
-/* ---- giving it rules */
-
-static bool not_from_file(struct call *c, u16 queue) {
-    struct queue_info q;
-    const struct queue_config *config = queue_rules_of(c->b, queue)->config;
-    core_queue_info(c->b->core, c->b->now, queue, &q);
-    if (q.origin != ORIGIN_FILE) return true;
-    return fail(c, PROBLEM_defined_in_file, "it is defined in %s:%u: change it there and reload", config->file.p,
-                config->at.line);
-}
-
-static bool read_rules(struct call *c, struct queue_config **out) {
-    struct errbuf err;
-    *out = NULL;
-    if (slice_trim(c->req->body).n == 0) { /* a script whose file came out empty must not reset a queue */
-        fail(c, PROBLEM_config_invalid, "the body is empty; {} gives a queue the default rules");
-        return false;
-    }
-    if (config_queue_from_json(c->arg[0], c->req->body, out, &err) != ST_OK)
-        return fail(c, PROBLEM_config_invalid, "%s", err.text);
-    if ((*out)->json.n <= CONFIG_BYTES_MAX) return true;
-    return fail(c, PROBLEM_config_invalid, "the rules take more than %u bytes", CONFIG_BYTES_MAX);
-}
-
-static bool no_room_for_queue(struct call *c) {
-    if (core_queue_count(c->b->core) >= QUEUES_MAX)
-        return fail(c, PROBLEM_queue_limit, "%u queues are the most one broker has, deleted ones included", QUEUES_MAX);
-    return fail(c, PROBLEM_storage_full, "no room to write the queue's rules down");
-}
-
-/* Takes *config if it is set. */
-static bool put_rules_down(struct call *c, const struct deed *d, u16 *queue, struct queue_config **config) {
-    struct broker *b = c->b;
-    struct queue_spec spec = {.rules = (*config)->rules, .origin = ORIGIN_API, .config = (*config)->json};
-    struct queue_info q;
-    if (*queue) core_queue_info(b->core, b->now, *queue, &q);
-    if (*queue && q.origin == ORIGIN_API && slice_eq(q.config, spec.config)) return true;
-    if (!*queue && core_queue_count(b->core) >= QUEUES_MAX) return no_room_for_queue(c);
-    if (!deed_audit(c, d, DEED_QUEUE_PUT, *queue, NULL, spec.config)) return false;
-    if (!core_queue_set(b->core, b->now, c->arg[0], &spec, queue)) return no_room_for_queue(c);
-    queue_rules_take(b, *queue, *config);
-    *config = NULL;
-    return true;
-}
-
-void api_queue_put(struct call *c) {
-    struct broker *b = c->b;
-    struct deed d;
-    struct queue_config *config = NULL;
-    u16 queue = 0;
-    bool known = core_queue_find(b->core, c->arg[0], &queue);
-    if (!known) queue = 0;
-    bool ok = deed_read(c, &d, NULL) && parse_queue_name(c, c->arg[0]) && (!known || not_from_file(c, queue)) &&
-              preconditions_hold(c, queue) && read_rules(c, &config) && put_rules_down(c, &d, &queue, &config);
-    config_queue_free(config);
-    deed_free(&d);
-    if (!ok) return reply_failure(c);
-    reply_queue(c, known ? 200 : 201, queue);
-}
-
-/* Whoever polls it is told that there is nothing; what tasks do with it is over. */
-static void leave_queue(struct broker *b, u16 queue) {
-    wait_run(b);
-    task_end_of_queue(b, queue);
-    while (queue < b->polls_cap && b->polls[queue].head) answer_poll(b, b->polls[queue].head, true);
-    b->last_queue = 0;
-}
-
-void api_queue_delete(struct call *c) {
-    struct broker *b = c->b;
-    struct deed d;
-    struct queue_info q;
-    u16 queue;
-    bool ok = deed_read(c, &d, "") && queue_of_call(c, false, &queue) && not_from_file(c, queue) &&
-              preconditions_hold(c, queue);
-    if (ok) {
-        core_queue_info(b->core, b->now, queue, &q);
-        ok =
-            q.unsettled == 0 || fail(c, PROBLEM_queue_not_empty, "%llu messages are not settled: consume or purge them",
-                                     (unsigned long long)q.unsettled);
-    }
-    ok = ok && deed_audit(c, &d, DEED_QUEUE_DELETE, queue, NULL, SL(""));
-    deed_free(&d);
-    if (!ok) return reply_failure(c);
-    leave_queue(b, queue);
-    CHECK(core_queue_delete(b->core, b->now, queue) == DELETE_OK);
-    queue_rules_drop(b, queue);
-    reply_with(b, c->conn, 204, SL(""), SL(""), SL(""), 0);
 }

@@ -1,10 +1,8 @@
-/* Compaction: the oldest segment's records that still matter are written anew at the end, then the segment is dropped.
- *
- * Oldest first, always: whatever a record overrides is older still and goes with it or went before, so no tombstone has to
- * be kept for its own sake. It runs in slices at the end of turns, when the journal holds more than 2.4 times what is
- * alive: five parts are then written anew for seven that fall away, 0.7 of a write more per byte. Together with what is
- * preallocated, disk stays below three times the live data. */
+#include "broker/compaction.h"
+
 #include "broker/broker_priv.h"
+#include "broker/lookup.h"
+#include "broker/room.h"
 
 /* At the threshold more than half of what is read falls away, so reading twice what was appended gains on it. Beside that it
  * goes slowly: whoever sends one message at a time should not wait behind compaction's syncs. */
@@ -20,13 +18,47 @@
  * rewrite the journal over and over. */
 #define ERASE_ROUND_MS ((i64)3600 * 1000)
 
+struct compaction {
+    u64 cursor, until; /* until == 0: no segment is being read */
+    u64 appended;      /* what had been appended in all at the last slice, and when that was */
+    i64 mono_ms;
+    bool pressed;      /* room is short */
+    u64 segments;      /* dropped since start */
+    u64 erased_before; /* everything before it is compacted because something was erased there; 0: nothing */
+    i64 erase_began_ms;
+    struct lookup *arrivals; /* of a key whose record is carried */
+    struct buf bodies;       /* of the records collected */
+};
+
+struct compaction *compaction_new(void) {
+    struct compaction *c = mem_zalloc(sizeof *c);
+    c->arrivals = lookup_new();
+    return c;
+}
+
+void compaction_free(struct compaction *c) {
+    if (!c) return;
+    lookup_free(c->arrivals);
+    buf_free(&c->bodies);
+    mem_free(c);
+}
+
+bool compaction_under_way(const struct broker *b) {
+    return b->compaction->until != 0;
+}
+
+u64 compaction_segments(const struct broker *b) {
+    return b->compaction->segments;
+}
+
 static bool erases(struct broker *b, const struct journal_stats *s) {
-    if (s->first < b->erase_target) return true;
+    struct compaction *c = b->compaction;
+    if (s->first < c->erased_before) return true;
     u64 upto = core_erase_upto(b->core);
-    bool waits = b->erase_target && b->now.run_ms - b->erase_began_ms < ERASE_ROUND_MS;
+    bool waits = c->erased_before && b->now.run_ms - c->erase_began_ms < ERASE_ROUND_MS;
     if (s->first >= upto || waits) return false;
-    b->erase_target = upto;
-    b->erase_began_ms = b->now.run_ms;
+    c->erased_before = upto;
+    c->erase_began_ms = b->now.run_ms;
     return true;
 }
 
@@ -48,14 +80,16 @@ static bool is_keyed(const struct journal_record *rec) {
 }
 
 static hx_st carry_one(struct broker *b, const struct journal_record *rec, struct errbuf *err) {
-    struct record r, arrivals;
+    struct record r;
+    const struct record *arrivals = NULL;
     if (is_keyed(rec) && !core_points_at(b->core, get_u64(rec->body.p), rec->pos)) return ST_OK;
     hx_st st = record_decode(rec->type, rec->version, rec->body, &r, err);
     if (st != ST_OK) return st;
     bool base = r.type == REC_MESSAGE || r.type == REC_SETTLE;
     u64 arrivals_pos = base ? core_carry_arrivals(b->core, &r, rec->pos) : 0;
-    if (arrivals_pos) broker_fetch(b, arrivals_pos, 0, &b->lookup.arrivals_store, &arrivals);
-    core_carry(b->core, b->now, &r, rec->pos, arrivals_pos ? &arrivals.arrivals : NULL);
+    if (arrivals_pos) arrivals = lookup_record(b, b->compaction->arrivals, arrivals_pos, 0);
+    CHECK(!arrivals || arrivals->type == REC_ARRIVALS);
+    core_carry(b->core, b->now, &r, rec->pos, arrivals ? &arrivals->arrivals : NULL);
     return ST_OK;
 }
 
@@ -67,18 +101,18 @@ struct collected {
     u32 count, keyed;
     u64 hashes[TOGETHER];
     struct journal_record at[TOGETHER];
-    size_t from[TOGETHER]; /* of the body, in b->scratch */
+    size_t from[TOGETHER]; /* of the body, in compaction.bodies */
 };
 
 static hx_st carry_collected(struct collected *c, struct errbuf *err) {
     hx_st st = ST_OK;
-    broker_prefetch(c->b, c->hashes, c->keyed);
+    lookup_ahead(c->b, c->hashes, c->keyed);
     for (u32 i = 0; i < c->count && st == ST_OK; i++) {
-        c->at[i].body.p = c->b->scratch.p + c->from[i];
+        c->at[i].body.p = c->b->compaction->bodies.p + c->from[i];
         st = carry_one(c->b, &c->at[i], err);
     }
     c->count = c->keyed = 0;
-    buf_reset(&c->b->scratch);
+    buf_reset(&c->b->compaction->bodies);
     return st;
 }
 
@@ -91,48 +125,59 @@ static hx_st collect(void *ctx, const struct journal_record *rec, struct errbuf 
     } else if (rec->type != REC_QUEUE && rec->type != REC_AUDIT) {
         return ST_OK;
     }
-    c->from[c->count] = c->b->scratch.len;
+    c->from[c->count] = c->b->compaction->bodies.len;
     c->at[c->count++] = *rec;
-    buf_slice_add(&c->b->scratch, rec->body);
+    buf_slice_add(&c->b->compaction->bodies, rec->body);
     return c->count == TOGETHER ? carry_collected(c, err) : ST_OK;
 }
 
 /* As much as was appended calls for, and a little for the time that passed, so that it ends also when nothing is. */
-static u64 compaction_due(const struct broker *b) {
-    i64 passed = b->time.mono_ms - b->compact_mono_ms;
-    u64 pace = b->compact_pressed ? SLICE_PER_MS_PRESSED : SLICE_PER_MS;
-    u64 due = (b->appended - b->compact_appended) * SLICE_PER_APPENDED + (passed > 0 ? (u64)passed : 0) * pace;
+static u64 bytes_due(const struct broker *b) {
+    const struct compaction *c = b->compaction;
+    i64 passed = b->time.mono_ms - c->mono_ms;
+    u64 pace = c->pressed ? SLICE_PER_MS_PRESSED : SLICE_PER_MS;
+    u64 due = (room_appended(b) - c->appended) * SLICE_PER_APPENDED + (passed > 0 ? (u64)passed : 0) * pace;
     return due < SLICE_MAX ? due : SLICE_MAX;
 }
 
-void compact_some(struct broker *b) {
+/* The next slice owes nothing for the time before. */
+static void paid(struct broker *b) {
+    b->compaction->appended = room_appended(b);
+    b->compaction->mono_ms = b->time.mono_ms;
+}
+
+/* Is there a segment to begin with? */
+static bool begin(struct broker *b) {
+    struct compaction *c = b->compaction;
     struct journal_stats s;
-    if (b->compact_until == 0) {
-        journal_stats_get(b->journal, &s);
-        u64 end = journal_oldest_end(b->journal);
-        b->compact_pressed = end != 0 && pressed(b, &s);
-        if (end == 0 || (!worth_it(b, &s) && !b->compact_pressed && !erases(b, &s))) return;
-        b->compact_appended = b->appended; /* it owes nothing for the time before */
-        b->compact_mono_ms = b->time.mono_ms;
-        b->compact_cursor = s.first;
-        b->compact_until = end;
-    }
+    journal_stats_get(b->journal, &s);
+    u64 end = journal_oldest_end(b->journal);
+    c->pressed = end != 0 && pressed(b, &s);
+    if (end == 0 || (!worth_it(b, &s) && !c->pressed && !erases(b, &s))) return false;
+    paid(b);
+    c->cursor = s.first;
+    c->until = end;
+    return true;
+}
+
+void compaction_run(struct broker *b) {
+    struct compaction *c = b->compaction;
+    if (c->until == 0 && !begin(b)) return;
     struct errbuf err = {{0}};
-    u64 bytes = compaction_due(b);
+    u64 bytes = bytes_due(b);
     if (bytes < SLICE_MIN) return;
     struct collected collected = {.b = b};
-    buf_reset(&b->scratch);
-    hx_st st = journal_scan(b->journal, &b->compact_cursor, b->compact_until, bytes, collect, &collected, &err);
+    buf_reset(&c->bodies);
+    hx_st st = journal_scan(b->journal, &c->cursor, c->until, bytes, collect, &collected, &err);
     if (st == ST_OK) st = carry_collected(&collected, &err);
-    b->compact_appended = b->appended;
-    b->compact_mono_ms = b->time.mono_ms;
+    paid(b);
     if (st != ST_OK) {
         log_line(LOG_ERROR, "compaction cannot read the journal: %s: %s", status_text(st), err.text);
         check_failed(__FILE__, __LINE__, "journal_scan", "stored data cannot be read");
     }
-    if (b->compact_cursor < b->compact_until) return;
+    if (c->cursor < c->until) return;
     core_carry_end(b->core, b->now);
-    journal_drop(b->journal, b->compact_until);
-    b->compact_until = 0;
-    b->compacted_segments++;
+    journal_drop(b->journal, c->until);
+    c->until = 0;
+    c->segments++;
 }

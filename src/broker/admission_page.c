@@ -1,0 +1,41 @@
+#include "broker/admission_page.h"
+
+#include "broker/broker_priv.h"
+#include "broker/render.h"
+
+u16 admission_status(const struct admission *a) {
+    return state_is_settled(a->state) ? 200 : 202;
+}
+
+void put_admission(struct broker *b, struct buf *body, const struct admission *a, slice queue) {
+    const struct rec_settle *settle = a->seen ? a->seen->settle : NULL;
+    if (a->verdict == SEND_ACCEPTED)
+        buf_lit(body, "{\"outcome\":\"accepted\",\"duplicate\":false");
+    else if (a->verdict == SEND_HELD)
+        buf_lit(body, "{\"outcome\":\"held\",\"duplicate\":false");
+    else
+        buf_lit(body, "{\"outcome\":\"duplicate\",\"duplicate\":true");
+    buf_lit(body, ",\"id\":\"");
+    core_id_text(&a->out.ref, body);
+    buf_lit(body, "\",\"queue\":");
+    json_put_string(body, queue);
+    put_key(body, a->key);
+    buf_lit(body, ",\"state\":\"");
+    buf_slice_add(body, slice_str(state_text(a->state)));
+    buf_char(body, '"');
+    if (a->verdict != SEND_DUPLICATE && !settle) {
+        buf_lit(body, ",\"expires_at\":null");
+        return;
+    }
+    if (settle && settle->reason.n) json_put_member(body, "reason", settle->reason);
+    if (settle) {
+        json_put_name(body, "result");
+        put_result(body, settle->content_type, settle->result);
+    }
+    put_time_member(b, body, "first_seen", a->out.first_seen_ms);
+    buf_lit(body, ",\"age_ms\":");
+    buf_dec_signed(body, b->now.wall_ms - a->out.first_seen_ms);
+    buf_lit(body, ",\"duplicates\":");
+    buf_dec(body, a->out.duplicates);
+    put_expires(b, body, settle);
+}

@@ -1,0 +1,32 @@
+/* Admission: everything that becomes a message comes in here. Its queue's rules look at it first (limit, schema, key, group,
+ * fingerprint, over one reading of the payload), then its key is looked up, then the core decides. */
+#ifndef HAPAX_BROKER_ADMIT_H
+#define HAPAX_BROKER_ADMIT_H
+
+#include "broker/problem.h"
+#include "config/view.h"
+#include "core/core.h"
+
+struct broker;
+
+struct admission {
+    enum send_verdict verdict;
+    struct send_out out;
+    const struct seen *seen; /* the original of a duplicate or conflict; NULL when accepted or held */
+    enum state state;
+    slice key; /* the one it is known by */
+    /* When the key was known with another payload and the queue does not reject that: what the core said of the original.
+     * other_key in it is the arrival's own key from then on. */
+    struct send_out original;
+};
+
+/* The queue's rules fill in key, group, fingerprint and hash of *in, whose key is what the sender gave or empty. */
+bool admit_message(struct broker *b, struct send_in *in, header_lookup *header, void *header_ctx, struct admission *a,
+                   struct failure *f);
+/* The headers of a message as far as it remembers them: attributes, content type, group. ctx: struct send_in. */
+slice said_header(void *ctx, slice name);
+/* A copy of what failed the schema, tried again: admitted, known already, or as before. */
+enum retrial { RETRIAL_ADMITTED, RETRIAL_KNOWN, RETRIAL_AS_BEFORE, RETRIAL_FULL };
+enum retrial admit_again(struct broker *b, const struct ref *copy);
+
+#endif

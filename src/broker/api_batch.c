@@ -1,0 +1,145 @@
+/* Send many messages: a line each, answered by a line each. */
+#include "broker/admission_page.h"
+#include "broker/admit.h"
+#include "broker/api.h"
+#include "broker/attrs.h"
+#include "broker/broker_priv.h"
+#include "broker/call.h"
+#include "broker/named.h"
+#include "broker/parse.h"
+
+/* A line as the sender wrote it. */
+struct line {
+    struct send_in in;
+    slice key, payload_text, payload_base64;
+    enum json_type payload_type;
+    bool has_key, has_payload, has_base64, has_delay, has_ttl;
+    slice delay, ttl;
+};
+
+static bool line_attrs(struct json *j, struct buf *attrs) {
+    slice name, value;
+    if (!json_object(j)) return false;
+    while (json_member(j, &name)) {
+        if (!json_string(j, &value)) return false;
+        if (!text_ok(name, 255) || !text_ok(value, ATTRS_BYTES_MAX))
+            return json_fail(j, "attrs: names and values must be plain text");
+        if (!attrs_add(attrs, name, value)) return json_fail(j, "attrs: a name is given twice, case aside");
+    }
+    return attrs->len <= ATTRS_BYTES_MAX || json_fail(j, "attrs: too large");
+}
+
+static bool line_member(struct json *j, slice name, struct line *l, struct buf *attrs) {
+    if (slice_eq(name, SL("key"))) return l->has_key = true, json_string(j, &l->key);
+    if (slice_eq(name, SL("payload"))) {
+        l->has_payload = true;
+        l->payload_type = json_peek(j);
+        if (l->payload_type == JSON_STRING) return json_string(j, &l->payload_text);
+        return json_value(j, &l->payload_type, &l->payload_text);
+    }
+    if (slice_eq(name, SL("payload_base64"))) return l->has_base64 = true, json_string(j, &l->payload_base64);
+    if (slice_eq(name, SL("content_type"))) return json_string(j, &l->in.content_type);
+    if (slice_eq(name, SL("group"))) return json_string(j, &l->in.group);
+    if (slice_eq(name, SL("request_id"))) return json_string(j, &l->in.request_id);
+    if (slice_eq(name, SL("delay"))) return l->has_delay = true, json_duration(j, &l->delay);
+    if (slice_eq(name, SL("ttl"))) return l->has_ttl = true, json_duration(j, &l->ttl);
+    if (slice_eq(name, SL("attrs"))) return line_attrs(j, attrs);
+    return json_fail(j, "a member that a batch line does not have");
+}
+
+static bool line_parse(struct json *j, struct line *l, struct buf *attrs, struct failure *f) {
+    slice name;
+    if (json_object(j))
+        while (json_member(j, &name))
+            if (!line_member(j, name, l, attrs)) break;
+    if (json_end(j)) return true;
+    return fail_json(f, j);
+}
+
+static bool line_payload(struct line *l, struct buf *decoded, struct failure *f) {
+    if (l->has_payload == l->has_base64)
+        return failure_set(f, PROBLEM_param_invalid, "a line has either payload or payload_base64");
+    l->in.payload = l->payload_text;
+    if (l->has_base64) {
+        if (!buf_base64_decode(decoded, l->payload_base64))
+            return failure_set(f, PROBLEM_param_invalid, "payload_base64 is not base64");
+        l->in.payload = buf_slice(decoded);
+    } else if (l->payload_type != JSON_STRING && l->in.content_type.n == 0) {
+        l->in.content_type = SL("application/json");
+    }
+    if (l->in.payload.n <= PAYLOAD_BYTES_MAX) return true;
+    return failure_set(f, PROBLEM_too_large, "the payload has %zu bytes, the limit is %u", l->in.payload.n,
+                       PAYLOAD_BYTES_MAX);
+}
+
+static bool line_check(struct line *l, struct failure *f) {
+    const char *why;
+    if (l->has_key && !key_bytes_valid(l->key, &why)) return failure_set(f, PROBLEM_key_invalid, "%s", why);
+    l->in.key = l->key;
+    bool delay_ok = !l->has_delay || (duration_parse(l->delay, &l->in.delay_ms) && l->in.delay_ms <= DELAY_MS_MAX);
+    bool ttl_ok =
+        !l->has_ttl || (duration_parse(l->ttl, &l->in.ttl_ms) && l->in.ttl_ms > 0 && l->in.ttl_ms <= DELAY_MS_MAX);
+    if (!delay_ok || !ttl_ok)
+        return failure_set(f, PROBLEM_param_invalid, "%s must be a duration up to 366d, such as 500ms or 30s",
+                           delay_ok ? "ttl" : "delay");
+    if (!text_ok(l->in.group, GROUP_BYTES_MAX) || !text_ok(l->in.content_type, TYPE_BYTES_MAX))
+        return failure_set(f, PROBLEM_param_invalid, "group and content_type must be plain text, at most %u bytes",
+                           GROUP_BYTES_MAX);
+    request_id_or_none(&l->in.request_id);
+    return true;
+}
+
+/* One line, from text to its line of the reply. A bad one fails alone. */
+static void batch_line(struct call *c, u16 queue, slice text, struct buf *attrs, struct buf *decoded,
+                       struct buf *body) {
+    struct line l = {.in = {.queue = queue}};
+    struct admission a;
+    struct json j;
+    buf_reset(attrs);
+    buf_reset(decoded);
+    buf_reset(&c->failure.more);
+    json_init(&j, text);
+    bool ok =
+        line_parse(&j, &l, attrs, &c->failure) && line_check(&l, &c->failure) && line_payload(&l, decoded, &c->failure);
+    l.in.attrs = buf_slice(attrs);
+    if (ok && admit_message(c->b, &l.in, said_header, &l.in, &a, &c->failure)) {
+        put_admission(c->b, body, &a, c->arg[0]);
+        json_put_member_i64(body, "status", admission_status(&a));
+    } else {
+        failure_render(&c->failure, body);
+    }
+    buf_lit(body, "}\n");
+    json_free(&j);
+}
+
+static bool next_line(slice *rest, slice *line) {
+    while (rest->n) {
+        slice_cut(*rest, '\n', line, rest);
+        if (line->n && line->p[line->n - 1] == '\r') line->n--;
+        if (slice_trim(*line).n) return true; /* blank lines, such as one at the end, say nothing */
+    }
+    return false;
+}
+
+void api_batch(struct call *c) {
+    slice rest = c->req->body, line, type;
+    u16 queue;
+    u32 lines = 0;
+    while (next_line(&rest, &line)) lines++;
+    if (http_field_get(c->req, SL("content-encoding"), &type) && !slice_eq_nocase(type, SL("identity"))) {
+        fail(c, PROBLEM_unsupported_media, "Content-Encoding is not accepted: send the lines as they are");
+        return reply_failure(c);
+    }
+    if (lines > BATCH_LINES_MAX) {
+        fail(c, PROBLEM_too_large, "a batch has at most %u lines, this one has %u", BATCH_LINES_MAX, lines);
+        return reply_failure(c);
+    }
+    if (!queue_of_call(c, true, &queue)) return reply_failure(c);
+    struct buf attrs = {0}, decoded = {0}, *body = &c->b->scratch->body;
+    buf_reset(body);
+    rest = c->req->body;
+    while (next_line(&rest, &line)) batch_line(c, queue, line, &attrs, &decoded, body);
+    buf_free(&attrs);
+    buf_free(&decoded);
+    reply_with(c->b, c->conn, 200, SL("application/x-ndjson"), SL(""), buf_slice(body), 0);
+}

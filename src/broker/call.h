@@ -1,0 +1,42 @@
+/* A call: one request being answered, and the memory that is reused from one to the next. */
+#ifndef HAPAX_BROKER_CALL_H
+#define HAPAX_BROKER_CALL_H
+
+#include "broker/problem.h"
+#include "config/view.h"
+#include "net/http.h"
+
+struct broker;
+
+struct call {
+    struct broker *b;
+    void *conn;
+    void **user;
+    const struct http_request *req;
+    slice arg[2];    /* decoded path arguments: queue, key or id */
+    struct buf args; /* their memory */
+    struct failure failure;
+};
+
+/* Valid until the next request or answer; what outlives a call is copied. */
+struct scratch {
+    struct buf body, fields;              /* of the reply being made */
+    struct payload_view view, other_view; /* of the payload being admitted; of the one it is compared with */
+    struct buf key, group;                /* what templates made of the payload being admitted */
+    struct buf history;                   /* of a message as it was before it was leased */
+    slice *items;                         /* of the array being settled */
+    u32 items_cap;
+};
+struct scratch *scratch_new(void);
+void scratch_free(struct scratch *s);
+
+/* Sets the call's failure; returns false. */
+bool fail(struct call *c, enum problem p, const char *fmt, ...) PRINTF_LIKE(3, 4);
+void reply_failure(struct call *c);
+void reply_json(struct call *c, u16 status, slice body);
+/* The reply waits for every record appended so far. receipt: of the leases it hands out, or 0. */
+void reply_with(struct broker *b, void *conn, u16 status, slice content_type, slice fields, slice body, u64 receipt);
+/* A request that waited, answered with a problem. */
+void reply_late_failure(struct broker *b, void *conn, enum problem p, const char *detail);
+
+#endif

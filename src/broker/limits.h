@@ -1,0 +1,24 @@
+/* The bounds of what requests may ask for. */
+#ifndef HAPAX_BROKER_LIMITS_H
+#define HAPAX_BROKER_LIMITS_H
+
+#include "base/base.h"
+
+#define SMALL_BODY_MAX    65536u
+#define PAYLOAD_BYTES_MAX (1u << 20)
+#define BATCH_BYTES_MAX   (8u << 20)
+#define BATCH_LINES_MAX   10000u
+#define SETTLE_BYTES_MAX  (8u << 20)
+#define SETTLE_ITEMS_MAX  10000u
+#define ATTRS_BYTES_MAX   16384u
+#define GROUP_BYTES_MAX   255u
+#define TYPE_BYTES_MAX    255u
+#define RECEIVE_MAX       1000u
+#define REPLY_BYTES_MAX   (16u << 20) /* a reply stops growing here, whatever was asked for */
+#define WAIT_MS_MAX       60000
+#define LEASE_MS_MIN      1000
+#define LEASE_MS_MAX      ((i64)12 * 3600 * 1000)
+#define DELAY_MS_MAX      ((i64)366 * 24 * 3600 * 1000)
+#define LIST_LIMIT_MAX    1000u
+
+#endif

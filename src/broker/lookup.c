@@ -1,0 +1,133 @@
+#include "broker/lookup.h"
+
+#include "broker/broker_priv.h"
+
+struct lookup {
+    struct seen seen;
+    struct record base, arrivals;
+    struct buf base_store, arrivals_store;
+};
+
+struct lookup *lookup_new(void) {
+    return mem_zalloc(sizeof(struct lookup));
+}
+
+void lookup_free(struct lookup *l) {
+    if (!l) return;
+    buf_free(&l->base_store);
+    buf_free(&l->arrivals_store);
+    mem_free(l);
+}
+
+static void fetch(struct broker *b, u64 pos, u32 size_hint, struct buf *store, struct record *out) {
+    struct journal_record rec;
+    struct errbuf err = {{0}};
+    hx_st st = journal_read(b->journal, pos, size_hint, &rec, &err);
+    if (st == ST_OK) {
+        buf_reset(store);
+        if (!rec.lasting) buf_slice_add(store, rec.body); /* what is decided next appends, and may move it */
+        st = record_decode(rec.type, rec.version, rec.lasting ? rec.body : buf_slice(store), out, &err);
+    }
+    if (st == ST_OK) return;
+    log_line(LOG_ERROR, "cannot read back journal position %llu: %s: %s", (unsigned long long)pos, status_text(st),
+             err.text);
+    check_failed(__FILE__, __LINE__, "journal_read", "stored data cannot be read");
+}
+
+const struct record *lookup_record(struct broker *b, struct lookup *l, u64 pos, u32 size_hint) {
+    fetch(b, pos, size_hint, &l->base_store, &l->base);
+    return &l->base;
+}
+
+void lookup_ahead(struct broker *b, const u64 *hashes, u32 count) {
+    struct ahead ahead[AHEAD_MAX];
+    CHECK(count <= AHEAD_MAX);
+    core_prefetch(b->core, hashes, count, ahead);
+    for (u32 i = 0; i < count; i++) {
+        if (ahead[i].pos) journal_prefetch(b->journal, ahead[i].pos, ahead[i].bytes);
+        if (ahead[i].arrivals_pos) journal_prefetch(b->journal, ahead[i].arrivals_pos, ARRIVALS_BYTES);
+    }
+}
+
+static void load(struct broker *b, struct lookup *l, const struct found *f) {
+    l->seen = (struct seen){.at = *f};
+    fetch(b, f->pos, f->size_hint, &l->base_store, &l->base);
+    if (f->message != MESSAGE_NONE) {
+        CHECK(l->base.type == REC_MESSAGE);
+        l->seen.message = &l->base.message;
+    } else {
+        CHECK(l->base.type == REC_SETTLE);
+        l->seen.settle = &l->base.settle;
+    }
+}
+
+static void load_arrivals(struct broker *b, struct lookup *l) {
+    if (l->seen.at.arrivals_pos == 0 || core_arrivals_in_memory(b->core, l->seen.at.entry)) return;
+    fetch(b, l->seen.at.arrivals_pos, 0, &l->arrivals_store, &l->arrivals);
+    CHECK(l->arrivals.type == REC_ARRIVALS);
+    l->seen.arrivals = &l->arrivals.arrivals;
+}
+
+const struct ref *seen_ref(const struct seen *s) {
+    return s->settle ? &s->settle->ref : &s->message->ref;
+}
+
+slice seen_key(const struct seen *s) {
+    return s->settle ? s->settle->key : s->message->key;
+}
+
+u64 seen_fingerprint(const struct seen *s) {
+    return s->settle ? s->settle->fingerprint : s->message->fingerprint;
+}
+
+i64 seen_first_ms(const struct seen *s) {
+    return s->settle ? s->settle->first_seen_ms : s->message->first_seen_ms;
+}
+
+bool seen_in_force(struct broker *b, const struct seen *s) {
+    return s->message || core_key_left_ms(b->core, b->now, s->settle) > 0;
+}
+
+enum state seen_state(struct broker *b, const struct seen *s) {
+    if (s->settle) return (enum state)s->settle->state;
+    struct message_view v;
+    core_message_view(b->core, b->now, s->at.message, &v);
+    return v.state;
+}
+
+struct seen *lookup_found(struct broker *b, struct lookup *l, const struct found *f) {
+    load(b, l, f);
+    load_arrivals(b, l);
+    return &l->seen;
+}
+
+/* Where keys once repeated one may be known several times: one that is past its window must not hide another. */
+struct seen *lookup_key(struct broker *b, struct lookup *l, u16 queue, u64 hash, slice key) {
+    struct core_cursor cursor = {0};
+    struct found f, past;
+    bool any_past = false;
+    while (core_find(b->core, hash, &cursor, &f)) {
+        if (f.queue != queue) continue;
+        load(b, l, &f);
+        if (!slice_eq(seen_key(&l->seen), key)) continue; /* a collision is no duplicate */
+        if (seen_in_force(b, &l->seen)) {
+            load_arrivals(b, l);
+            return &l->seen;
+        }
+        past = f;
+        any_past = true;
+    }
+    return any_past ? lookup_found(b, l, &past) : NULL;
+}
+
+struct seen *lookup_id(struct broker *b, struct lookup *l, u64 hash, u64 seq) {
+    struct core_cursor cursor = {0};
+    struct found f;
+    while (core_find(b->core, hash, &cursor, &f)) {
+        load(b, l, &f);
+        if (seen_ref(&l->seen)->seq != seq) continue;
+        load_arrivals(b, l);
+        return &l->seen;
+    }
+    return NULL;
+}

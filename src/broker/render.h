@@ -1,0 +1,27 @@
+/* The parts replies are made of. */
+#ifndef HAPAX_BROKER_RENDER_H
+#define HAPAX_BROKER_RENDER_H
+
+#include "base/json.h"
+#include "core/core.h"
+
+struct broker;
+struct time_texts;
+
+struct time_texts *time_texts_new(void);
+void time_texts_free(struct time_texts *t);
+
+void put_id(struct buf *b, const char *name, const struct ref *ref);
+/* "name":"2026-…Z" as json_put_member_time, cheaper: most times of a turn lie in the same second. prefix: ,"name":" */
+void put_time(struct broker *br, struct buf *b, slice prefix, i64 unix_ms);
+#define put_time_member(br, b, name, ms) put_time(br, b, SL(",\"" name "\":\""), ms)
+void put_key(struct buf *b, slice key);                                    /* ,"key":"..." or null */
+void put_bytes_members(struct buf *b, const char *body_name, slice bytes); /* "body":..,"encoding":.. */
+void put_result(struct buf *b, slice content_type, slice result);
+void put_expires(struct broker *br, struct buf *b, const struct rec_settle *settle);
+void put_steps(struct buf *b, slice history);
+void put_attrs(struct buf *b, slice attrs);
+/* What the sender said beside the key. */
+void put_said(struct buf *b, slice group, slice attrs, slice content_type, slice payload);
+
+#endif
