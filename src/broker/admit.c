@@ -233,6 +233,12 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
     a->seen = sought ? lookup_key(b, b->lookup, in->queue, in->hash, in->key) : NULL;
     if (sought && !(a->seen && seen_in_force(b, a->seen))) look_under_own_key(b, in, a);
     a->key = in->key;
+    if (!a->seen && key_names_replay(in->key)) { /* one that is known came in before this was asked, and is answered */
+        failure_set(k->f, PROBLEM_key_invalid,
+                    "the key ends in ~g and digits, as the effect keys of replays do: downstreams could not tell the "
+                    "two apart");
+        return false;
+    }
     if (a->seen) agree_with(k, a->seen);
     a->verdict = core_send(b->core, b->now, in, a->seen, &a->out);
     if (a->verdict == SEND_ELSEWHERE) admit_under_own_key(b, in, a);

@@ -190,6 +190,10 @@ void trial_add(struct trial *t, const struct trial_message *m) {
         fail(t, m->number, why.text);
         return;
     }
+    if (key_names_replay(buf_slice(&t->text))) {
+        fail(t, m->number, "the key ends in ~g and digits, as the effect keys of replays do");
+        return;
+    }
     if (t->counts.keys >= t->size / 2) enlarge(t);
     u64 hash = siphash(&t->hash_key, t->text.p, t->text.len);
     u64 fingerprint = fingerprint_eval(t->fingerprint, &t->view, &t->hash_key);

@@ -182,11 +182,25 @@ static hx_st set_guards(struct compiler *c) {
     return ST_OK;
 }
 
+bool key_names_replay(slice key) {
+    size_t at = key.n;
+    while (at && key.p[at - 1] >= '0' && key.p[at - 1] <= '9') at--;
+    return at < key.n && at >= 2 && key.p[at - 1] == 'g' && key.p[at - 2] == '~';
+}
+
+/* Its last text alone may settle that no key it makes could be taken. */
+static hx_st check_end(struct compiler *c) {
+    const struct part *last = &c->t->parts[c->t->count - 1];
+    if (is_value(last) || !key_names_replay(last->text)) return ST_OK;
+    return wrong(c, last->column - 1, "a key cannot end in ~g and digits: so end the effect keys of replays");
+}
+
 static hx_st compile(struct compiler *c) {
     if (c->text.n == 0) return wrong(c, 0, "the template is empty");
     if (c->text.n > TEMPLATE_BYTES_MAX) return wrong(c, TEMPLATE_BYTES_MAX, "longer than 1024 bytes");
     if (!utf8_valid(c->text) || has_control(c->text)) return wrong(c, 0, "has characters a key cannot have");
     hx_st st = compile_parts(c);
+    if (st == ST_OK) st = check_end(c);
     return st == ST_OK ? set_guards(c) : st;
 }
 

@@ -34,6 +34,10 @@ hx_st template_compile(slice text, struct template **out, u32 *column, struct er
 void template_free(struct template *t); /* NULL is fine */
 slice template_text(const struct template *t);
 
+/* Does the key end in ~g and digits? So end the effect keys of replays: the first replay of k hands k~g1 to the downstreams,
+ * which would take it for the work of a message whose key is k~g1. No new message may be called so. */
+bool key_names_replay(slice key);
+
 /* What a template looks at. */
 enum template_source { TEMPLATE_FIELD, TEMPLATE_HEADER, TEMPLATE_CLOUDEVENT };
 struct template_field {

@@ -64,6 +64,25 @@ def values_never_run_into_each_other(q):
 
 
 @test
+def no_message_is_called_like_a_replays_effect(q):
+    b = hx.broker
+    for key in ("k~g1", "~g7", "k~g1~g20"):
+        detail = problem(b.send(q, key), 400, "key_invalid")["detail"]
+        assert "~g" in detail and "replay" in detail, detail
+    line = json.loads(b.batch(q, [{"key": "k~g1", "payload": "x"}]).body)
+    members(line, status=400, code="key_invalid", applied="no")
+    for key in ("k~g", "k~gx1", "kg1", "k~g1x", "k~0123456789abcdef"):
+        same(b.send(q, key).status, 202, key)
+    b.put(q, "k")
+    yield
+    problem(b.get(f"/v1/queues/{q}/keys/k~g1"), 404, "no_such_key")
+    keyed(q, "${a}", fingerprint="none")
+    problem(b.event(q, {"a": "x~g1"}), 400, "key_invalid")
+    same(key_of(q, {"a": "x~g1x"}), "x~g1x")
+    problem(b.call("PUT", f"/v1/queues/{q}", b'{"key":"${a}~g1"}'), 400, "config_invalid")
+
+
+@test
 def a_payload_without_the_intent_is_refused(q):
     b = hx.broker
     keyed(q, "order:${order.id}")

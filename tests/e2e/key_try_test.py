@@ -65,6 +65,8 @@ def a_key_too_narrow_names_the_field_that_never_repeats():
 @test
 def failures_come_with_the_senders_sentence_and_are_grouped():
     lines = [milestone(None), milestone(None), {"x": 1}, "not json", milestone("S" * 300), milestone("S1", amount="1")]
+    code, out, _ = key_try("${a}", [{"a": "k~g1"}, {"a": "k~gx"}])
+    assert code == 1 and "1 keys" in out and "1, first in line 1: the key ends in ~g and digits" in out, out
     code, out, _ = key_try(MILESTONE, lines, "--schema", "{types: {amount: integer}}")
     assert code == 1
     for expected in ("6 failures", "2, first in line 1: field shipmentId is null", "first in line 3: field shipmentId is missing",

@@ -238,6 +238,7 @@ static void a_wrong_template_is_told_where(void **state) {
         {"${a}$", 5, "a field is written ${name}, a dollar sign $$"},
         {"${a}${b}", 5, "two fields need text between them, best ':'; else different intents could meet in one key"},
         {"${a}0A%${b}", 5, "this text does not tell where the field before it ends; put a ':' into it"},
+        {"${a}:x~g12", 5, "a key cannot end in ~g and digits: so end the effect keys of replays"},
         {"a\n${b}", 1, "has characters a key cannot have"},
         {"\xff${b}", 1, "has characters a key cannot have"},
         {"${a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a}", 36, "nested too deeply"},
@@ -252,6 +253,16 @@ static void a_wrong_template_is_told_where(void **state) {
         if (column != cases[i].column || strcmp(err.text, cases[i].message) != 0)
             fail_msg("%s: %u: %s", cases[i].text, column, err.text);
     }
+}
+
+static void a_replays_effect_key_is_known_by_its_end(void **state) {
+    (void)state;
+    static const char *const reserved[] = {"k~g1", "~g1", "k~g01", "k~g4294967295", "k~g1~g2", "k~x~g9"};
+    static const char *const free[] = {
+        "", "k", "1", "g1", "kg1", "~g", "k~g", "k~g1x", "k~1g1", "k~G1", "k~g-1", "g~1g", "k~0123456789abcdef"};
+    for (size_t i = 0; i < sizeof reserved / sizeof reserved[0]; i++)
+        assert_true(key_names_replay(slice_str(reserved[i])));
+    for (size_t i = 0; i < sizeof free / sizeof free[0]; i++) assert_false(key_names_replay(slice_str(free[i])));
 }
 
 static void templates_have_bounds(void **state) {
@@ -336,6 +347,7 @@ int main(void) {
         cmocka_unit_test(a_cloudevent_has_one_key_in_both_modes),
         cmocka_unit_test(a_template_says_what_it_looks_at),
         cmocka_unit_test(a_wrong_template_is_told_where),
+        cmocka_unit_test(a_replays_effect_key_is_known_by_its_end),
         cmocka_unit_test(templates_have_bounds),
         cmocka_unit_test(different_values_never_meet_in_one_key),
     };
