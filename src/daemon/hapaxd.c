@@ -106,6 +106,7 @@ static void world_stats(void *ctx, struct buf *b) {
     put_number(b, "bytes_out", h.bytes_out);
     put_number(b, "refused", h.refused);
     put_number(b, "timeouts", h.timeouts);
+    put_number(b, "evicted", h.evicted);
     buf_lit(b, "},\"loop\":{");
     put_number(b, "turns", l.turns);
     put_number(b, "turn_us_max", l.turn_us_max);

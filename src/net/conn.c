@@ -61,10 +61,12 @@ void http_core_init(struct http_server *s, const struct http_limits *limits, con
     http_link_init(&s->dirty);
     http_link_init(&s->resume);
     for (u32 i = 0; i < 2; i++) http_link_init(&s->late[i]);
+    http_link_init(&s->idle);
 }
 
 void http_core_free(struct http_server *s) {
-    CHECK(http_link_alone(&s->conns) && s->buffered == 0); /* else somebody's bytes were counted wrong */
+    CHECK(http_link_alone(&s->conns) && s->live == 0 &&
+          s->buffered == 0); /* else somebody's bytes were counted wrong */
     s->magic = 0;
     while (s->spare) {
         struct http_out *o = s->spare;
@@ -103,8 +105,10 @@ void http_conn_init(struct http_conn *c, struct http_server *s) {
     http_link_init(&c->dirty);
     http_link_init(&c->resume);
     http_link_init(&c->late);
+    http_link_init(&c->idle);
     http_link_add(&s->conns, &c->all);
     s->stats.connections++;
+    s->live++;
 }
 
 void http_conn_free(struct http_conn *c) {
@@ -176,6 +180,9 @@ void http_conn_drop(struct http_conn *c) {
     http_link_remove(&c->dirty);
     http_link_remove(&c->resume);
     http_late_remove(c);
+    http_link_remove(&c->idle);
+    CHECK(c->server->live > 0);
+    c->server->live--;
     http_socket_close(c);
     if (c->out) {
         http_out_left(c->out, taken);
@@ -205,6 +212,20 @@ static bool nothing_to_parse(const struct http_conn *c) {
     return may_parse(c) && http_link_alone(&c->resume) && !c->cut;
 }
 
+/* Does it only wait for its client to say something, or to finish the head of a request? */
+static bool is_idle(const struct http_conn *c) {
+    if (c->phase != HTTP_PHASE_HEAD || c->awaiting || c->out || c->closing || c->eof || c->cut) return false;
+    return http_link_alone(&c->late) && http_link_alone(&c->resume);
+}
+
+/* Who stays idle keeps its place; the next request gives it another. */
+static void note_idle(struct http_conn *c) {
+    if (is_idle(c))
+        http_link_add(&c->server->idle, &c->idle);
+    else
+        http_link_remove(&c->idle);
+}
+
 /* After anything that happened: is it time to close, and is there a reason to read or not to? */
 static void review(struct http_conn *c) {
     if (c->dead) return;
@@ -225,6 +246,11 @@ static void review(struct http_conn *c) {
         want = want && (!full(c) || c->phase != HTTP_PHASE_HEAD);
     http_socket_reading(c, want);
     account(c);
+    note_idle(c);
+}
+
+void http_conn_start(struct http_conn *c) {
+    review(c);
 }
 
 /* ---- replies */
@@ -723,6 +749,7 @@ static void wrote(struct http_conn *c, size_t n) {
     if (unsent(c) == 0) {
         end_out(c);
         c->since_ms = s->now_ms;
+        note_idle(c);
     } else {
         http_out_compact(c->out);
     }

@@ -98,7 +98,7 @@ void http_respond(struct http_conn *conn, const struct http_reply *reply);
 
 /* 0 means the default. */
 struct http_limits {
-    u32 connections_max;  /* default 10000; above: accept and close, or stop accepting at EMFILE */
+    u32 connections_max;  /* default 10000; above, the longest idle one gives way; if none is idle: accept and close */
     u64 buffered_max;     /* bytes of unfinished requests and unsent replies together; above, whoever holds most is
                              refused or dropped. Default 256 MiB */
     u32 head_ms, idle_ms; /* defaults 10000, 60000 */
@@ -138,7 +138,7 @@ void http_server_silence(struct http_server *s);
 void http_server_close(struct http_server *s);
 
 struct http_server_stats {
-    u64 connections, accepted, requests, replies, bytes_in, bytes_out, refused, timeouts;
+    u64 connections, accepted, requests, replies, bytes_in, bytes_out, refused, timeouts, evicted;
     u64 buffered; /* bytes of unfinished requests and unsent replies, held now */
 };
 void http_server_stats_get(const struct http_server *s, struct http_server_stats *out);

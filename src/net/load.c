@@ -44,6 +44,7 @@ void http_late_add(struct http_conn *c) {
     http_link_add(&c->server->late[c->talkative], &c->late);
     c->server->late_count++;
     c->late_ms = c->server->now_ms;
+    http_link_remove(&c->idle);
     http_socket_reading(c, c->wants_reading);
 }
 
@@ -66,6 +67,31 @@ void http_late_serve(struct http_server *s, bool all_the_time) {
         http_late_remove(c);
         http_conn_serve(c);
     }
+}
+
+/* ---- places
+ *
+ * Connections that do nothing must not keep others out. When all places are taken the longest idle connection gives way,
+ * which its client has to expect of an idle connection at any time. One that has had part of a head for a while counts
+ * as idle too; one whose socket has bytes for us does not. */
+
+#define EVICT_TRIES 8u
+#define EVICT_MS    1000 /* how long a head may take to come while others wait for a place */
+
+bool http_evict(struct http_server *s) {
+    struct http_link *next = s->idle.next;
+    for (u32 i = 0; i < EVICT_TRIES && next != &s->idle; i++) {
+        struct http_conn *c = HTTP_LINK_OF(next, struct http_conn, idle);
+        next = next->next;
+        if (http_socket_readable(c)) {
+            http_late_add(c);
+        } else if (c->in.len == 0 || s->now_ms - c->since_ms > EVICT_MS) {
+            s->stats.evicted++;
+            http_conn_drop(c);
+            return true;
+        }
+    }
+    return false;
 }
 
 /* ---- memory

@@ -385,14 +385,14 @@ static void accept_one(struct sockets *s) {
         return;
     }
     core->stats.accepted++;
-    if (core->stats.connections > core->limits.connections_max) {
+    if (core->live > core->limits.connections_max && !http_evict(core)) {
         refuse_peer((uv_handle_t *)&p->tcp, s);
         http_conn_drop(&p->conn);
         return;
     }
     uv_tcp_nodelay(&p->tcp, 1);
     uv_tcp_keepalive(&p->tcp, 1, KEEPALIVE_S);
-    http_socket_reading(&p->conn, true);
+    http_conn_start(&p->conn);
 }
 
 static void on_connection(uv_stream_t *listener, int status) {

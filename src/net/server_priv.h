@@ -4,7 +4,7 @@
  *   reply.c   how a reply is spelled
  *   out.c     a connection's replies: bytes in order, and up to where they may leave
  *   conn.c    a connection's protocol: bytes in, requests out, replies in, when to close
- *   load.c    what all connections together may take, of memory and of a turn's time
+ *   load.c    what all connections together may take: a turn's time, places, memory
  *   server.c  the sockets: libuv, the turn, the clock tick. Nothing else sees libuv
  *
  * conn.c reaches the socket through the http_socket_* functions, server.c reports what happened to it through the
@@ -152,7 +152,7 @@ struct http_conn {
     u32 magic; /* handlers carry it as a void *, libuv too */
     struct http_server *server;
     void *user;
-    struct http_link all, parked, dirty, resume, late;
+    struct http_link all, parked, dirty, resume, late, idle;
 
     /* Input. `in` from `in_at` on holds what has arrived of the request under way (of a chunked one: its head), or,
      * while parsing must wait, everything that has arrived. Freed when empty: an idle connection owns no buffer. */
@@ -190,7 +190,9 @@ struct http_server {
     struct http_link late[2]; /* in line, with bytes to be read or requests to be handed over; [1] those
                                               that are talkative */
     u32 late_count;
-    bool late_next;                        /* the line that was served last */
+    bool late_next;        /* the line that was served last */
+    struct http_link idle; /* with nothing under way but a head at most; the longest idle first */
+    u32 live;
     struct http_link parked[HTTP_STREAMS]; /* by the stream whose gate stops their first waiting reply */
     u64 released[HTTP_STREAMS], gates[HTTP_STREAMS];
     bool held[HTTP_STREAMS];
@@ -220,6 +222,8 @@ static inline void http_server_check(const struct http_server *s) {
 }
 
 void http_conn_init(struct http_conn *c, struct http_server *s);
+/* Its socket is there. */
+void http_conn_start(struct http_conn *c);
 void http_conn_free(struct http_conn *c);
 /* `p` is preceded by HTTP_HEADROOM writable bytes. `more`: there may be more to read. */
 void http_conn_input(struct http_conn *c, char *p, size_t n, bool more);
@@ -259,6 +263,8 @@ bool http_late_must(struct http_conn *c);
 size_t http_late_share(const struct http_server *s);
 void http_late_add(struct http_conn *c);
 void http_late_remove(struct http_conn *c);
+/* Close the longest idle connection, to make room for another. false: none is idle. */
+bool http_evict(struct http_server *s);
 /* Serve those who are late, for half of the turn's time or for all that is left of it. */
 void http_late_serve(struct http_server *s, bool all_the_time);
 

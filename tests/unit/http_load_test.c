@@ -1,6 +1,98 @@
 /* What many clients at once, or greedy ones, may do to the others. */
 #include "http_harness.h"
 
+/* ---- places */
+
+static void the_longest_idle_connection_gives_way_to_a_newcomer(void **state) {
+    (void)state;
+    start(&(struct http_limits){.connections_max = 3});
+    struct client *a = dial(), *b = dial(), *c = dial();
+    get(a, "/a");
+    WAIT_FOR(has(a, "/a"));
+    get(b, "/b");
+    WAIT_FOR(has(b, "/b"));
+    get(c, "/c");
+    get(a, "/again");
+    WAIT_FOR(has(a, "/again") && has(c, "/c"));
+    struct client *d = dial();
+    get(d, "/d");
+    WAIT_FOR(has(d, "/d") && b->eof);
+    get(a, "/still");
+    get(c, "/still");
+    WAIT_FOR(has(a, "/still") && has(c, "/still"));
+    assert_int_equal(stats().evicted, 1);
+    assert_int_equal(stats().refused, 0);
+}
+
+static void any_number_of_idle_connections_keeps_nobody_out(void **state) {
+    (void)state;
+    start(&(struct http_limits){.connections_max = 20});
+    struct client *busy = dial();
+    get(busy, "/later");
+    WAIT_FOR(waiting_count == 1);
+    for (int i = 0; i < 500; i++) dial();
+    struct client *c = dial();
+    get(c, "/c");
+    WAIT_FOR(has(c, "/c"));
+    WAIT_FOR(stats().connections == 20);
+    assert_int_equal(stats().refused, 0);
+    reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
+    WAIT_FOR(has(busy, "late"));
+}
+
+static void with_all_places_busy_a_newcomer_is_refused(void **state) {
+    (void)state;
+    start(&(struct http_limits){.connections_max = 4});
+    struct client *waits = dial(), *parked = dial(), *half = dial(), *young = dial();
+    get(waits, "/later");
+    get(parked, "/park?7");
+    say(half, SL("POST /half HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe"));
+    say(young, SL("GET /young HTTP/1.1\r\n"));
+    WAIT_FOR(waiting_count == 1 && saw("/park") && stats().buffered > 70);
+    struct client *c = dial();
+    WAIT_FOR(c->eof);
+    assert_true(has(c, "HTTP/1.1 503 "));
+    assert_int_equal(stats().refused, 1);
+    reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
+    http_release(server, 0, 7);
+    say(half, SL("llo"));
+    say(young, SL("Host: a\r\n\r\n"));
+    WAIT_FOR(has(waits, "late") && replies(parked) == 1 && has(half, "hello") && has(young, "/young"));
+    assert_int_equal(stats().evicted, 0);
+}
+
+static void a_connection_whose_request_lies_unread_keeps_its_place(void **state) {
+    (void)state;
+    start(&(struct http_limits){.connections_max = 2});
+    struct client *a = dial(), *b = dial();
+    get(a, "/a");
+    WAIT_FOR(has(a, "/a"));
+    get(b, "/b");
+    WAIT_FOR(has(b, "/b"));
+    http_server_pause_reading(server, true);
+    get(a, "/unread");
+    struct client *c = dial();
+    WAIT_FOR(b->eof);
+    http_server_pause_reading(server, false);
+    get(c, "/c");
+    WAIT_FOR(has(a, "/unread") && has(c, "/c"));
+}
+
+static void heads_that_never_end_keep_nobody_out(void **state) {
+    (void)state;
+    start(&(struct http_limits){.connections_max = 2});
+    struct client *a = dial(), *b = dial();
+    say(a, SL("GET /a HTTP/1.1\r\n"));
+    say(b, SL("GET /b HTTP/1.1\r\n"));
+    WAIT_FOR(stats().bytes_in == 34);
+    i64 until = clock_mono_ms() + 1100; /* longer than an honest head takes */
+    WAIT_FOR(clock_mono_ms() > until);
+    struct client *c = dial();
+    get(c, "/c");
+    WAIT_FOR(has(c, "/c") && a->eof);
+    assert_false(b->eof);
+}
+
 /* ---- memory */
 
 /* Of a reply of this size a good part stays with the server, whatever the kernel takes. */
@@ -305,6 +397,11 @@ int main(void) {
         TEST(no_client_is_timed_out_while_its_bytes_lie_unread),
         TEST(no_deadline_runs_while_reading_is_paused),
         TEST(bytes_that_keep_coming_do_not_put_the_deadline_off),
+        TEST(the_longest_idle_connection_gives_way_to_a_newcomer),
+        TEST(any_number_of_idle_connections_keeps_nobody_out),
+        TEST(with_all_places_busy_a_newcomer_is_refused),
+        TEST(a_connection_whose_request_lies_unread_keeps_its_place),
+        TEST(heads_that_never_end_keep_nobody_out),
         TEST(whoever_reads_nothing_of_the_largest_reply_pays_and_small_requests_are_served),
         TEST(the_largest_unfinished_request_gets_503_and_the_smaller_ones_go_on),
         TEST(a_large_body_shared_by_many_replies_is_there_once),

@@ -645,24 +645,6 @@ static void too_long_lines_and_sections_get_their_own_status(void **state) {
 
 /* ---- limits */
 
-static void connections_above_the_limit_are_turned_away(void **state) {
-    (void)state;
-    start(&(struct http_limits){.connections_max = 2});
-    struct client *a = dial(), *b = dial();
-    get(a, "/a");
-    get(b, "/b");
-    WAIT_FOR(has(a, "/a") && has(b, "/b"));
-    struct client *c = dial();
-    WAIT_FOR(c->eof);
-    assert_true(has(c, "HTTP/1.1 503 "));
-    assert_int_equal(stats().refused, 1);
-    hang_up(a, false);
-    WAIT_FOR(stats().connections == 1);
-    struct client *d = dial();
-    get(d, "/d");
-    WAIT_FOR(has(d, "/d"));
-}
-
 static void a_slow_reader_neither_blocks_others_nor_makes_the_server_hoard(void **state) {
     (void)state;
     start(NULL);
@@ -982,7 +964,6 @@ int main(void) {
         TEST(a_refusal_stands_in_line_behind_earlier_replies),
         TEST(a_client_still_sending_is_refused_without_a_reset),
         TEST(too_long_lines_and_sections_get_their_own_status),
-        TEST(connections_above_the_limit_are_turned_away),
         TEST(a_slow_reader_neither_blocks_others_nor_makes_the_server_hoard),
         TEST(a_client_that_takes_nothing_is_dropped),
         TEST(an_unfinished_head_times_out_with_408),
