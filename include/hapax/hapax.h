@@ -223,7 +223,7 @@ HX_API void hx_sender_close(hx_sender *sender);
 
 typedef enum hx_delivery {
     HX_DELIVERY_FIRST,    /* nobody was handed this before */
-    HX_DELIVERY_RETRY,    /* handed out before, and said not to be done */
+    HX_DELIVERY_RETRY,    /* handed out before: part of it, or all of it, may have been done and not acked */
     HX_DELIVERY_RECONCILE /* an earlier attempt's outcome is unknown: look it up downstream before doing anything */
 } hx_delivery;
 
@@ -300,7 +300,7 @@ typedef enum hx_class {
 typedef struct hx_failure {
     hx_class failure_class;
     const char *reason;
-    int64_t delay_ms; /* 0: the queue's backoff */
+    int64_t delay_ms; /* not before this; the queue's backoff if that is longer */
     hx_bytes result;  /* for HX_REJECTED */
     const char *content_type;
 } hx_failure;
@@ -410,7 +410,7 @@ HX_API bool hx_message_lease_lost(const hx_message *message);
 /* Copied; the last call wins. */
 HX_API void hx_message_set_result(hx_message *message, hx_bytes result, const char *content_type);
 HX_API void hx_message_set_reason(hx_message *message, const char *reason);
-HX_API void hx_message_set_delay(hx_message *message, int64_t delay_ms);
+HX_API void hx_message_set_delay(hx_message *message, int64_t delay_ms); /* as hx_failure's: a floor */
 HX_API void hx_message_set_effect_id(hx_message *message, const char *effect_id);
 
 /* A step's work: fill *result with hx_value_set (or leave it: no result). Anything but HX_OK: not done, not recorded.

@@ -16,7 +16,7 @@ const char about_ack[] = TOKEN_TEXT "Repeating an ack is safe: the first one sta
 const struct flag flags_nack[] = {
     {"class", "CLASS", "transient, poison, rejected, unknown (default) or absent"},
     {"reason", "TEXT", "kept with the attempt"},
-    {"delay", "DURATION", "try again after this, instead of the queue's backoff"},
+    {"delay", "DURATION", "not again before this; the queue's backoff if that is longer"},
     {"result", "TEXT", "the outcome of a rejected message"},
     {"file", "FILE", "read that result from a file, - for standard input"},
     {"content-type", "TYPE", "of the result"},
