@@ -7,6 +7,7 @@
 const struct flag cli_common_flags[] = {
     {"url", "URL", "the broker, default $HAPAX_URL or " HX_DEFAULT_URL},
     {"json", NULL, "print JSON instead of text for people"},
+    {"wide", NULL, "do not fit tables to the terminal: all columns"},
     {"help", NULL, "explain this verb"},
     {0},
 };
@@ -30,7 +31,7 @@ int args_wrong(const struct cli *cli, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    say("%s: %s. See `hapax help %s`.", cli->verb->name, text, cli->verb->name);
+    say_wrong("%s: %s. See `hapax help %s`.", cli->verb->name, text, cli->verb->name);
     return EXIT_USAGE;
 }
 

@@ -1,8 +1,8 @@
 /* cli: the hapax command. One .c per family of verbs; verbs.def is the list of them.
  *
  * A verb gets its parsed arguments and returns an exit code. Results go to stdout, everything said about them to
- * stderr. What comes from the broker or from users is printed through clean text only (print.c), so that no payload
- * can drive a terminal. */
+ * stderr. What comes from the broker or from users reaches a terminal through text.c only, so that no payload can drive
+ * it. */
 #ifndef HAPAX_CLI_CLI_H
 #define HAPAX_CLI_CLI_H
 
@@ -97,7 +97,8 @@ struct cli_decision {
     slice body;               /* JSON, or nothing */
     const char *etag;         /* If-Match; NULL: whatever is there */
     const char *note;         /* why; NULL: what --note says */
-    void (*show)(slice json); /* NULL: as a page */
+    void (*show)(slice json); /* NULL: as a page... */
+    const char *done;         /* ...or this sentence instead */
 };
 bool cli_ask_signed(struct cli *cli, const struct cli_decision *d, hx_reply *reply, int *rc); /* as cli_ask */
 int cli_decide(struct cli *cli, const struct cli_decision *d);                                /* and its answer shown */
@@ -132,29 +133,69 @@ bool accepted_each(struct cli *cli, const char *queue, const char *since, void (
 bool accepted_payload(struct buf *line, slice item);
 void accepted_copy(struct buf *line, slice item, const char *name); /* one more member, if it has it */
 
-/* ---- print.c */
+/* ---- text.c: what goes to people */
 
-/* Appends text with control characters, broken UTF-8 and direction overrides made visible (\x1b, \u202e). Line feeds
+void text_setup(const struct cli *cli); /* --wide */
+/* Appends text with control characters, broken UTF-8 and what reorders or hides text made visible (\x1b, \u202e). Line feeds
  * and tabs stay if `lines`. */
 void print_clean(struct buf *b, slice text, bool lines);
 /* Appends text as it may go to this descriptor: cleaned for a terminal, byte for byte for a file or a pipe. */
 void print_for(struct buf *b, slice text, int fd);
-void print_buf(struct buf *b);  /* to stdout; empties it */
-void print_json(hx_bytes json); /* as it came, with a line feed */
-/* A JSON object as a page: scalars aligned, arrays of objects as tables. */
-void print_page(slice json);
-void print_queue(slice json); /* a queue's page: its rules, which the broker tells in three forms, once */
-/* The "items" of a list as a table of these columns (a NULL-ended list of names), as far as they are there, and how to see
- * the rest. */
-void print_list(slice json, const char *const *wanted);
-void print_body(hx_bytes body);                   /* a payload for people: clean, and ended by a line feed */
-void say(const char *fmt, ...) PRINTF_LIKE(1, 2); /* "hapax: ..." on stderr, clean */
+/* To standard output, and emptied. At a terminal whatever could drive it is escaped; JSON stays JSON. */
+void print_buf(struct buf *b);
+void print_json(hx_bytes json);      /* as it came, with a line feed; at a terminal as print_buf does */
+void print_clean_buf(struct buf *b); /* the same for text that is clean already, and may be coloured */
+void print_body(hx_bytes body);      /* a payload for people: clean, and ended by a line feed */
+void print_bytes(hx_bytes body);     /* byte for byte; at a terminal as print_body does */
+/* "hapax: ..." on stderr, clean; say_wrong for what failed. */
+void say(const char *fmt, ...) PRINTF_LIKE(1, 2);
+void say_wrong(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
+enum tone { TONE_PLAIN, TONE_HEAD, TONE_GOOD, TONE_BAD, TONE_DOUBT };
+/* Appends clean text, coloured if a terminal is at this descriptor and NO_COLOR does not forbid it. */
+void text_tone(struct buf *b, enum tone tone, slice clean, int fd);
+enum tone text_tone_of(slice word); /* done is good, dead is bad, held is doubtful */
+size_t text_columns(int fd);        /* of the terminal there; SIZE_MAX: there is none, or --wide */
+bool text_is_wide(void);
+size_t text_width(slice clean); /* in columns */
+size_t text_cut(struct buf *b, slice clean,
+                size_t columns); /* to at most so many, with an ellipsis; returns the width */
+/* Appends words, breaking lines before `columns`; `at` columns of the first line are taken, further ones begin at `indent`. */
+void text_wrap(struct buf *b, slice text, size_t at, size_t indent, size_t columns);
+
+/* ---- table.c */
 
 struct table;
 struct table *table_new(void);
-void table_cell(struct table *t, slice clean);                          /* copied */
-void table_row(struct table *t);                                        /* ends the row */
+void table_cell(struct table *t, slice clean);    /* copied */
+void table_tone(struct table *t, enum tone tone); /* of the last cell */
+void table_row(struct table *t);                  /* ends the row */
+/* Its first row is the head. Columns in the order of importance; the bits of `flexible` name those that may be cut. */
+void table_head(struct table *t, u32 flexible);
+void table_wraps(struct table *t); /* its last column is text, wrapped under itself */
 void table_print(struct table *t, struct buf *out, const char *indent); /* and frees it */
+void table_say_left_out(void);                                          /* which columns found no room, if any */
+
+/* ---- print.c: JSON for people */
+
+/* A JSON object as a page: scalars aligned, arrays of objects as tables. */
+void print_page(slice json);
+void print_queue(slice json); /* a queue's page: its rules, which the broker tells in three forms, once */
+
+struct column {
+    const char *name;                       /* the member, and the title; NULL ends a list */
+    void (*put)(struct buf *b, slice item); /* instead of the member's value */
+    bool flexible;                          /* may be cut */
+};
+/* The "items" of a list as a table of these columns, as far as there is anything in them, and how to see the rest. */
+void print_list(slice json, const struct column *columns);
+void column_key(struct buf *b, slice item); /* or the id of what has none */
+void column_age(struct buf *b, slice item);
+void column_at(struct buf *b, slice item);
+void column_consumer(struct buf *b, slice item);   /* who has the last attempt */
+void column_leased_for(struct buf *b, slice item); /* since when */
+/* Appends an array of names, "amount, currency". false: there is none. */
+bool print_names(struct buf *b, slice object, const char *name);
 
 /* ---- child.c */
 
@@ -192,6 +233,15 @@ slice member_raw(slice object, const char *name);                  /* its exact 
 bool member_text(slice object, const char *name, struct buf *out); /* a string, unescaped, appended */
 bool member_is(slice object, const char *name, slice text);        /* is it this string? */
 i64 member_number(slice object, const char *name);
+
+/* ---- help.c */
+
+bool help_has_family(const char *first); /* is it the first word of verbs of two? */
+void help_family(const char *first);     /* those verbs, on stderr */
+
+/* ---- receive.c */
+
+void cli_say_nothing_received(struct cli *cli); /* and why, as far as the queue tells */
 
 /* ---- exec.c: receive --exec */
 

@@ -272,7 +272,7 @@ static int consume(struct runner *r, hx_consume_options *options) {
     if (atomic_load(&r->worst)) return atomic_load(&r->worst);
     if (atomic_load(&r->cannot_run)) return EXIT_REFUSED;
     if (atomic_load(&r->handled) || args_has(r->cli, "forever")) return EXIT_DONE;
-    if (!r->cli->json) say("nothing received");
+    cli_say_nothing_received(r->cli);
     return EXIT_REFUSED;
 }
 

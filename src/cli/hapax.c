@@ -15,36 +15,23 @@ static const char *verb_name_at(const void *ctx, size_t i) {
     return i < cli_verb_count ? cli_verbs[i].name : NULL;
 }
 
-/* "key" alone: name its second words. */
-static bool say_family(const char *first) {
-    struct buf names = {0};
-    size_t n = strlen(first);
-    for (size_t i = 0; i < cli_verb_count; i++) {
-        const char *name = cli_verbs[i].name;
-        if (strncmp(name, first, n) == 0 && name[n] == ' ')
-            buf_printf(&names, "%s%s", names.len ? ", " : "", name + n + 1);
-    }
-    buf_char(&names, '\0');
-    bool family = names.len > 1;
-    if (family) say("%s needs one of: %s", first, names.p);
-    buf_free(&names);
-    return family;
-}
-
 static int unknown_verb(int argc, char **argv) {
     if (argv[1][0] == '-') {
-        say("flags come after the verb: hapax VERB ... %s", argv[1]);
+        say_wrong("flags come after the verb: hapax VERB ... %s", argv[1]);
         return EXIT_USAGE;
     }
     struct buf typed = {0};
     buf_printf(&typed, "%s%s%s", argv[1], argc > 2 ? " " : "", argc > 2 ? argv[2] : "");
     buf_char(&typed, '\0');
     const char *wrong = typed.p, *near = nearest_name(slice_str(typed.p), verb_name_at, NULL);
-    if (!near) near = nearest_name(slice_str(wrong = argv[1]), verb_name_at, NULL);
-    if (near)
-        say("no verb \"%s\". Did you mean \"%s\"?", wrong, near);
-    else if (!say_family(argv[1]))
-        say("no verb \"%s\". `hapax help` lists them.", argv[1]);
+    bool family = help_has_family(argv[1]);
+    if (!near && !family) near = nearest_name(slice_str(wrong = argv[1]), verb_name_at, NULL);
+    if (near && (argc > 2 || !family))
+        say_wrong("no verb \"%s\". Did you mean \"%s\"?", wrong, near);
+    else if (family)
+        help_family(argv[1]);
+    else
+        say_wrong("no verb \"%s\". `hapax help` lists them.", argv[1]);
     buf_free(&typed);
     return EXIT_USAGE;
 }
@@ -73,7 +60,9 @@ int main(int argc, char **argv) {
     cli.verb = args_find_verb(argc, argv, &used);
     if (!cli.verb) return unknown_verb(argc, argv);
     int rc = args_parse(&cli, argc - used, argv + used) ? -1 : EXIT_USAGE;
+    text_setup(&cli);
     if (rc < 0) rc = cli.verb->run(&cli);
+    table_say_left_out();
     if (fflush(stdout) != 0 && rc == EXIT_DONE) rc = EXIT_REFUSED;
     hx_close(cli.client);
     mem_free(cli.words);

@@ -28,8 +28,9 @@ const struct flag flags_key_result[] = {
     {"wait", "DURATION", "wait until it is settled, at most this long"},
     {0},
 };
-const char about_key_result[] = "The result goes to standard output byte for byte (with --json as an object). Exit "
-                                "code 1: not settled, dead, or no such key.";
+const char about_key_result[] = "The result goes to standard output byte for byte (with --json as an object); at a "
+                                "terminal, control characters in it "
+                                "are made visible. Exit code 1: not settled, dead, or no such key.";
 
 static void print_result_json(const hx_result *r) {
     struct buf b = {0};
@@ -59,8 +60,8 @@ int cmd_key_result(struct cli *cli) {
         rc = cli_failed(cli, &err, (hx_bytes){0});
     else if (cli->json)
         print_result_json(&result);
-    else if (result.body.size)
-        fwrite(result.body.data, 1, result.body.size, stdout);
+    else
+        print_bytes(result.body);
     hx_result_free(&result);
     return rc;
 }
@@ -72,13 +73,30 @@ const struct flag flags_queues_list[] = {
     {"cursor", "CURSOR", "go on where a list ended: its next_cursor"},
     {0},
 };
-const char about_queues_list[] = "";
+const char about_queues_list[] =
+    "State: paused (hands nothing out), or pressed (at one of its limits: sends are told to wait).";
 const struct flag flags_queues_show[] = {{0}};
 const char about_queues_show[] = "";
 
+/* What a queue does out of the ordinary. */
+static void column_queue_state(struct buf *b, slice item) {
+    bool paused = slice_eq(member_raw(item, "paused"), SL("true"));
+    bool pressed = slice_eq(member_raw(item, "pressed"), SL("true"));
+    if (paused) buf_lit(b, "paused");
+    if (pressed) buf_slice_add(b, paused ? SL(", pressed") : SL("pressed"));
+}
+
 static void show_queues(slice json) {
-    static const char *const columns[] = {"name", "paused",  "pending",         "leased",  "held", "dead",
-                                          "keys", "delayed", "oldest_ready_ms", "pressed", NULL};
+    static const struct column columns[] = {{"name", NULL, false},
+                                            {"pending", NULL, false},
+                                            {"leased", NULL, false},
+                                            {"held", NULL, false},
+                                            {"dead", NULL, false},
+                                            {"state", column_queue_state, false},
+                                            {"oldest_ready_ms", NULL, false},
+                                            {"delayed", NULL, false},
+                                            {"keys", NULL, false},
+                                            {0}};
     print_list(json, columns);
 }
 
@@ -119,7 +137,9 @@ const char about_audit[] =
     "What operators decided: when, who, what and why, newest first. Nothing in it can be changed.";
 
 static void show_audit(slice json) {
-    static const char *const columns[] = {"at", "who", "what", "queue", "key", "id", "why", "detail", NULL};
+    static const struct column columns[] = {{"at", column_at, false}, {"who", NULL, false}, {"what", NULL, false},
+                                            {"queue", NULL, false},   {"key", NULL, false}, {"why", NULL, true},
+                                            {"detail", NULL, true},   {"id", NULL, false},  {0}};
     print_list(json, columns);
 }
 

@@ -41,11 +41,20 @@ const struct flag flags_messages_list[] = {
     FLAGS_PAGE,
     {0},
 };
-const char about_messages_list[] = "";
+const char about_messages_list[] =
+    "What has no key is named by its id. Leased ones have who works at them, and for how long.";
 
 static void show_messages(slice json) {
-    static const char *const columns[] = {"id",      "key",        "state",   "reason", "group",
-                                          "attempt", "first_seen", "payload", NULL};
+    static const struct column columns[] = {{"key", column_key, false},
+                                            {"age", column_age, false},
+                                            {"consumer", column_consumer, false},
+                                            {"leased_for", column_leased_for, false},
+                                            {"attempt", NULL, false},
+                                            {"group", NULL, true},
+                                            {"reason", NULL, true},
+                                            {"payload", NULL, true},
+                                            {"id", NULL, false},
+                                            {0}};
     print_list(json, columns);
 }
 
@@ -76,8 +85,10 @@ const char about_dead_list[] =
     "admitted, and its sender was told.";
 
 static void show_dead(slice json) {
-    static const char *const columns[] = {"id",      "key",        "class",   "reason", "attempt",
-                                          "refused", "first_seen", "payload", NULL};
+    static const struct column columns[] = {
+        {"key", column_key, false}, {"class", NULL, false},   {"age", column_age, false},
+        {"reason", NULL, true},     {"attempt", NULL, false}, {"refused", NULL, false},
+        {"payload", NULL, true},    {"id", NULL, false},      {0}};
     print_list(json, columns);
 }
 
@@ -94,8 +105,11 @@ const char about_held_list[] =
     "table names the fields that differ. `hapax held show` tells all, `hapax held resolve` decides.";
 
 static void show_held(slice json) {
-    static const char *const columns[] = {"id",     "key",     "held_because", "changed", "class",
-                                          "reason", "attempt", "first_seen",   "payload", NULL};
+    static const struct column columns[] = {{"key", column_key, false}, {"held_because", NULL, false},
+                                            {"changed", NULL, true},    {"age", column_age, false},
+                                            {"reason", NULL, true},     {"class", NULL, false},
+                                            {"attempt", NULL, false},   {"payload", NULL, true},
+                                            {"id", NULL, false},        {0}};
     print_list(json, columns);
 }
 

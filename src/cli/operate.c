@@ -1,4 +1,7 @@
 /* Operators' decisions about queues, messages and keys. All of them are signed (cli_decide) and land in the audit. */
+#include <stdarg.h>
+#include <stdio.h>
+
 #include "base/json.h"
 #include "cli/cli.h"
 
@@ -15,20 +18,55 @@ static int decide(struct cli *cli, const char *method, const char *middle, const
     return rc;
 }
 
+/* The same where the answer is no news: `done` tells what was done, of this queue or key. */
+static PRINTF_LIKE(5, 6) int decide_said(struct cli *cli, const char *method, const char *middle, const char *last,
+                                         const char *fmt, ...) {
+    struct buf target = {0};
+    char done[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(done, sizeof(done), fmt, args);
+    va_end(args);
+    cli_queue_target(&target, args_word(cli, 0), middle, last, "");
+    int rc = cli_decide(cli, &(struct cli_decision){.method = method, .target = target.p, .done = done});
+    buf_free(&target);
+    return rc;
+}
+
 /* ---- queues */
 
 const struct flag flags_queues_pause[] = {FLAGS_SIGNED, {0}};
 const char about_queues_pause[] = "Sends, acks and running leases go on as before.";
 
+static void show_paused(slice queue) {
+    struct buf name = {0}, b = {0};
+    member_text(queue, "name", &name);
+    print_clean(&b, buf_slice(&name), false);
+    bool paused = slice_eq(member_raw(queue, "paused"), SL("true"));
+    buf_printf(&b, "%s %lld pending, %lld leased\n",
+               paused ? " is paused:" : " hands out messages:", (long long)member_number(queue, "pending"),
+               (long long)member_number(queue, "leased"));
+    print_clean_buf(&b);
+    buf_free(&name);
+}
+
+static int set_paused(struct cli *cli, const char *tail) {
+    struct buf target = {0};
+    cli_queue_target(&target, args_word(cli, 0), "", NULL, tail);
+    int rc = cli_decide(cli, &(struct cli_decision){.method = "POST", .target = target.p, .show = show_paused});
+    buf_free(&target);
+    return rc;
+}
+
 int cmd_queues_pause(struct cli *cli) {
-    return decide(cli, "POST", "", NULL, "/pause", SL(""));
+    return set_paused(cli, "/pause");
 }
 
 const struct flag flags_queues_resume[] = {FLAGS_SIGNED, {0}};
 const char about_queues_resume[] = "";
 
 int cmd_queues_resume(struct cli *cli) {
-    return decide(cli, "POST", "", NULL, "/resume", SL(""));
+    return set_paused(cli, "/resume");
 }
 
 const struct flag flags_queues_purge[] = {
@@ -66,7 +104,7 @@ const char about_queues_delete[] = "Forgets the queue with its rules and all its
 int cmd_queues_delete(struct cli *cli) {
     int rc;
     if (!cli_confirm(cli, &rc, "%s, its rules and all its keys will be forgotten.", args_word(cli, 0))) return rc;
-    return decide(cli, "DELETE", "", NULL, "", SL(""));
+    return decide_said(cli, "DELETE", "", NULL, "%s is forgotten, with its rules and keys", args_word(cli, 0));
 }
 
 /* ---- messages */
@@ -87,7 +125,8 @@ const char about_key_forget[] =
 int cmd_key_forget(struct cli *cli) {
     int rc;
     if (!cli_confirm(cli, &rc, "%s will be done again when it is sent again.", args_word(cli, 1))) return rc;
-    return decide(cli, "DELETE", "/keys/", args_word(cli, 1), "", SL(""));
+    return decide_said(cli, "DELETE", "/keys/", args_word(cli, 1), "%s is forgotten: what carries it next is new work",
+                       args_word(cli, 1));
 }
 
 const struct flag flags_key_replay[] = {FLAGS_SIGNED, {0}};

@@ -73,7 +73,7 @@ static void show_message(const hx_message *m) {
         buf_rfc3339(&b, m->lease_expires_at_ms);
         buf_char(&b, '\n');
     }
-    line(&b, "type", m->content_type);
+    if (m->content_type[0]) line(&b, "type", m->content_type);
     buf_char(&b, '\n');
     print_buf(&b);
     print_body(m->payload);
@@ -108,6 +108,61 @@ static int receive_once(struct cli *cli, const hx_receive_options *options, i64 
     return rc;
 }
 
+/* ---- why nothing came */
+
+/* The queue as it is now; false: it could not be seen, or is not there (*missing). */
+static bool look_at(struct cli *cli, hx_reply *reply, bool *missing) {
+    struct buf target = {0};
+    hx_error err;
+    cli_queue_target(&target, args_word(cli, 0), "", NULL, "");
+    hx_request request = {.method = "GET", .target = target.p};
+    bool ok = hx_call(cli->client, &request, reply, &err) == HX_OK;
+    *missing = !ok && err.http_status == 404;
+    buf_free(&target);
+    return ok;
+}
+
+static void say_counts(const char *name, slice queue) {
+    static const char *const members[] = {"delayed", "behind", "leased", "held", "dead"};
+    static const char *const words[] = {"delayed", "behind their group's head", "leased", "held", "dead"};
+    struct buf b = {0};
+    for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
+        long long n = (long long)member_number(queue, members[i]);
+        if (n) buf_printf(&b, "%s%lld %s", b.len ? ", " : "", n, words[i]);
+    }
+    buf_char(&b, '\0');
+    say(b.len > 1 ? "nothing received: of %s none is ready, %s" : "nothing received: %s is empty", name, b.p);
+    buf_free(&b);
+}
+
+void cli_say_nothing_received(struct cli *cli) {
+    const char *name = args_word(cli, 0);
+    hx_reply reply = {0};
+    bool missing;
+    if (cli->json) return;
+    bool seen = look_at(cli, &reply, &missing);
+    slice queue = slice_of(reply.body.data, reply.body.size);
+    if (missing)
+        say("nothing received: there is no queue %s yet", name);
+    else if (!seen)
+        say("nothing received");
+    else if (slice_eq(member_raw(queue, "paused"), SL("true")))
+        say("nothing received: %s is paused. `hapax queues resume %s` goes on.", name, name);
+    else
+        say_counts(name, queue);
+    hx_reply_free(&reply);
+}
+
+/* Before a wait without end, which would not say it. */
+static void say_if_paused(struct cli *cli) {
+    hx_reply reply = {0};
+    bool missing;
+    bool seen = look_at(cli, &reply, &missing);
+    if (seen && slice_eq(member_raw(slice_of(reply.body.data, reply.body.size), "paused"), SL("true")))
+        say("%s is paused: nothing comes until `hapax queues resume %s`", args_word(cli, 0), args_word(cli, 0));
+    hx_reply_free(&reply);
+}
+
 enum { FOREVER_WAIT_MS = 20000, LEASE_MS_MAX = 43200000 };
 
 static int receive_print(struct cli *cli, hx_receive_options *options, i64 count, bool forever) {
@@ -121,7 +176,7 @@ static int receive_print(struct cli *cli, hx_receive_options *options, i64 count
         if (enough || (received == before && !forever)) break;
     }
     if (received) return count && received < count ? EXIT_REFUSED : EXIT_DONE;
-    if (!cli->json) say("nothing received");
+    cli_say_nothing_received(cli);
     return EXIT_REFUSED;
 }
 
@@ -166,6 +221,7 @@ int cmd_receive(struct cli *cli) {
     gethostname(host, sizeof(host) - 1);
     snprintf(name, sizeof(name), "%s:%ld", host, (long)getpid());
     const char *consumer = args_get(cli, "consumer") ? args_get(cli, "consumer") : name;
+    if (f.forever) say_if_paused(cli);
     if (!args_has(cli, "exec")) {
         hx_receive_options options = {.max = (int)f.max,
                                       .wait_ms = f.forever && !f.wait ? FOREVER_WAIT_MS : f.wait,

@@ -146,20 +146,24 @@ static void show_bar(struct drill *d, bool last) {
 
 /* The first findings by name: an operator wants to look them up. */
 static void name_finding(struct drill *d, const char *what, slice answer) {
-    struct buf key = {0}, code = {0}, detail = {0};
+    struct buf key = {0}, code = {0}, detail = {0}, changed = {0};
     if (d->named++ >= NAMED_MAX) return;
     if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
     member_text(answer, "key", &key);
     member_text(answer, "code", &code);
     member_text(answer, "detail", &detail);
+    print_names(&changed, answer, "changed");
     if (key.len)
         say("line %llu: %s: %.*s", (unsigned long long)d->sent, what, (int)key.len, key.p);
+    else if (changed.len)
+        say("line %llu: %s: changed: %.*s", (unsigned long long)d->sent, what, (int)changed.len, changed.p);
     else
         say("line %llu: %s: %.*s: %.*s", (unsigned long long)d->sent, what, (int)code.len, code.p, (int)detail.len,
             detail.p);
     buf_free(&key);
     buf_free(&code);
     buf_free(&detail);
+    buf_free(&changed);
 }
 
 static void count(struct drill *d, u64 *counter, const char *finding, slice answer) {

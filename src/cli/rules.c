@@ -140,6 +140,17 @@ static bool gather(struct cli *cli, const char *target, struct buf *rules, struc
     return true;
 }
 
+static void show_set(slice queue) {
+    struct buf name = {0}, b = {0};
+    member_text(queue, "name", &name);
+    print_clean(&b, buf_slice(&name), false);
+    buf_lit(&b, " has its rules: `hapax queues show ");
+    print_clean(&b, buf_slice(&name), false);
+    buf_lit(&b, "` lists them\n");
+    print_clean_buf(&b);
+    buf_free(&name);
+}
+
 int cmd_queues_set(struct cli *cli) {
     struct buf target = {0}, rules = {0}, etag = {0};
     int rc;
@@ -147,9 +158,8 @@ int cmd_queues_set(struct cli *cli) {
     cli_queue_target(&target, args_word(cli, 0), "", NULL, "");
     if (gather(cli, target.p, &rules, &etag, &rc))
         rc = cli_decide(
-            cli,
-            &(struct cli_decision){
-                .method = "PUT", .target = target.p, .body = buf_slice(&rules), .etag = etag.p, .show = print_queue});
+            cli, &(struct cli_decision){
+                     .method = "PUT", .target = target.p, .body = buf_slice(&rules), .etag = etag.p, .show = show_set});
     buf_free(&target);
     buf_free(&rules);
     buf_free(&etag);

@@ -156,8 +156,12 @@ static void tally_line(struct tally *t, slice line) {
     else if (slice_eq(outcome, SL("held")))
         t->held++;
     else {
+        struct buf changed = {0};
+        print_names(&changed, line, "changed");
         t->refused++;
-        say("line %llu: %.*s: %.*s", (unsigned long long)t->line, (int)code.n, code.p, (int)detail.n, detail.p);
+        say_wrong("line %llu: %.*s: %.*s%s%.*s", (unsigned long long)t->line, (int)code.n, code.p, (int)detail.n,
+                  detail.p, changed.len ? "; changed: " : "", (int)changed.len, changed.len ? changed.p : "");
+        buf_free(&changed);
     }
     json_free(&j);
 }

@@ -55,13 +55,17 @@ int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json) {
         print_json(problem_json);
     else if (cli->json)
         print_own_problem(err);
+    struct buf changed = {0};
+    print_names(&changed, slice_of(problem_json.data, problem_json.size), "changed");
     if (err->status == HX_UNREACHABLE)
-        say("%s. Is hapaxd running? Start it, or name another broker with --url or HAPAX_URL.", err->detail);
+        say_wrong("%s. Is hapaxd running? Start it, or name another broker with --url or HAPAX_URL.", err->detail);
     else if (err->applied == HX_APPLIED_UNKNOWN)
-        say("%s. It is not known whether this was applied: run the same command again, same key or token.",
-            err->detail);
+        say_wrong("%s. It is not known whether this was applied: run the same command again, same key or token.",
+                  err->detail);
     else
-        say("%s: %s", err->code, err->detail);
+        say_wrong("%s: %s%s%.*s", err->code, err->detail, changed.len ? "; changed: " : "", (int)changed.len,
+                  changed.len ? changed.p : "");
+    buf_free(&changed);
     return cli_exit_code(err);
 }
 
@@ -132,10 +136,22 @@ bool cli_ask_signed(struct cli *cli, const struct cli_decision *d, hx_reply *rep
     return cli_ask(cli, &request, reply, rc);
 }
 
+static void say_done(const char *sentence) {
+    struct buf b = {0};
+    print_clean(&b, slice_str(sentence), false);
+    buf_char(&b, '\n');
+    print_clean_buf(&b);
+}
+
 int cli_decide(struct cli *cli, const struct cli_decision *d) {
     hx_reply reply;
     int rc;
-    if (cli_ask_signed(cli, d, &reply, &rc)) cli_show(cli, &reply, d->show);
+    if (cli_ask_signed(cli, d, &reply, &rc)) {
+        if (d->done && !cli->json)
+            say_done(d->done);
+        else
+            cli_show(cli, &reply, d->show);
+    }
     hx_reply_free(&reply);
     return rc;
 }

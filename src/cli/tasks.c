@@ -77,8 +77,17 @@ const struct flag flags_tasks_list[] = {{0}};
 const char about_tasks_list[] = "Long redrives, running and ended since the broker started.";
 
 static void show_tasks(slice json) {
-    static const char *const columns[] = {"id",    "kind",       "queue",    "state", "matched", "redriven",
-                                          "no_op", "started_at", "ended_at", "by",    NULL};
+    static const struct column columns[] = {{"id", NULL, false},
+                                            {"kind", NULL, false},
+                                            {"queue", NULL, false},
+                                            {"state", NULL, false},
+                                            {"matched", NULL, false},
+                                            {"redriven", NULL, false},
+                                            {"no_op", NULL, false},
+                                            {"by", NULL, false},
+                                            {"started_at", NULL, false},
+                                            {"ended_at", NULL, false},
+                                            {0}};
     print_list(json, columns);
 }
 
