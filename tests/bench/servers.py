@@ -1,6 +1,5 @@
 """The systems under test: each started on loopback in its own directory, on a free port, stopped by its pid."""
 
-import http.client
 import json
 import os
 import pwd
@@ -8,8 +7,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
+import hx  # noqa: E402
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -137,23 +140,19 @@ class Hapax(Server):
     def start(self):
         """Returns the seconds from the start of the process to its ready line."""
         began = time.monotonic()
-        self.process = subprocess.Popen(
-            [self.program, "--listen", "127.0.0.1:0", "--data", str(self.dir / "data")],
-            cwd=self.dir, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=open(self.dir / "log", "ab"))
-        line = self.process.stdout.readline().decode()
-        if not line.startswith("hapaxd ready on http://"):
-            raise RuntimeError(f"hapaxd did not start:\n{(self.dir / 'log').read_text(errors='replace')[-2000:]}")
-        self.port = int(line.rstrip().rpartition(":")[2])
+        hx.HAPAXD = self.program
+        self.broker = hx.Broker(str(self.dir / "data"), log=self.dir / "log", start=False)
+        try:
+            self.broker.spawn().wait_ready(bound=3600)
+        except hx.NotReady as why:
+            raise RuntimeError(f"hapaxd did not start: {why}") from why
+        self.process, self.port = self.broker.process, self.broker.port
         return time.monotonic() - began
 
     def ask(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request(method, path, json.dumps(body or {}))
-        reply = connection.getresponse()
-        text = reply.read().decode(errors="replace")
-        connection.close()
+        reply = self.broker.call(method, path, json.dumps(body or {}).encode())
         if reply.status >= 300:
-            raise RuntimeError(f"hapax {method} {path}: {reply.status} {text[:300]}")
+            raise RuntimeError(f"hapax {method} {path}: {reply}")
 
     def rss_bytes(self):
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE_BYTES

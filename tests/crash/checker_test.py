@@ -3,15 +3,13 @@
 name.
 
 Prints TAP."""
-import os
+import re
 import subprocess
-import sys
 import tempfile
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import rules_judge  # noqa: E402
-from broker import CHECK_HISTORY, ensure_built  # noqa: E402
+import kit
+import rules_judge
+from kit import CHECK_HISTORY, test
 
 
 class History:
@@ -830,38 +828,46 @@ def run_ruled(build):
     return rules_judge.judge(POLICIES, h.calls, h.trail, h.views, h.drained)
 
 
-def main():
-    failed = 0
-    ensure_built()
-    print(f"1..{len(GOOD) + len(BUGS) + 1 + len(RULED_GOOD) + len(RULED_BUGS)}")
-    number = 0
+def judged(name, judge, *about):
+    def check():
+        judge(*about)
+    check.__name__ = name
+    test(check)
 
-    def report(ok, name, output=""):
-        nonlocal failed, number
-        number += 1
-        failed += not ok
-        print(f"{'ok' if ok else 'not ok'} {number} - {name}")
-        if not ok:
-            print("".join(f"# {line}\n" for line in output.splitlines()), end="")
 
-    for build in GOOD:
-        code, output = run(build)
-        report(code == 0, f"good history passes: {build.__name__}", output)
-    for word, build in BUGS:
-        code, output = run(build)
-        caught = any(line.startswith(f"VIOLATION {word} ") or line.startswith(f"VIOLATION {word}:")
-                     for line in output.splitlines())
-        report(code == 1 and caught, f"planted bug caught as {word}: {build.__name__}", output)
+def passes(build):
+    code, output = run(build)
+    assert code == 0, output
+
+
+def is_caught(build, word):
+    code, output = run(build)
+    assert code == 1 and re.search(f"^VIOLATION {word}[ :]", output, re.M), output
+
+
+def passes_by_the_rules(build):
+    found = run_ruled(build)
+    assert not found, found
+
+
+def is_caught_by_the_rules(build, word):
+    found = run_ruled(build)
+    assert any(what == word for what, _ in found), found
+
+
+@test
+def an_unusable_history_is_not_a_pass():
     code, output = run(lambda h: h.lines.append("not a history"))
-    report(code == 2, "an unusable history is not a pass", output)
-    for build in RULED_GOOD:
-        found = run_ruled(build)
-        report(not found, f"good history of rules passes: {build.__name__}", str(found))
-    for word, build in RULED_BUGS:
-        found = run_ruled(build)
-        report(any(what == word for what, _ in found), f"planted bug caught as {word}: {build.__name__}", str(found))
-    return 1 if failed else 0
+    assert code == 2, output
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+for good in GOOD:
+    judged(f"good_history_passes:_{good.__name__}", passes, good)
+for kind, bug in BUGS:
+    judged(f"planted_bug_is_caught_as_{kind}:_{bug.__name__}", is_caught, bug, kind)
+for good in RULED_GOOD:
+    judged(f"good_history_of_rules_passes:_{good.__name__}", passes_by_the_rules, good)
+for kind, bug in RULED_BUGS:
+    judged(f"planted_bug_is_caught_as_{kind}:_{bug.__name__}", is_caught_by_the_rules, bug, kind)
+
+kit.main()

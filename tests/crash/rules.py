@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.parse
 
-import broker as b
+import kit
 from rules_judge import HOLD, RECONCILE, Policy, judge
 
 LEASE_MS = 1000
@@ -47,10 +47,8 @@ def now():
 
 
 class Rules:
-    def __init__(self, broker, directory, seed):
+    def __init__(self, broker, seed):
         self.broker, self.seed, self.rand = broker, seed, random.Random(seed)
-        self.config = os.path.join(directory, "hapax.yaml")
-        broker.config = self.config
         self.history, self.effects, self.lock = [], set(), threading.Lock()
         self.notes = self.version = self.reloads = 0
         self.chaos = self.running = True
@@ -63,19 +61,16 @@ class Rules:
         self.version += 1
         text = CONFIG.format(version=self.version, attempts=self.rand.randint(2, 6), crashes=self.rand.randint(2, 4),
                              window=self.rand.choice(["1h", "2h", "forever", "{min: 1h, max: 3h}"]))
-        with open(self.config, "w") as f:
-            f.write(text)
+        self.broker.configure(text)
 
     def reload(self):
         """By whoever also kills, so that no start meets a file that is half written, or wrong on purpose."""
         if self.rand.random() < 0.2:
-            with open(self.config) as f:
+            with open(self.broker.config) as f:
                 good = f.read()
-            with open(self.config, "w") as f:
-                f.write(good + "  wrong: {on_unknow: hold}\n")
+            self.broker.configure(good + "  wrong: {on_unknow: hold}\n")
             self.hangup("reload refused")
-            with open(self.config, "w") as f:
-                f.write(good)
+            self.broker.configure(good)
             return
         self.write_config()
         self.hangup("is in force")
@@ -89,7 +84,7 @@ class Rules:
             def heard():
                 said.append(log.read())
                 return sign in "".join(said)
-            b.await_event(heard, f"SIGHUP: a line with `{sign}`")
+            kit.until(heard, f"SIGHUP: a line with `{sign}`")
         self.reloads += 1
 
     # ---- calls
@@ -108,12 +103,12 @@ class Rules:
         asked = now()
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         try:
-            status, _, answer = client.call(method, path, data, {"Content-Type": "application/json", **(headers or {})})
-        except b.Lost:
+            answer = client.call(method, path, data, {"Content-Type": "application/json", **(headers or {})}.items())
+        except kit.Lost:
             time.sleep(0.02)
             return "info", {}, asked, None
-        reply = json.loads(answer) if answer else {}
-        if status < 300:
+        reply = answer.json() if answer.body else {}
+        if answer.status < 300:
             return "ok", reply, asked, now()
         return "fail" if reply.get("applied") == "no" else "info", reply, asked, now()
 

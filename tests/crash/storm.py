@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 
-import broker as b
+import kit
 import rules
 
 LOAD_BOUND_S = 240
@@ -27,8 +27,8 @@ class Storm:
     def __init__(self, directory, seed, data=None, pending_max=30000, load_options=(), ruled=False):
         """ruled: with a config file, and workers and an operator on queues with rules of their own."""
         self.seed, self.pending_max, self.load_options = seed, pending_max, list(load_options)
-        self.broker = b.new_broker(data or os.path.join(directory, "data"), log=os.path.join(directory, "log"))
-        self.rules = rules.Rules(self.broker, directory, seed) if ruled else None
+        self.broker = kit.new_broker(data or os.path.join(directory, "data"), log=os.path.join(directory, "log"))
+        self.rules = rules.Rules(self.broker, seed) if ruled else None
         self.history = os.path.join(directory, "history")
         self.load, self.load_said, self.judged = None, "", ""
         self.admitted = self.acked = 0
@@ -37,10 +37,10 @@ class Storm:
     def begin(self):
         self.broker.start()
         self.load = subprocess.Popen(
-            [b.LOAD, "--port", str(self.broker.port), "--history", self.history, "--seed", str(self.seed),
+            [kit.LOAD, "--port", str(self.broker.port), "--history", self.history, "--seed", str(self.seed),
              "--time-ms", "86400000", "--pending-max", str(self.pending_max), *self.load_options],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        b.UNDO.append(self.load.kill)
+        kit.UNDO.append(self.load.kill)
         if self.rules:
             self.rules.begin()
 
@@ -49,7 +49,7 @@ class Storm:
         try:
             self.broker.start()
             return True
-        except b.NotReady as e:
+        except kit.NotReady as e:
             self.problems.append((SERVES, str(e)))
             return False
 
@@ -79,7 +79,7 @@ class Storm:
         self.judge(least_admitted)
 
     def judge(self, least_admitted):
-        done = subprocess.run([b.CHECK_HISTORY, self.history], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run([kit.CHECK_HISTORY, self.history], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.judged = done.stdout
         if done.returncode != 0:
             self.problems.append((SOUND, self.judged))
@@ -94,4 +94,4 @@ class Storm:
         return "\n".join(said + [line for line in self.judged.splitlines() if not line.startswith("VIOLATION")])
 
     def assert_clear(self):
-        b.check(not self.problems, "\n".join(f"{name}: {text}" for name, text in self.problems))
+        kit.check(not self.problems, "\n".join(f"{name}: {text}" for name, text in self.problems))

@@ -3,45 +3,21 @@
 
 HAPAXD and HAPAX name the binaries (default build/hapaxd, build/hapax). The broker listens on a free port and keeps its
 data in a temporary directory; it is stopped by its pid."""
+import atexit
 import base64
 import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
-import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-HAPAXD = os.environ.get("HAPAXD", os.path.join(ROOT, "build", "hapaxd"))
-HAPAX = os.environ.get("HAPAX", os.path.join(ROOT, "build", "hapax"))
+import hx
+from hx import HAPAX, ROOT, test
+
 WORK = tempfile.mkdtemp(prefix="hapax-cli-")
-TESTS = []
-BROKER = None
-
-
-def test(fn):
-    TESTS.append(fn)
-    return fn
-
-
-class Broker:
-    def __init__(self, data):
-        self.process = subprocess.Popen([HAPAXD, "--listen", "127.0.0.1:0", "--data", data], stdout=subprocess.PIPE,
-                                        stderr=open(os.path.join(WORK, "hapaxd.log"), "ab"))
-        line = self.process.stdout.readline().decode()
-        found = re.match(r"hapaxd ready on (http://\S+)\n$", line)
-        if not found:
-            raise RuntimeError("hapaxd said %r" % line)
-        self.url = found.group(1)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
 
 
 class Ran:
@@ -62,7 +38,7 @@ class Ran:
 
 def env(url=None, **more):
     e = {k: v for k, v in os.environ.items() if not k.startswith("HAPAX")}
-    e["HAPAX_URL"] = url or BROKER.url
+    e["HAPAX_URL"] = url or hx.broker.url
     e.update(more)
     return e
 
@@ -513,7 +489,7 @@ def bench_measures_every_mode_and_checks_every_answer():
 @test
 def verify_reads_a_data_directory_and_names_what_is_wrong():
     data = os.path.join(WORK, "verify-data")
-    broker = Broker(data)
+    broker = hx.Broker(data)
     ok(hapax("send", "q", "x", "--key", "the-one-key", url=broker.url))
     ok(hapax("send", "q", "x", "--key", "another", url=broker.url))
     assert broker.stop() == 0
@@ -535,38 +511,5 @@ def verify_reads_a_data_directory_and_names_what_is_wrong():
     exits(1, hapax("verify", empty))
 
 
-def run():
-    global BROKER
-    BROKER = Broker(os.path.join(WORK, "data"))
-    print("1..%d" % len(TESTS), flush=True)
-    failed = 0
-    only = sys.argv[1:]
-    for number, fn in enumerate(TESTS, 1):
-        name = fn.__name__.replace("_", " ")
-        if only and fn.__name__ not in only:
-            print("ok %d - %s # SKIP not asked for" % (number, name))
-            continue
-        try:
-            fn()
-            print("ok %d - %s" % (number, name), flush=True)
-        except Exception as e:  # any failure is this test's, the others go on
-            failed += 1
-            print("not ok %d - %s" % (number, name))
-            for line in ("%s: %s" % (type(e).__name__, e)).splitlines():
-                print("# " + line)
-            line = e.__traceback__
-            while line.tb_next:
-                if line.tb_frame.f_code is fn.__code__:
-                    print("# at line %d" % line.tb_lineno)
-                line = line.tb_next
-            sys.stdout.flush()
-    code = BROKER.stop()
-    if code != 0:
-        print("# hapaxd exited with %d" % code)
-        failed += 1
-    shutil.rmtree(WORK, ignore_errors=True)
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(run())
+atexit.register(shutil.rmtree, WORK, ignore_errors=True)
+hx.main(threads=1)

@@ -11,11 +11,13 @@ import base64
 import calendar
 import concurrent.futures
 import contextlib
+import fcntl
 import inspect
 import itertools
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -28,9 +30,11 @@ import traceback
 import urllib.parse
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-HAPAXD = os.environ.get("HAPAXD", os.path.join(ROOT, "build", "hapaxd"))
-HAPAX = os.environ.get("HAPAX", os.path.join(ROOT, "build", "hapax"))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+HAPAXD = os.environ.get("HAPAXD", os.path.join(BUILD, "hapaxd"))
+HAPAX = os.environ.get("HAPAX", os.path.join(BUILD, "hapax"))
 TIMEOUT = 40  # of any single wait; only ever reached by a failure
+START_BOUND_S = STOP_BOUND_S = 60
 RFC3339 = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
 
 
@@ -49,6 +53,9 @@ class Reply:
     def json(self):
         return strict_json(self.body)
 
+    def told(self):
+        return self.status, self.json()
+
     def lines(self):
         return [strict_json(line) for line in self.body.splitlines()]
 
@@ -65,11 +72,15 @@ def strict_json(data):
     return json.loads(data.decode("utf-8"), object_pairs_hook=once)
 
 
+class Lost(ConnectionError):
+    """No answer, or not all of it: unknown whether applied."""
+
+
 class Conn:
     """One connection. Requests are put together from bytes, so that they can be as wrong as a test wants."""
 
-    def __init__(self, port, host="127.0.0.1"):
-        self.sock = socket.create_connection((host, port), timeout=TIMEOUT)
+    def __init__(self, port, host="127.0.0.1", timeout=TIMEOUT):
+        self.sock = socket.create_connection((host, port), timeout=timeout)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.data = bytearray()
 
@@ -101,7 +112,8 @@ class Conn:
 
     def take(self, n):
         while len(self.data) < n:
-            assert self.more(), f"closed after {len(self.data)} of {n} bytes: {bytes(self.data[:200])!r}"
+            if not self.more():
+                raise Lost(f"closed after {len(self.data)} of {n} bytes: {bytes(self.data[:200])!r}")
         out = bytes(self.data[:n])
         del self.data[:n]
         return out
@@ -109,7 +121,8 @@ class Conn:
     def head(self):
         """The next status line and header fields."""
         while b"\r\n\r\n" not in self.data:
-            assert self.more(), f"closed before a whole head: {bytes(self.data[:200])!r}"
+            if not self.more():
+                raise Lost(f"closed before a whole head: {bytes(self.data[:200])!r}")
         end = self.data.index(b"\r\n\r\n")
         lines = self.data[:end].decode("latin-1").split("\r\n")
         del self.data[:end + 4]
@@ -149,113 +162,14 @@ def quote(text):
     return urllib.parse.quote(text, safe="")
 
 
-class Broker:
-    """hapaxd on a free port. Requests go over one kept connection per thread. config: the text of its config file."""
-
-    def __init__(self, data=None, open_files=None, config=None):
-        self.own = data is None
-        self.data = data or tempfile.mkdtemp(prefix="hapax-e2e-")
-        self.command = [HAPAXD, "--listen", "127.0.0.1:0", "--data", self.data]
-        self.config = os.path.join(self.data, "..", os.path.basename(self.data) + "-hapax.yaml")
-        if config is not None:
-            self.command += ["--config", self.config]
-            self.configure(config)
-        if open_files:
-            self.command = ["sh", "-c", f'ulimit -n {open_files} && exec "$@"', "sh", *self.command]
-        self.local = threading.local()
-        self.start()
-
-    def configure(self, text):
-        with open(self.config, "wb") as file:
-            file.write(text.encode() if isinstance(text, str) else text)
-
-    def reload(self, text):
-        """Another config, and what the broker said about it."""
-        self.configure(text)
-        said = len(self.stderr())
-        self.process.send_signal(signal.SIGHUP)
-        until(lambda: re.search("config", self.stderr()[said:]), "the broker says something about its config")
-        time.sleep(0.01)  # what it says may be several lines, written at once
-        return self.stderr()[said:]
-
-    def restart(self, same_port=False):
-        """Killed, and started again on its data."""
-        code = self.kill()
-        assert code == -signal.SIGKILL, f"the broker ended by itself with {code}: {self.stderr()[-3000:]}"
-        command = list(self.command)
-        if same_port:
-            self.command[self.command.index("127.0.0.1:0")] = f"127.0.0.1:{self.port}"
-        self.start()
-        self.command = command
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self):
-        self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=self.log, stdin=subprocess.DEVNULL)
-        line = self.process.stdout.readline().decode()
-        match = re.match(r"^hapaxd ready on http://127\.0\.0\.1:(\d+)\n$", line)
-        assert match, f"no ready line but {line!r}; stderr: {self.stderr()}"
-        self.port = int(match.group(1))
-        self.generation = object()
-
-    def stderr(self):
-        self.log.seek(0)
-        return self.log.read().decode(errors="replace")
-
-    def stop(self, how=signal.SIGTERM):
-        """Ends the process; returns its exit code. Nothing but the ready line may have been on stdout."""
-        if self.process.poll() is None:
-            self.process.send_signal(how)
-        code = self.process.wait(TIMEOUT)
-        rest = self.process.stdout.read()
-        assert rest == b"", f"stdout after the ready line: {rest!r}"
-        self.process.stdout.close()
-        return code
-
-    def kill(self):
-        return self.stop(signal.SIGKILL)
-
-    def remove(self):
-        if self.process.poll() is None:
-            self.kill()
-        if self.own:
-            shutil.rmtree(self.data, ignore_errors=True)
-        if "--config" in self.command and os.path.exists(self.config):
-            os.unlink(self.config)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.remove()
-
-    def connect(self):
-        return Conn(self.port)
-
-    def call(self, method, path, body=None, headers=()):
-        conn = getattr(self.local, "conn", None)
-        if conn is None or self.local.generation is not self.generation:
-            conn = self.local.conn = self.connect()
-            self.local.generation = self.generation
-        try:
-            reply = conn.request(method, path, body, headers)
-        except BaseException:
-            self.local.conn = None
-            raise
-        if reply.header("Connection", "").lower() == "close":
-            self.local.conn = None
-        return reply
+class Verbs:
+    """The verbs of the contract, for whoever can `call`. Each returns the Reply; what must not fail asserts it."""
 
     def get(self, path):
         return self.call("GET", path)
 
     def post(self, path, value=None, headers=()):
         return self.call("POST", path, b"" if value is None else json.dumps(value).encode(), headers)
-
-    # The verbs of the contract. Each returns the Reply; what must not fail asserts it.
 
     def send(self, queue, key, payload=b"x", headers=()):
         payload = payload.encode() if isinstance(payload, str) else payload
@@ -335,6 +249,187 @@ class Broker:
         reply = self.get(f"/v1/queues/{queue}")
         assert reply.status == 200, reply
         return reply.json()
+
+class Client(Verbs):
+    """One connection, made anew when it is gone. Raises Lost when there is no answer."""
+
+    def __init__(self, port, timeout=TIMEOUT):
+        self.port, self.timeout, self.conn = port, timeout, None
+
+    def call(self, method, path, body=None, headers=()):
+        try:
+            self.conn = self.conn or Conn(self.port, timeout=self.timeout)
+            reply = self.conn.request(method, path, body, headers)
+        except OSError as e:
+            self.close()
+            raise Lost(str(e)) from e
+        except BaseException:
+            self.close()
+            raise
+        if reply.header("Connection", "").lower() == "close":
+            self.close()
+        return reply
+
+    def close(self):
+        if self.conn:
+            self.conn.close()
+        self.conn = None
+
+
+class NotReady(AssertionError):
+    """The broker ended, or did not get ready in time. Its exit code and last words are in the text."""
+
+
+class Broker(Verbs):
+    """hapaxd on a data directory and a free port, which can be killed, frozen and started again. What it says on stderr is in
+    the file `log`, all its lives one after the other. Requests go over one kept connection per thread.
+
+    config: the text of its config file. options: more of its command line. keep_port: restarts keep the port. `wrapper` is
+    what runs it (strace, ulimit), `env` goes on top of ours; both may be changed between starts."""
+
+    def __init__(self, data=None, config=None, options=(), wrapper=(), env=None, log=None, keep_port=False, start=True):
+        self.own = data is None
+        self.data = data or tempfile.mkdtemp(prefix="hapax-broker-")
+        self.log = log or self.data + ".log"
+        self.config = self.data + "-hapax.yaml"
+        self.options, self.wrapper, self.env, self.keep_port = list(options), list(wrapper), env or {}, keep_port
+        self.port, self.process, self.local, self.log_from = 0, None, threading.local(), 0
+        if config is not None:
+            self.configure(config)
+        if start:
+            self.start()
+
+    # ---- its process
+
+    def start(self):
+        return self.spawn().wait_ready()
+
+    def spawn(self):
+        listen = f"127.0.0.1:{self.port if self.keep_port else 0}"
+        with open(self.log, "ab") as log:
+            self.log_from = log.tell()
+            self.process = subprocess.Popen(
+                [*self.wrapper, HAPAXD, "--listen", listen, "--data", self.data, *self.options], stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=log, env={**os.environ, **self.env}, start_new_session=True)
+        self.local = threading.local()
+        return self
+
+    def wait_ready(self, bound=START_BOUND_S):
+        out, line, end = self.process.stdout.fileno(), b"", time.monotonic() + bound
+        while not line.endswith(b"\n"):
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([out], [], [], left)[0]:
+                raise NotReady(f"not ready within {bound} s\n{self.last_words()}")
+            some = os.read(out, 4096)
+            if not some:
+                raise NotReady(f"exited with {self.wait_exit()} before it was ready\n{self.last_words()}")
+            line += some
+        ready = re.fullmatch(r"hapaxd ready on http://127\.0\.0\.1:(\d+)\n", line.decode())
+        assert ready, f"no ready line but {line!r}; stderr: {self.last_words()}"
+        self.port = int(ready.group(1))
+        return self
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self, how=signal.SIGTERM):
+        """Ends the process; returns its exit code."""
+        if self.running():
+            self.signal(how)
+        return self.wait_exit()
+
+    def kill(self):
+        return self.stop(signal.SIGKILL) if self.process else None
+
+    def signal(self, number):
+        os.killpg(self.process.pid, number)
+
+    def wait_exit(self, bound=STOP_BOUND_S):
+        """The exit code; None if it still runs at the bound (then it is killed). Nothing but the ready line may have been on
+        stdout."""
+        try:
+            code = self.process.wait(bound)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+        if self.wrapper:
+            self.wait_unlocked()
+        rest = self.process.stdout.read()
+        self.process.stdout.close()
+        self.process = None
+        assert not rest or b"ready on" in rest, f"stdout after the ready line: {rest!r}"
+        return code
+
+    def wait_unlocked(self):
+        """Under a wrapper the broker is a grandchild: it may live a moment longer than the process we waited for."""
+        lock = os.path.join(self.data, "lock")
+        if os.path.exists(lock):
+            with open(lock, "rb") as f:
+                fcntl.flock(f, fcntl.LOCK_EX)
+
+    def restart(self, same_port=False):
+        """Killed, and started again on its data."""
+        code = self.kill()
+        assert code == -signal.SIGKILL, f"the broker ended by itself with {code}: {self.last_words()}"
+        kept, self.keep_port = self.keep_port, self.keep_port or same_port
+        self.start()
+        self.keep_port = kept
+
+    def stderr(self):
+        """What it said in this life."""
+        with open(self.log, "rb") as log:
+            log.seek(self.log_from)
+            return log.read().decode(errors="replace")
+
+    def last_words(self, count=20):
+        return "\n".join(self.stderr().splitlines()[-count:])
+
+    def configure(self, text):
+        """Gives it a config file with that text, from the next start on if it had none."""
+        if self.config not in self.options:
+            self.options += ["--config", self.config]
+        with open(self.config, "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+
+    def reload(self, text):
+        """Another config, and what the broker said about it."""
+        self.configure(text)
+        said = len(self.stderr())
+        self.signal(signal.SIGHUP)
+        until(lambda: re.search("config", self.stderr()[said:]), "the broker says something about its config")
+        time.sleep(0.01)  # what it says may be several lines, written at once
+        return self.stderr()[said:]
+
+    def remove(self):
+        self.kill()
+        if self.own:
+            shutil.rmtree(self.data, ignore_errors=True)
+            for beside in (self.log, self.config):
+                if os.path.exists(beside):
+                    os.unlink(beside)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.remove()
+
+    # ---- talking to it
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def connect(self):
+        return Conn(self.port)
+
+    def client(self, timeout=60):
+        return Client(self.port, timeout)
+
+    def call(self, method, path, body=None, headers=()):
+        if not hasattr(self.local, "client"):
+            self.local.client = Client(self.port)
+        return self.local.client.call(method, path, body, headers)
 
 
 # ---- assertions

@@ -10,10 +10,9 @@ import tempfile
 import threading
 
 import harness
-from harness import dump, equal, expire, fresh_database, test
+from harness import HAPAX, dump, equal, expire, fresh_database, test
 from proxy import Proxy
 
-HAPAX = os.environ.get("HAPAX", os.path.join(harness.ROOT, "build", "hapax"))
 VERSION = str(max(int(f[:4]) for f in os.listdir(harness.MIGRATIONS) if f[:4].isdigit()))
 
 

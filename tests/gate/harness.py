@@ -18,9 +18,8 @@ sys.path.append(os.path.join(ROOT, "tests", "e2e"))
 
 import hx  # noqa: E402
 import pg  # noqa: E402
-from hx import Skip, same as equal, test  # noqa: E402, F401
+from hx import BUILD, HAPAX, Skip, same as equal, test  # noqa: E402, F401
 
-BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 SQL = os.path.join(ROOT, "sql", "postgres")
 GATE = os.path.join(SQL, "hapax_gate.sql")
 UNINSTALL = os.path.join(SQL, "uninstall.sql")

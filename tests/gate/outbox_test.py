@@ -10,18 +10,15 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 
 import harness
+import hx
 import pg
-from harness import Skip, equal, fresh_database, test
+from harness import HAPAX, Skip, equal, fresh_database, test
 from proxy import Proxy
-
-sys.path.append(os.path.join(harness.ROOT, "tests", "crash"))
-import broker as b  # noqa: E402
 
 
 class Outbox:
@@ -35,7 +32,7 @@ class Outbox:
         fresh_database(self.env, self.name)
         self.db = self.env.session(database=self.name)
         self.home = tempfile.mkdtemp(prefix="hapax-outbox-")
-        self.broker = b.Broker(os.path.join(self.home, "data")).start()
+        self.broker = hx.Broker(os.path.join(self.home, "data"), keep_port=True)
         try:
             if self.init:
                 self.hapax("relay", "init")
@@ -56,7 +53,7 @@ class Outbox:
         return dict(os.environ, HAPAX_DSN=dsn or self.dsn, HAPAX_URL="http://127.0.0.1:%d" % self.broker.port)
 
     def hapax(self, *argv, code=0, says="", dsn=None):
-        done = subprocess.run([b.HAPAX] + list(argv), env=self.environment(dsn), text=True, stdin=subprocess.DEVNULL,
+        done = subprocess.run([HAPAX] + list(argv), env=self.environment(dsn), text=True, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
         equal(done.returncode, code, "hapax %s: %s%s" % (" ".join(argv), done.stdout, done.stderr))
         if says not in done.stdout + done.stderr:
@@ -67,7 +64,7 @@ class Outbox:
         return self.hapax("relay", "--queue", "q", "--once", *flags, **how)
 
     def start(self, *flags):
-        r = subprocess.Popen([b.HAPAX, "relay", "--queue", "q", *flags], env=self.environment(), text=True,
+        r = subprocess.Popen([HAPAX, "relay", "--queue", "q", *flags], env=self.environment(), text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.relays.append(r)
         return r
@@ -92,7 +89,7 @@ class Outbox:
             if not some:
                 return messages
             messages += some
-            client.json("POST", "/v1/ack", [{"token": m["token"]} for m in some])
+            client.post("/v1/ack", [{"token": m["token"]} for m in some])
 
 
 @test
@@ -215,7 +212,7 @@ def relays_beside_each_other_keep_the_order_of_a_group(env):
             some = client.receive("q", max=1000)
             for m in some:
                 seen.setdefault(m["group"], []).append(int(m["attrs"]["type"][1:]))
-            client.json("POST", "/v1/ack", [{"token": m["token"]} for m in some])
+            client.post("/v1/ack", [{"token": m["token"]} for m in some])
             if not some:
                 break
         equal(seen, {"g%d" % g: list(range(g, 300, 3)) for g in range(3)})
@@ -327,7 +324,7 @@ def problem(status, code, **more):
 def relayed_by(o, script, *flags):
     """Runs a relay against the script until nothing is pending; returns its batches."""
     with ScriptedBroker(script) as broker:
-        r = subprocess.Popen([b.HAPAX, "relay", "--queue", "q", "--workers", "1", "--poll", "1ms", *flags], env=dict(
+        r = subprocess.Popen([HAPAX, "relay", "--queue", "q", "--workers", "1", "--poll", "1ms", *flags], env=dict(
             o.environment(), HAPAX_URL="http://127.0.0.1:%d" % broker.server_port), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         o.await_empty()
         r.terminate()
@@ -392,7 +389,7 @@ def the_daemon_runs_the_relays_of_its_config_and_waits_for_a_database_that_is_aw
         o.await_empty()
         equal({m["key"] for m in o.received()}, ids)
         while True:
-            relays = o.broker.client().json("GET", "/v1/stats")[1]["relays"]
+            relays = o.broker.get("/v1/stats").json()["relays"]
             if "trouble" in relays[1]:
                 break
             time.sleep(0.01)

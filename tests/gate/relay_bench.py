@@ -14,12 +14,9 @@ import sys
 import tempfile
 import time
 
-sys.dont_write_bytecode = True
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "crash")]
-
-import broker as b  # noqa: E402
-import pg  # noqa: E402
+import harness  # noqa: F401  it knows where hx is
+import hx
+import pg
 
 RATE, SECONDS, ROWS = (int(os.environ.get(n, d)) for n, d in (("RATE", 20000), ("SECONDS", 20), ("ROWS", 50)))
 BACKLOG, LAG_MS = int(os.environ.get("BACKLOG", 300000)), int(os.environ.get("LAG_MS", 2000))
@@ -32,7 +29,7 @@ SELECT 'order', 'order-' || (random() * 10000)::int, 'OrderPlaced', jsonb_build_
 
 
 def relay(server, port, *flags):
-    return subprocess.Popen([b.HAPAX, "relay", "--queue", "orders", "--workers", WORKERS, "--json", *GROUP, *flags],
+    return subprocess.Popen([hx.HAPAX, "relay", "--queue", "orders", "--workers", WORKERS, "--json", *GROUP, *flags],
                             env=dict(os.environ, HAPAX_DSN="host=%s user=postgres dbname=postgres" % server.home,
                                      HAPAX_URL="http://127.0.0.1:%d" % port), stdout=subprocess.PIPE, text=True)
 
@@ -59,21 +56,20 @@ def steady(server, port, load):
 
 
 def main():
-    b.ensure_built()
     with tempfile.TemporaryDirectory(prefix="hapax-relay-") as work, \
             pg.Server(settings=["shared_buffers=256MB", "max_wal_size=2GB"]) as server:
-        broker = b.Broker(os.path.join(work, "data")).start()
+        broker = hx.Broker(os.path.join(work, "data"))
         load = os.path.join(work, "load.sql")
         with open(load, "w", encoding="utf-8") as f:
             f.write(INSERT % ROWS)
         env = dict(os.environ, HAPAX_DSN="host=%s user=postgres dbname=postgres" % server.home)
-        subprocess.run([b.HAPAX, "relay", "init"], env=env, check=True)
+        subprocess.run([hx.HAPAX, "relay", "init"], env=env, check=True)
         session = server.connect()
 
         reports, made, used = steady(server, broker.port, load)
         worst = max(r["oldest_ms"] for r in reports[2:])
         rates = sorted(r["per_s"] for r in reports[2:])
-        subprocess.run([b.HAPAX, "relay", "--queue", "orders", "--once", "--report", "0"], check=True,
+        subprocess.run([hx.HAPAX, "relay", "--queue", "orders", "--once", "--report", "0"], check=True,
                        env=dict(env, HAPAX_URL="http://127.0.0.1:%d" % broker.port))
         print("%d rows in %d s: relayed %d/s (median), oldest pending row %d ms at most, relay used %.0f%% of a core"
               % (made, SECONDS, rates[len(rates) // 2], worst, 100 * used / SECONDS))
@@ -86,7 +82,7 @@ def main():
         print("backlog of %d rows: %.1f s, %d/s" % (BACKLOG, took, BACKLOG / took))
 
         left = session.one("SELECT count(*) FROM outbox")
-        queued = broker.client().json("GET", "/v1/queues/orders")[1]["pending"]
+        queued = broker.queue("orders")["pending"]
         broker.stop()
         print("in the outbox %s, in the queue %s, committed %d" % (left, queued, made + BACKLOG))
         good = worst <= LAG_MS and left == "0" and queued == made + BACKLOG
