@@ -8,6 +8,7 @@
 #include "broker/parse.h"
 #include "broker/queue_rules.h"
 #include "broker/render.h"
+#include "broker/room.h"
 #include "config/fingerprint.h"
 #include "config/schema.h"
 #include "config/template.h"
@@ -31,6 +32,7 @@ static bool refuse(const struct candidate *k, const char *why) {
     struct send_in in = *k->in;
     in.key = SL("");
     in.fingerprint = core_fingerprint(k->b->core, in.payload);
+    room_prepare(k->b, in.payload.n + in.attrs.n);
     core_refuse(k->b->core, k->b->now, &in, cut_text(slice_str(why), REASON_BYTES_MAX), &copy);
     return false;
 }
@@ -240,6 +242,7 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
         return false;
     }
     if (a->seen) agree_with(k, a->seen);
+    room_prepare(b, in->payload.n + in->attrs.n);
     a->verdict = core_send(b->core, b->now, in, a->seen, &a->out);
     if (a->verdict == SEND_ELSEWHERE) admit_under_own_key(b, in, a);
     return admitted(b, in, a, k->f);
@@ -282,7 +285,7 @@ enum retrial admit_again(struct broker *b, const struct ref *copy) {
     CHECK(s && s->message);
     enum retrial result = try_again(b, s->message, copy->queue);
     s = lookup_id(b, own, copy->hash, copy->seq);
-    if (result == RETRIAL_KNOWN || result == RETRIAL_ADMITTED) core_cancel(b->core, b->now, s, SL("redriven"));
+    if (result == RETRIAL_KNOWN || result == RETRIAL_ADMITTED) core_cancel(b->core, b->now, s, SL("redriven"), NULL);
     lookup_free(own);
     return result;
 }

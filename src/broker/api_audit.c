@@ -99,7 +99,7 @@ static bool audit_drill(struct call *c, const struct deed *d, u16 queue) {
     if (d->since.n) json_put_member(&detail, "since", d->since);
     if (d->max) json_put_member_i64(&detail, "messages", (i64)d->max);
     buf_char(&detail, '}');
-    bool ok = deed_audit(c, d, DEED_DRILL, queue, NULL, buf_slice(&detail));
+    bool ok = deed_audit(c, d, DEED_DRILL, queue, buf_slice(&detail));
     buf_free(&detail);
     return ok;
 }

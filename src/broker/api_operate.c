@@ -1,7 +1,5 @@
-/* What operators do to a message or a key: cancel, resolve, replay, erase, forget.
- *
- * Each is written into the audit trail before it is done, so what would refuse it is looked for before: the trail holds
- * deeds, not attempts. */
+/* What operators do to a message or a key: cancel, resolve, replay, erase, forget. The core decides whether it may be done,
+ * and writes it into the audit trail with the deed. */
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
@@ -60,9 +58,9 @@ static void cancel_reason(const struct deed *d, struct buf *reason) {
 static bool cancel(struct call *c, const struct deed *d, struct seen *s) {
     struct buf reason = {0};
     cancel_reason(d, &reason);
-    bool ok = deed_audit(c, d, DEED_CANCEL, s->at.queue, s, SL(""));
-    if (ok && core_cancel(c->b->core, c->b->now, s, buf_slice(&reason)) == CANCEL_FULL)
-        ok = fail(c, PROBLEM_storage_full, "the disk has no room for so long a note");
+    struct audit_in audit = deed_named(d, DEED_CANCEL, SL(""));
+    deed_prepare(c, d, s);
+    bool ok = core_cancel(c->b->core, c->b->now, s, buf_slice(&reason), &audit) != CANCEL_FULL || deed_no_room(c);
     buf_free(&reason);
     return ok;
 }
@@ -111,20 +109,6 @@ static bool resolve_refused(struct call *c, enum resolve_verdict v, enum state s
     return fail(c, PROBLEM_storage_full, "the disk has no room for this decision");
 }
 
-/* As core_resolve will see it. */
-static enum resolve_verdict resolvable(struct broker *b, const struct seen *s, enum decision as, enum state *state) {
-    bool about_conflict = as == DECISION_NEW || as == DECISION_DUPLICATE;
-    struct message_view v;
-    *state = seen_state(b, s);
-    if (s->settle) return RESOLVE_SETTLED;
-    core_message_view(b->core, b->now, s->at.message, &v);
-    if (v.state != STATE_HELD && v.state != STATE_DEAD) return RESOLVE_NOT_HELD;
-    if (v.refused) return RESOLVE_REFUSED;
-    if (v.taken) return RESOLVE_TAKEN;
-    if (about_conflict != v.conflict) return v.conflict ? RESOLVE_CONFLICT : RESOLVE_NOT_CONFLICT;
-    return RESOLVE_OK;
-}
-
 static bool parse_as(struct call *c, const struct deed *d, enum decision *as) {
     if (decision_parse(d->as, as) && *as >= DECISION_DONE && *as <= DECISION_DUPLICATE) return true;
     return fail(c, PROBLEM_param_invalid, "as must be done, rejected, retry, dead, new or duplicate");
@@ -139,14 +123,13 @@ static void put_as(struct buf *detail, const struct deed *d) {
 static bool resolve(struct call *c, const struct deed *d, enum decision as, struct seen *s, enum state *state) {
     struct broker *b = c->b;
     struct buf decoded = {0}, detail = {0};
-    struct resolve_in in = {.as = as, .by = deed_who(d), .note = d->note};
-    put_as(&detail, d);
-    enum resolve_verdict v = resolvable(b, s, as, state);
-    bool ok = resolve_refused(c, v, *state) &&
-              result_mean(&d->result, &decoded, &in.content_type, &in.result, &c->failure) &&
-              deed_audit(c, d, DEED_RESOLVE, s->at.queue, s, buf_slice(&detail));
+    struct resolve_in in = {.as = as};
+    bool ok = result_mean(&d->result, &decoded, &in.content_type, &in.result, &c->failure);
     if (ok) {
-        v = core_resolve(b->core, b->now, s, &in, state);
+        put_as(&detail, d);
+        struct audit_in audit = deed_named(d, DEED_RESOLVE, buf_slice(&detail));
+        deed_prepare(c, d, s);
+        enum resolve_verdict v = core_resolve(b->core, b->now, s, &in, &audit, state);
         ok = resolve_refused(c, v, *state);
     }
     buf_free(&decoded);
@@ -177,11 +160,22 @@ void api_resolve_key(struct call *c) {
 
 /* ---- replay */
 
-static bool replayable(struct call *c, const struct seen *s) {
-    if (!s->settle) return fail_state(c, PROBLEM_not_settled, seen_state(c->b, s), "only a settled key can run again");
-    if (core_payload_kept(c->b->core, c->b->now, s->settle)) return true;
-    return fail(c, PROBLEM_payload_gone, "%s",
-                s->settle->erased ? "it was erased" : "the queue keeps payloads for keep_payload after settlement");
+static bool replay(struct call *c, const struct deed *d, struct seen *s, struct send_out *out) {
+    struct broker *b = c->b;
+    struct audit_in audit = deed_named(d, DEED_REPLAY, SL(""));
+    deed_prepare(c, d, s);
+    switch (core_again(b->core, b->now, s, &audit, out)) {
+    case AGAIN_OK:
+        return true;
+    case AGAIN_NOT_SETTLED:
+        return fail_state(c, PROBLEM_not_settled, seen_state(b, s), "only a settled key can run again");
+    case AGAIN_PAYLOAD_GONE:
+        return fail(c, PROBLEM_payload_gone, "%s",
+                    s->settle->erased ? "it was erased" : "the queue keeps payloads for keep_payload after settlement");
+    case AGAIN_FULL:
+        break;
+    }
+    return deed_no_room(c);
 }
 
 static void reply_replay(struct call *c, const struct seen *s, const struct send_out *out) {
@@ -201,14 +195,10 @@ static void reply_replay(struct call *c, const struct seen *s, const struct send
 }
 
 void api_replay(struct call *c) {
-    struct broker *b = c->b;
     struct deed d;
     struct send_out out;
     struct seen *s = deed_read(c, &d, "") ? seen_of_operated_key(c) : NULL;
-    bool ok = s && replayable(c, s) && deed_audit(c, &d, DEED_REPLAY, s->at.queue, s, SL(""));
-    if (ok && core_again(b->core, b->now, s, deed_who(&d), d.note, &out) != AGAIN_OK)
-        ok = fail(c, PROBLEM_storage_full, "the disk has no room to run it again");
-    if (ok)
+    if (s && replay(c, &d, s, &out))
         reply_replay(c, s, &out);
     else
         reply_failure(c);
@@ -239,14 +229,23 @@ static bool each_of_key(struct call *c, struct deed *d, bool (*deed)(struct call
     return ok;
 }
 
+static bool fail_leased(struct call *c) {
+    return fail(c, PROBLEM_leased, "somebody is working on it; ask again when that has ended");
+}
+
 static bool erase_one(struct call *c, struct deed *d, struct seen *s) {
-    struct broker *b = c->b;
-    if (s->settle && s->settle->erased) return true;
-    if (seen_state(b, s) == STATE_LEASED)
-        return fail(c, PROBLEM_leased, "somebody is working on it; ask again when that has ended");
-    if (!deed_audit(c, d, DEED_ERASE, s->at.queue, s, SL(""))) return false;
-    if (core_erase(b->core, b->now, s, deed_who(d), d->note) == ERASE_OK) return true;
-    return fail(c, PROBLEM_storage_full, "the disk has no room to write down that it is erased");
+    struct audit_in audit = deed_named(d, DEED_ERASE, SL(""));
+    deed_prepare(c, d, s);
+    switch (core_erase(c->b->core, c->b->now, s, &audit)) {
+    case ERASE_OK:
+    case ERASE_ALREADY:
+        return true;
+    case ERASE_LEASED:
+        return fail_leased(c);
+    case ERASE_FULL:
+        break;
+    }
+    return deed_no_room(c);
 }
 
 void api_erase(struct call *c) {
@@ -269,11 +268,17 @@ void api_erase(struct call *c) {
 }
 
 static bool forget_one(struct call *c, struct deed *d, struct seen *s) {
-    if (seen_state(c->b, s) == STATE_LEASED)
-        return fail(c, PROBLEM_leased, "somebody is working on it; ask again when that has ended");
-    if (!deed_audit(c, d, DEED_FORGET, s->at.queue, s, SL(""))) return false;
-    if (core_forget(c->b->core, c->b->now, s) == FORGET_OK) return true;
-    return fail(c, PROBLEM_storage_full, "the disk has no room to write down that it is forgotten");
+    struct audit_in audit = deed_named(d, DEED_FORGET, SL(""));
+    deed_prepare(c, d, s);
+    switch (core_forget(c->b->core, c->b->now, s, &audit)) {
+    case FORGET_OK:
+        return true;
+    case FORGET_LEASED:
+        return fail_leased(c);
+    case FORGET_FULL:
+        break;
+    }
+    return deed_no_room(c);
 }
 
 void api_forget(struct call *c) {

@@ -7,6 +7,7 @@
 #include "broker/operator.h"
 #include "broker/queue_page.h"
 #include "broker/queue_rules.h"
+#include "broker/room.h"
 #include "broker/tasks.h"
 #include "broker/waits.h"
 
@@ -119,8 +120,9 @@ static bool put_rules_down(struct call *c, const struct deed *d, u16 *queue, str
     if (*queue) core_queue_info(b->core, b->now, *queue, &q);
     if (*queue && q.origin == ORIGIN_API && slice_eq(q.config, spec.config)) return true;
     if (!*queue && core_queue_count(b->core) >= QUEUES_MAX) return no_room_for_queue(c);
-    if (!deed_audit(c, d, DEED_QUEUE_PUT, *queue, NULL, spec.config)) return false;
-    if (!core_queue_set(b->core, b->now, c->arg[0], &spec, queue)) return no_room_for_queue(c);
+    struct audit_in audit = deed_named(d, DEED_QUEUE_PUT, spec.config);
+    room_prepare(b, 2 * spec.config.n);
+    if (!core_queue_set(b->core, b->now, c->arg[0], &spec, &audit, queue)) return no_room_for_queue(c);
     queue_rules_take(b, *queue, *config);
     *config = NULL;
     return true;
@@ -148,24 +150,33 @@ static void leave_queue(struct broker *b, u16 queue) {
     last_queue_forget(b);
 }
 
+static bool delete_queue(struct call *c, const struct deed *d, u16 queue) {
+    struct broker *b = c->b;
+    struct audit_in audit = deed_named(d, DEED_QUEUE_DELETE, SL(""));
+    struct queue_info q;
+    core_queue_info(b->core, b->now, queue, &q);
+    room_prepare(b, 0);
+    switch (core_queue_delete(b->core, b->now, queue, &audit)) {
+    case DELETE_OK:
+        return true;
+    case DELETE_UNSETTLED:
+        return fail(c, PROBLEM_queue_not_empty, "%llu messages are not settled: consume or purge them",
+                    (unsigned long long)q.unsettled);
+    case DELETE_FULL:
+        break;
+    }
+    return deed_no_room(c);
+}
+
 void api_queue_delete(struct call *c) {
     struct broker *b = c->b;
     struct deed d;
-    struct queue_info q;
     u16 queue;
     bool ok = deed_read(c, &d, "") && queue_of_call(c, false, &queue) && not_from_file(c, queue) &&
-              preconditions_hold(c, queue);
-    if (ok) {
-        core_queue_info(b->core, b->now, queue, &q);
-        ok =
-            q.unsettled == 0 || fail(c, PROBLEM_queue_not_empty, "%llu messages are not settled: consume or purge them",
-                                     (unsigned long long)q.unsettled);
-    }
-    ok = ok && deed_audit(c, &d, DEED_QUEUE_DELETE, queue, NULL, SL(""));
+              preconditions_hold(c, queue) && delete_queue(c, &d, queue);
     deed_free(&d);
     if (!ok) return reply_failure(c);
     leave_queue(b, queue);
-    CHECK(core_queue_delete(b->core, b->now, queue) == DELETE_OK);
     queue_rules_drop(b, queue);
     reply_with(b, c->conn, 204, SL(""), SL(""), SL(""), 0);
 }
@@ -175,14 +186,16 @@ void api_queue_delete(struct call *c) {
 static void set_paused(struct call *c, bool paused) {
     u16 queue;
     struct deed d;
-    bool ok = deed_read(c, &d, "") && queue_of_call(c, true, &queue) &&
-              deed_audit(c, &d, paused ? DEED_PAUSE : DEED_RESUME, queue, NULL, SL(""));
+    bool ok = deed_read(c, &d, "") && queue_of_call(c, true, &queue);
     if (ok) {
-        core_queue_pause(c->b->core, queue, paused);
-        reply_queue(c, 200, queue);
-    } else {
-        reply_failure(c);
+        struct audit_in audit = deed_named(&d, paused ? DEED_PAUSE : DEED_RESUME, SL(""));
+        room_prepare(c->b, 0);
+        ok = core_queue_pause(c->b->core, c->b->now, queue, paused, &audit) != PAUSE_FULL || deed_no_room(c);
     }
+    if (ok)
+        reply_queue(c, 200, queue);
+    else
+        reply_failure(c);
     deed_free(&d);
 }
 

@@ -7,6 +7,7 @@
 #include "broker/parse.h"
 #include "broker/receipts.h"
 #include "broker/render.h"
+#include "broker/room.h"
 #include "broker/waits.h"
 
 #define READY_AHEAD 16u  /* records brought near together */
@@ -89,6 +90,7 @@ static enum lease_verdict take_one(struct broker *b, struct take *t, u32 no) {
     buf_reset(history);
     buf_slice_add(history, before.history);
     before.history = buf_slice(history);
+    room_prepare(b, core_said_bytes(b->core, no)); /* under at_most_once it is settled here */
     enum lease_verdict v = core_lease(b->core, b->now, no, &base->message, &t->in, &lease);
     if (v != LEASE_OK) return v;
     if (t->count) buf_char(t->body, ',');

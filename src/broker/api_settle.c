@@ -5,6 +5,7 @@
 #include "broker/lookup.h"
 #include "broker/parse.h"
 #include "broker/render.h"
+#include "broker/room.h"
 
 /* What one item of the request says. */
 struct item {
@@ -163,6 +164,13 @@ static void render_ok(struct broker *b, struct buf *body, const struct settle_in
     buf_char(body, '}');
 }
 
+/* What the step may write down of what was said, then or before. */
+static u64 settle_bytes(const struct broker *b, const struct settle_in *in, const struct seen *s) {
+    u64 said = 2 * (in->result.n + in->reason.n + in->effect_id.n + in->name.n);
+    if (!s->settle) return said + core_said_bytes(b->core, s->at.message);
+    return said + s->settle->history.n + s->settle->result.n + s->settle->kept.payload.n;
+}
+
 /* One item: its answer is appended to the body; returns its status. */
 static u16 settle_one(struct call *c, enum verb verb, const struct item *it, struct buf *decoded, struct buf *body) {
     struct broker *b = c->b;
@@ -172,6 +180,7 @@ static u16 settle_one(struct call *c, enum verb verb, const struct item *it, str
     buf_reset(decoded);
     struct seen *s = find_token(b, it, &in.fence, &c->failure);
     if (s && mean(it, &in, decoded, &c->failure)) {
+        room_prepare(b, settle_bytes(b, &in, s));
         enum settle_verdict v = core_settle(b->core, b->now, &in, s, &out);
         if (v == SETTLE_OK || v == SETTLE_DUPLICATE) {
             render_ok(b, body, &in, &out, s, seen_ref(s), seen_key(s), v == SETTLE_DUPLICATE);

@@ -135,7 +135,7 @@ static bool make_purge(struct call *c, const struct deed *d, u16 queue, enum sta
     t->purge = true;
     t->only = only;
     t->before_seq = core_next_seq(c->b->core);
-    bool ok = deed_audit(c, d, DEED_PURGE, queue, NULL, buf_slice(&detail));
+    bool ok = deed_audit(c, d, DEED_PURGE, queue, buf_slice(&detail));
     buf_free(&detail);
     if (!ok) task_cancel(c->b, t);
     return ok;
@@ -177,7 +177,7 @@ static bool make_redrive(struct call *c, const struct deed *d, u16 queue, struct
     struct buf detail = {0};
     put_redrive_detail(&detail, d);
     bool ok = filter_set(c, d->class_name, d->reason, d->since, &t->filter) &&
-              (d->dry_run || deed_audit(c, d, DEED_REDRIVE, queue, NULL, buf_slice(&detail)));
+              (d->dry_run || deed_audit(c, d, DEED_REDRIVE, queue, buf_slice(&detail)));
     buf_free(&detail);
     if (!ok) task_cancel(c->b, t);
     return ok;

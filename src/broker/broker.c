@@ -42,8 +42,8 @@ static struct broker *broker_of(void *ctx) {
     return b;
 }
 
-static void *sink_reserve(void *ctx, size_t body_max) {
-    return journal_reserve(broker_of(ctx)->journal, body_max);
+static void *sink_reserve(void *ctx, size_t body) {
+    return journal_reserve(broker_of(ctx)->journal, body);
 }
 
 static u64 sink_append(void *ctx, u8 type, u8 version, size_t body) {
@@ -52,14 +52,6 @@ static u64 sink_append(void *ctx, u8 type, u8 version, size_t body) {
     b->after = pos + 1;
     room_take(b, journal_cost(body));
     return pos;
-}
-
-static u64 sink_room(void *ctx) {
-    return room_left(broker_of(ctx));
-}
-
-static bool sink_need(void *ctx, u64 bytes) {
-    return room_need(broker_of(ctx), bytes);
 }
 
 static void sink_outcome(void *ctx, const struct ref *ref) {
@@ -108,8 +100,6 @@ static hx_st start(struct broker *b, struct broker_time t, struct errbuf *err) {
         .ctx = b,
         .reserve = sink_reserve,
         .append = sink_append,
-        .room = sink_room,
-        .need = sink_need,
         .cost = journal_cost,
         .on_outcome = sink_outcome,
         .on_ready = sink_ready,
@@ -165,13 +155,14 @@ static void cancel_ttls(struct broker *b) {
         core_message_view(b->core, b->now, no, &v);
         struct seen *s = lookup_id(b, b->lookup, v.ref.hash, v.ref.seq);
         CHECK(s);
-        core_cancel(b->core, b->now, s, SL("ttl"));
+        core_cancel(b->core, b->now, s, SL("ttl"), NULL);
     }
 }
 
 bool broker_tick(struct broker *b, struct broker_time t) {
     broker_advance(b, t);
     b->ticked_mono_ms = t.mono_ms;
+    room_prepare(b, core_tick_bytes(b->core, TICK_BUDGET));
     bool more = core_tick(b->core, b->now, TICK_BUDGET);
     cancel_ttls(b);
     tasks_run(b);

@@ -5,6 +5,7 @@
 #include "broker/lookup.h"
 #include "broker/parse.h"
 #include "broker/queue_rules.h"
+#include "broker/room.h"
 
 struct named_queue {
     u16 queue;
@@ -46,6 +47,7 @@ static bool make_queue(struct call *c, slice name, u16 *queue) {
         return fail(c, PROBLEM_no_such_queue, "queue '%.*s' is not declared in %.*s, nor made with PUT", (int)name.n,
                     name.p, (int)config->file.n, config->file.p);
     struct rules rules = rules_default();
+    room_prepare(b, 0);
     if (core_queue_ensure(b->core, b->now, name, &rules, queue)) return true;
     if (core_queue_count(b->core) >= QUEUES_MAX)
         return fail(c, PROBLEM_queue_limit, "%u queues are the most one broker has", QUEUES_MAX);

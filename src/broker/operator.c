@@ -2,7 +2,7 @@
 
 #include "broker/broker_priv.h"
 #include "broker/call.h"
-#include "broker/lookup.h"
+#include "broker/room.h"
 
 #define NOTE_BYTES_MAX 512u
 
@@ -93,34 +93,23 @@ void deed_free(struct deed *d) {
     json_free(&d->json);
 }
 
-#define DEED_BYTES 8192u /* what a deed asks of the journal beside what is said in it: more than enough */
-
-static u64 deed_room(const struct deed *d, enum deed_kind what, const struct seen *s, slice detail) {
-    u64 bytes = DEED_BYTES + d->result.text.n + d->result.base64.n;
-    if (what == DEED_QUEUE_PUT) bytes += detail.n;
-    if (what != DEED_REPLAY || !s || !s->settle) return bytes;
-    const struct kept *k = &s->settle->kept;
-    return bytes + k->group.n + k->content_type.n + k->attrs.n + k->traceparent.n + k->tracestate.n + k->payload.n;
+struct audit_in deed_named(const struct deed *d, enum deed_kind what, slice detail) {
+    return (struct audit_in){.who = deed_who(d), .what = deed_text(what), .why = d->note, .detail = detail};
 }
 
-bool deed_audit(struct call *c, const struct deed *d, enum deed_kind what, u16 queue, const struct seen *s,
-                slice detail) {
-    struct buf id = {0};
-    struct queue_info q = {0};
-    if (queue) core_queue_info(c->b->core, c->b->now, queue, &q);
-    if (s) core_id_text(seen_ref(s), &id);
-    struct audit_in in = {
-        .queue = queue,
-        .who = deed_who(d),
-        .what = deed_text(what),
-        .queue_name = queue ? q.name : c->arg[0],
-        .key = s ? seen_key(s) : SL(""),
-        .id = buf_slice(&id),
-        .why = d->note,
-        .detail = detail,
-        .then = deed_room(d, what, s, detail),
-    };
-    bool ok = core_audit(c->b->core, c->b->now, &in);
-    buf_free(&id);
-    return ok || fail(c, PROBLEM_storage_full, "the disk has no room for this");
+bool deed_no_room(struct call *c) {
+    return fail(c, PROBLEM_storage_full, "the disk has no room for this");
+}
+
+bool deed_audit(struct call *c, const struct deed *d, enum deed_kind what, u16 queue, slice detail) {
+    struct audit_in in = deed_named(d, what, detail);
+    room_prepare(c->b, detail.n);
+    return core_audit(c->b->core, c->b->now, queue, &in) || deed_no_room(c);
+}
+
+void deed_prepare(struct call *c, const struct deed *d, const struct seen *s) {
+    u64 said = 2 * (d->result.text.n + d->result.base64.n + d->note.n);
+    if (s && s->settle) said += s->settle->history.n + s->settle->result.n + s->settle->kept.payload.n;
+    if (s && s->message) said += core_said_bytes(c->b->core, s->at.message);
+    room_prepare(c->b, said);
 }

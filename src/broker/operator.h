@@ -1,5 +1,5 @@
-/* Operators' calls: who, what and why. Every deed is in the audit trail before it is done, and only if there is room for it
- * too: nothing is done unnamed, and what was refused is not in the trail. */
+/* Operators' calls: who, what and why. The core writes a deed into the audit trail together with the deed itself: nothing is
+ * done unnamed, and what was refused is not in the trail. */
 #ifndef HAPAX_BROKER_OPERATOR_H
 #define HAPAX_BROKER_OPERATOR_H
 
@@ -42,8 +42,12 @@ struct deed {
 bool deed_read(struct call *c, struct deed *d, const char *members);
 void deed_free(struct deed *d);
 slice deed_who(const struct deed *d); /* who is named in the trail; "anonymous" if nobody said */
-/* Into the audit trail, before it is done. s: the message or key it is about, or NULL. false: no room, the failure is set. */
-bool deed_audit(struct call *c, const struct deed *d, enum deed_kind what, u16 queue, const struct seen *s,
-                slice detail);
+/* As the core writes it into the audit trail together with the deed. Borrows from *d. */
+struct audit_in deed_named(const struct deed *d, enum deed_kind what, slice detail);
+/* What is done in many steps is named before the first. false: no room, the failure is set. */
+bool deed_audit(struct call *c, const struct deed *d, enum deed_kind what, u16 queue, slice detail);
+bool deed_no_room(struct call *c); /* sets the failure; returns false */
+/* Before a deed: what was said in it, and what of `s` it may write anew, may be written down (room.h). */
+void deed_prepare(struct call *c, const struct deed *d, const struct seen *s);
 
 #endif

@@ -137,7 +137,7 @@ static hx_st can_be_had(struct broker *b, const struct config *config, struct er
 static void declare(struct broker *b, const struct queue_config *q) {
     u16 queue;
     struct queue_spec spec = {.rules = q->rules, .origin = ORIGIN_FILE, .config = q->json};
-    if (!core_queue_set(b->core, b->now, q->name, &spec, &queue))
+    if (!core_queue_set(b->core, b->now, q->name, &spec, NULL, &queue))
         log_line(LOG_ERROR, "queue %s: no room to write its rules down; it keeps the old ones", q->name.p);
 }
 
@@ -150,7 +150,7 @@ static void let_go(struct broker *b, u16 queue) {
     buf_slice_add(&name, q.name);
     buf_slice_add(&text, q.config);
     struct queue_spec spec = {.rules = q.rules, .origin = ORIGIN_AUTO, .config = buf_slice(&text)};
-    if (!core_queue_set(b->core, b->now, buf_slice(&name), &spec, &queue))
+    if (!core_queue_set(b->core, b->now, buf_slice(&name), &spec, NULL, &queue))
         log_line(LOG_WARN, "queue %.*s: no room to write down that it is not declared any more", (int)name.len, name.p);
     buf_free(&name);
     buf_free(&text);
@@ -190,7 +190,7 @@ static void audit_reload(struct broker *b, const char *by, const struct config *
     json_put_member(&detail, "changes", cut_text(changes, 8192));
     buf_char(&detail, '}');
     struct audit_in in = {.who = slice_str(by), .what = deed_text(DEED_CONFIG_RELOAD), .detail = buf_slice(&detail)};
-    if (!core_audit(b->core, b->now, &in)) log_line(LOG_WARN, "no room to write the reload into the audit trail");
+    if (!core_audit(b->core, b->now, 0, &in)) log_line(LOG_WARN, "no room to write the reload into the audit trail");
     buf_free(&detail);
 }
 

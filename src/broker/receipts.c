@@ -1,6 +1,9 @@
 #include "broker/receipts.h"
 
 #include "broker/broker_priv.h"
+#include "broker/room.h"
+
+#define UNLEASE_BYTES 256u /* what giving one back writes down */
 
 #define CHAINS        1024u
 #define RECEIPT_MAGIC 0x72637074u
@@ -65,6 +68,7 @@ void receipts_end(struct broker *b, u64 number, bool written) {
     struct receipt *r = *at;
     CHECK(r && r->magic == RECEIPT_MAGIC); /* told twice, or never handed out */
     *at = r->next;
+    if (!written) room_prepare(b, r->count * UNLEASE_BYTES);
     for (u32 i = 0; !written && i < r->count; i++) core_unlease(b->core, b->now, &r->leases[i].ref, r->leases[i].fence);
     r->magic = 0;
     mem_free(r);

@@ -6,9 +6,10 @@
 #define ROOM_AHEAD_MAX      (512ull << 20) /* ... at most this, in between two seconds' worth */
 #define ROOM_LOOK_MS        1000
 #define ROOM_AHEAD_SEGMENTS 8u
+/* The headroom, what a step reserves, and the frames of its records. */
+#define STEP_BYTES (72u << 10)
 
 struct room {
-    u64 left;     /* by the journal's last word, less what was appended since */
     u64 appended; /* since start */
     u64 used;     /* appended or newly promised since the last look */
     u64 promised; /* to accepted messages, at the end of the last turn */
@@ -24,29 +25,25 @@ void room_free(struct room *r) {
     mem_free(r);
 }
 
-u64 room_left(const struct broker *b) {
-    return b->room->left;
-}
-
 u64 room_appended(const struct broker *b) {
     return b->room->appended;
 }
 
 void room_take(struct broker *b, u64 bytes) {
-    struct room *r = b->room;
-    r->left = r->left > bytes ? r->left - bytes : 0;
-    r->used += bytes;
-    r->appended += bytes;
-}
-
-bool room_need(struct broker *b, u64 bytes) {
-    bool there = journal_need(b->journal, bytes);
-    b->room->left = journal_room(b->journal);
-    return there;
+    b->room->used += bytes;
+    b->room->appended += bytes;
 }
 
 bool room_beside_promises(struct broker *b, u64 bytes) {
-    return room_need(b, core_reserved_bytes(b->core) + bytes);
+    u64 need = core_reserved_bytes(b->core) + bytes;
+    if (core_room(b->core) >= need) return true;
+    bool there = journal_need(b->journal, need);
+    core_room_set(b->core, journal_room(b->journal));
+    return there;
+}
+
+void room_prepare(struct broker *b, u64 said) {
+    room_beside_promises(b, said + STEP_BYTES);
 }
 
 /* How far ahead depends on how fast it has been going. */
@@ -69,5 +66,5 @@ static void look(struct broker *b) {
 void room_look_ahead(struct broker *b) {
     look(b);
     journal_want(b->journal, b->room->promised + b->room->ahead);
-    b->room->left = journal_room(b->journal);
+    core_room_set(b->core, journal_room(b->journal));
 }

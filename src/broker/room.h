@@ -10,13 +10,13 @@ struct room;
 struct room *room_new(void);
 void room_free(struct room *r);
 
-/* Asked for every message, so the journal is not: what it had at the turn's end, less what was appended since. */
-u64 room_left(const struct broker *b);
 /* A record of that size was appended. */
 void room_take(struct broker *b, u64 bytes);
-/* Is there room for so many bytes in all? Waits for the journal to preallocate; false: the disk has no more to give. */
-bool room_need(struct broker *b, u64 bytes);
-/* Can that much be written beside what is promised to accepted messages (P8)? */
+/* Before every step of the core: it may write down `said` bytes of what was said, and what frames them. The core is told how
+ * much room there is; if that is short, the journal is waited for until it has preallocated more, or the disk has no more to
+ * give. The step itself never waits. */
+void room_prepare(struct broker *b, u64 said);
+/* Can that much be written beside what is promised to accepted messages (P8)? Waits as room_prepare does. */
 bool room_beside_promises(struct broker *b, u64 bytes);
 /* At the end of a turn: has room preallocated in the background, as far ahead as the load calls for. */
 void room_look_ahead(struct broker *b);

@@ -1,4 +1,5 @@
 #include "broker/tasks.h"
+#include "broker/room.h"
 
 #include "broker/admit.h"
 #include "broker/broker_priv.h"
@@ -118,7 +119,8 @@ static void purge_slice(struct broker *b, struct task *t) {
         core_message_view(b->core, b->now, no, &v);
         struct seen *s = lookup_id(b, b->lookup, v.ref.hash, v.ref.seq);
         CHECK(s);
-        if (core_cancel(b->core, b->now, s, SL("purged")) != CANCEL_OK) return end_task(b, t, TASK_FAILED);
+        room_prepare(b, core_said_bytes(b->core, no));
+        if (core_cancel(b->core, b->now, s, SL("purged"), NULL) != CANCEL_OK) return end_task(b, t, TASK_FAILED);
         t->purged++;
     }
 }
@@ -185,6 +187,7 @@ static void retry_refused(struct broker *b, struct task *t, const struct ref *re
 
 static void redrive_one(struct broker *b, struct task *t, const struct ref *ref) {
     u32 came_back;
+    room_prepare(b, 2 * (t->by.len + t->note.len));
     switch (core_redrive(b->core, b->now, ref, buf_slice(&t->by), buf_slice(&t->note), &came_back)) {
     case REDRIVE_OK:
         t->redriven++;

@@ -689,7 +689,8 @@ u64 core_emit(struct core *c, const struct record *r) {
     const struct core_sink *s = c->sink;
     char *p = s->reserve(s->ctx, record_size(r));
     size_t n = record_encode(r, p);
-    u64 pos = s->append(s->ctx, (u8)r->type, RECORD_VERSION, n);
+    u64 pos = s->append(s->ctx, (u8)r->type, RECORD_VERSION, n), cost = s->cost(n);
+    c->room = c->room > cost ? c->room - cost : 0;
     c->wrote_since_clock = true;
     struct errbuf err;
     CHECK(core_apply(c, r, pos, n + RECORD_HEAD_BYTES, &err) == ST_OK);

@@ -2,25 +2,34 @@
  * is in memory is where each one is. */
 #include "core/state.h"
 
-bool core_audit(struct core *c, struct core_now now, const struct audit_in *in) {
-    c->now = now;
+bool audit_deed(struct core *c, const struct audit_in *in, u16 queue, const struct ref *about, slice key, u64 room) {
+    if (!in) return room == 0 || room_for_deed(c, room);
+    char text[ID_TEXT + 1];
+    struct buf id = {.p = text, .cap = sizeof text};
+    if (about) core_id_text(about, &id);
     struct record r = {.type = REC_AUDIT};
     r.audit = (struct rec_audit){
         .number = c->audits.next_number + 1,
-        .at_ms = now.wall_ms,
-        .run_ms = now.run_ms,
-        .queue = in->queue,
+        .at_ms = c->now.wall_ms,
+        .run_ms = c->now.run_ms,
+        .queue = queue,
         .who = in->who,
         .what = in->what,
-        .queue_name = in->queue_name,
-        .key = in->key,
-        .id = in->id,
+        .queue_name = queue ? queue_at(c, queue)->name : SL(""),
+        .key = key,
+        .id = buf_slice(&id),
         .why = in->why,
         .detail = in->detail,
     };
-    if (!room_for_deed(c, c->sink->cost(record_size(&r)) + in->then)) return false;
+    CHECK(id.p == text);
+    if (!room_for_deed(c, c->sink->cost(record_size(&r)) + room)) return false;
     core_emit(c, &r);
     return true;
+}
+
+bool core_audit(struct core *c, struct core_now now, u16 queue, const struct audit_in *in) {
+    c->now = now;
+    return audit_deed(c, in, queue, NULL, SL(""), 0);
 }
 
 void core_audit_keep(struct core *c, i64 keep_ms) {

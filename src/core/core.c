@@ -140,3 +140,22 @@ u64 core_live_bytes(const struct core *c) {
 u64 core_reserved_bytes(const struct core *c) {
     return c->reserved_bytes;
 }
+
+void core_room_set(struct core *c, u64 bytes) {
+    c->room = bytes;
+}
+
+u64 core_room(const struct core *c) {
+    return c->room;
+}
+
+u64 core_said_bytes(const struct core *c, u32 message) {
+    const struct message *m = message_at(c, message);
+    bool keeps = queue_at(c, m->queue)->rules.keep_payload_ms != 0;
+    return m->history.len + (keeps ? entry_size(entry_of(c, m)) : 0);
+}
+
+u64 core_tick_bytes(const struct core *c, u32 budget) {
+    u64 moves = (u64)c->leases.count + c->tally_count;
+    return (moves < budget ? moves : budget) * 2 * ARRIVALS_BYTES;
+}

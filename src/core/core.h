@@ -35,14 +35,13 @@ struct core_now {
     i64 wall_ms, run_ms, delay_ms;
 };
 
-/* Where records go. reserve/append as in the journal port; room is what may still be appended. */
+/* Where records go. reserve/append as in the journal port. Nothing here waits: how much may still be appended is said before
+ * a step (core_room_set), and a step that would need more is refused. */
 struct core_sink {
     void *ctx;
-    void *(*reserve)(void *ctx, size_t body_max);
+    void *(*reserve)(void *ctx, size_t body);
     u64 (*append)(void *ctx, u8 type, u8 version, size_t body);
-    u64 (*room)(void *ctx);
-    bool (*need)(void *ctx, u64 bytes); /* room() is not enough: can there be that much? */
-    u64 (*cost)(size_t body);           /* bytes of room a record with such a body takes */
+    u64 (*cost)(size_t body); /* bytes of room a record with such a body takes */
     /* A message left the ranks of the unsettled, or became dead or held: whoever waits for its result may look. */
     void (*on_outcome)(void *ctx, const struct ref *ref);
     /* A queue has something to hand out that had nothing before. */
@@ -66,6 +65,15 @@ hx_st core_replay(struct core *c, u64 pos, u8 type, u8 version, slice body, stru
 hx_st core_start(struct core *c, const struct core_sink *sink, i64 wall_ms, struct core_now *now, struct errbuf *err);
 /* A clean end: writes where the clocks stand and the arrivals that were not written yet. */
 void core_stop(struct core *c, struct core_now now);
+
+/* ---- room: what may still be appended, in bytes as sink->cost counts them. Every record written takes from it. */
+void core_room_set(struct core *c, u64 bytes);
+u64 core_room(const struct core *c);
+/* At most so much of what was said of an unsettled message before goes into its settlement: its history, and what its queue
+ * keeps of it for a replay. */
+u64 core_said_bytes(const struct core *c, u32 message);
+/* At most so much is written by a tick with this budget. */
+u64 core_tick_bytes(const struct core *c, u32 budget);
 
 /* ---- time */
 /* Does what is due: leases that ran out, TTLs, delays, windows, arrivals to write down; at most `budget` moves.
@@ -107,12 +115,20 @@ struct queue_spec {
     enum origin origin;
     slice config; /* at most CONFIG_BYTES_MAX; kept as it is */
 };
-bool core_queue_set(struct core *c, struct core_now now, slice name, const struct queue_spec *spec, u16 *queue);
+struct audit_in;
+bool core_queue_set(struct core *c, struct core_now now, slice name, const struct queue_spec *spec,
+                    const struct audit_in *audit, u16 *queue);
 /* The queue and all its settled keys are forgotten at once; their memory is freed little by little. Its number is not used
  * again: a data directory makes at most QUEUES_MAX queues in its life. */
-enum delete_verdict { DELETE_OK, DELETE_UNSETTLED /* it has messages that are not settled: purge it first */ };
-enum delete_verdict core_queue_delete(struct core *c, struct core_now now, u16 queue);
-void core_queue_pause(struct core *c, u16 queue, bool paused);
+enum delete_verdict {
+    DELETE_OK,
+    DELETE_UNSETTLED, /* it has messages that are not settled: purge it first */
+    DELETE_FULL,
+};
+enum delete_verdict core_queue_delete(struct core *c, struct core_now now, u16 queue, const struct audit_in *audit);
+enum pause_verdict { PAUSE_OK, PAUSE_NO_CHANGE /* nothing is written */, PAUSE_FULL };
+enum pause_verdict core_queue_pause(struct core *c, struct core_now now, u16 queue, bool paused,
+                                    const struct audit_in *audit);
 void core_queue_info(const struct core *c, struct core_now now, u16 queue, struct queue_info *out);
 u32 core_queue_count(const struct core *c); /* queues are numbered 1..count, deleted ones included */
 u64 core_next_seq(const struct core *c);    /* the admission number the next message will get */
@@ -323,14 +339,22 @@ struct settle_out {
 enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in,
                                 const struct seen *seen, struct settle_out *out);
 
-/* ---- operator */
+/* ---- operator
+ *
+ * A deed writes itself into the audit trail: its AUDIT record comes right before its own, and both are written or none. What
+ * is refused is not in the trail, and nothing is done unnamed. `audit` NULL: no person's deed, or one of many that were
+ * named together (core_audit). */
+struct audit_in {
+    slice who, what, why, detail; /* detail: JSON or empty. who and why also go into the message's history */
+};
 enum cancel_verdict { CANCEL_OK, CANCEL_SETTLED, CANCEL_FULL };
-enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struct seen *seen, slice reason);
+enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struct seen *seen, slice reason,
+                                const struct audit_in *audit);
 /* Purging: the next message in the state `only` (PENDING, HELD, DEAD; STATE_COUNT: any of them) admitted before `before_seq`
  * (core_next_seq when the purge began), to be read and cancelled; MESSAGE_NONE: none is left. Leased ones are left alone. */
 u32 core_purge_next(const struct core *c, u16 queue, enum state only, u64 before_seq);
 
-/* Everywhere below: by at most ACTOR_BYTES_MAX, note at most REASON_BYTES_MAX. */
+/* Everywhere below: who at most ACTOR_BYTES_MAX, why at most REASON_BYTES_MAX. */
 
 /* Held or dead work, decided by somebody. Kills the token; who and why go into the history. `done`, `rejected`: settled with
  * the result. `retry`: to be done again, without a look-up first, all attempts anew. `dead`. `new`, `duplicate`: for held
@@ -348,10 +372,10 @@ enum resolve_verdict {
 };
 struct resolve_in {
     enum decision as; /* DONE REJECTED RETRY DEAD NEW DUPLICATE */
-    slice result, content_type, by, note;
+    slice result, content_type;
 };
 enum resolve_verdict core_resolve(struct core *c, struct core_now now, const struct seen *seen,
-                                  const struct resolve_in *in, enum state *state);
+                                  const struct resolve_in *in, const struct audit_in *audit, enum state *state);
 
 /* Dead work gets its attempts again. Key, effect key, steps and history stay; failures, unknowns and crashes start anew; a
  * message with doubt left comes back as reconcile. A head that took its group along brings it back: *count says how many
@@ -373,31 +397,28 @@ enum again_verdict {
     AGAIN_PAYLOAD_GONE, /* not kept, not any more, or erased */
     AGAIN_FULL,
 };
-enum again_verdict core_again(struct core *c, struct core_now now, const struct seen *seen, slice by, slice note,
-                              struct send_out *out);
+enum again_verdict core_again(struct core *c, struct core_now now, const struct seen *seen,
+                              const struct audit_in *audit, struct send_out *out);
 /* Is the payload of a settled key still kept? */
 bool core_payload_kept(const struct core *c, struct core_now now, const struct rec_settle *settle);
 
 /* Payload, result, steps and reasons go, the key stays: its answers say erased. An unsettled message is cancelled with it.
  * The bytes leave the disk when everything before core_erase_upto has been compacted. */
 enum erase_verdict { ERASE_OK, ERASE_LEASED, ERASE_ALREADY, ERASE_FULL };
-enum erase_verdict core_erase(struct core *c, struct core_now now, const struct seen *seen, slice by, slice note);
+enum erase_verdict core_erase(struct core *c, struct core_now now, const struct seen *seen,
+                              const struct audit_in *audit);
 /* Erased bytes may lie before this journal position; 0: nothing was erased. Compact at least that far, in good time. */
 u64 core_erase_upto(const struct core *c);
 
 /* The key is new again at once. */
 enum forget_verdict { FORGET_OK, FORGET_LEASED, FORGET_FULL };
-enum forget_verdict core_forget(struct core *c, struct core_now now, const struct seen *seen);
+enum forget_verdict core_forget(struct core *c, struct core_now now, const struct seen *seen,
+                                const struct audit_in *audit);
 
 /* ---- audit: who did what, and why. Append-only; each record is kept audit_keep_ms of running time, so that neither a clock
  * step nor downtime loses one early. */
-struct audit_in {
-    u16 queue; /* 0: none */
-    slice who, what, queue_name, key, id, why, detail;
-    u64 then; /* room the deed itself will ask for */
-};
-/* Written before the deed, which a crash may leave undone but never unnamed. false: no room for both; nothing is written. */
-bool core_audit(struct core *c, struct core_now now, const struct audit_in *in);
+/* What is done in many steps, or by nobody in the core, named once; queue 0: of none. false: no room, nothing is written. */
+bool core_audit(struct core *c, struct core_now now, u16 queue, const struct audit_in *in);
 void core_audit_keep(struct core *c, i64 keep_ms);
 /* Newest first: the record before number `before` (0: the newest). false: no more. Read it back at *pos. */
 struct audit_at {

@@ -190,6 +190,7 @@ struct core {
     bool uncounted; /* some queue has such counts */
     u32 sweep_at;   /* entries of deleted queues are freed from here on; 0: there are none */
     u64 live_bytes, reserved_bytes;
+    u64 room; /* what may still be appended */
     i64 clock_written_run_ms, expiry_checked_run_ms;
     bool wrote_since_clock;
     u64 first_fresh_seq;    /* replay: the first message admitted in what is left of the journal */
@@ -282,6 +283,9 @@ void write_clock(struct core *c, bool boot);
 void write_counts(struct core *c);
 
 /* audit.c */
+/* Before a deed that will take `room` bytes beyond what is reserved for it: is there room for it and for its AUDIT record?
+ * Then that is written. about, key: the message or key, or NULL and empty. */
+bool audit_deed(struct core *c, const struct audit_in *in, u16 queue, const struct ref *about, slice key, u64 room);
 void audit_carry(struct core *c, const struct rec_audit *old, u64 pos);
 
 /* group.c */

@@ -52,7 +52,7 @@ enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, 
     INVARIANT(6, !is_behind(c, message));
     if (out_of_time(c, m)) {
         struct seen seen = {.at = {.message = message}, .message = base};
-        core_cancel(c, now, &seen, SL("ttl"));
+        core_cancel(c, now, &seen, SL("ttl"), NULL);
         return LEASE_TTL_OVER;
     }
     *out = (struct lease_out){

@@ -205,7 +205,7 @@ void reserve_on(struct core *c, const struct message *m) {
 
 static bool room_beside(const struct core *c, u64 bytes, u64 headroom) {
     u64 need = c->reserved_bytes + bytes + headroom;
-    return c->sink->room(c->sink->ctx) >= need || c->sink->need(c->sink->ctx, need);
+    return c->room >= need;
 }
 
 bool room_for(const struct core *c, u64 bytes) {

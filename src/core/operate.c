@@ -31,37 +31,38 @@ static struct record decide_record(const struct core *c, const struct message *m
 }
 
 /* Itself, its part of the settlement's history, and the next lease. */
-static bool decide_fits(const struct core *c, const struct record *r) {
+static u64 decide_room(const struct core *c, const struct record *r) {
     u64 size = record_size(r);
-    return room_for_deed(c, c->sink->cost(size) + size + lease_room(c));
+    return c->sink->cost(size) + size + lease_room(c);
 }
 
 /* ---- resolve */
 
 static enum resolve_verdict resolve_settled(struct core *c, const struct seen *seen, const struct resolve_in *in,
-                                            enum state state) {
+                                            const struct audit_in *audit, enum state state) {
     const struct message *m = message_at(c, seen->at.message);
     if (in->result.n > RESULT_BYTES_MAX) return RESOLVE_TOO_LARGE;
     struct record r;
     settle_record(c, m, seen->message, state, &r);
     struct history *h = scratch_history(c, history_of(m));
-    struct history_item item = decision_item(c, in->as, in->by, in->note);
+    struct history_item item = decision_item(c, in->as, audit->who, audit->why);
     history_add(h, &item);
     if (state != STATE_CANCELLED) r.settle.ended = ENDED_DECIDED;
-    r.settle.reason = state == STATE_CANCELLED ? SL("duplicate") : in->note;
+    r.settle.reason = state == STATE_CANCELLED ? SL("duplicate") : audit->why;
     r.settle.content_type = in->content_type;
     r.settle.result = in->result;
     r.settle.history = slice_of(h->p, h->len);
     u64 said = in->result.n + in->content_type.n + r.settle.reason.n + history_item_size(&item);
-    if (said > RESULT_ALWAYS_FITS && !room_for_deed(c, said - RESULT_ALWAYS_FITS)) return RESOLVE_FULL;
+    u64 beyond = said > RESULT_ALWAYS_FITS ? said - RESULT_ALWAYS_FITS : 0;
+    if (!audit_deed(c, audit, m->queue, &r.settle.ref, r.settle.key, beyond)) return RESOLVE_FULL;
     settle_emit(c, &r);
     return RESOLVE_OK;
 }
 
 static enum resolve_verdict resolve_unsettled(struct core *c, const struct seen *seen, const struct resolve_in *in,
-                                              enum state *state) {
+                                              const struct audit_in *audit, enum state *state) {
     const struct message *m = message_at(c, seen->at.message);
-    struct record r = decide_record(c, m, in->as, in->by, in->note);
+    struct record r = decide_record(c, m, in->as, audit->who, audit->why);
     if (in->as == DECISION_NEW) r.decide.group = seen->message->group;
     if (in->as == DECISION_DEAD) {
         u8 doubt = message_doubt(m) ? TRAIT_DOUBT : 0;
@@ -71,7 +72,7 @@ static enum resolve_verdict resolve_unsettled(struct core *c, const struct seen 
         r.decide.unknowns = m->unknowns;
         r.decide.crashes = m->crashes;
     }
-    if (!decide_fits(c, &r)) return RESOLVE_FULL;
+    if (!audit_deed(c, audit, m->queue, &r.decide.ref, seen->message->key, decide_room(c, &r))) return RESOLVE_FULL;
     core_emit(c, &r);
     *state = (enum state)r.decide.state;
     return RESOLVE_OK;
@@ -87,7 +88,7 @@ static enum resolve_verdict resolvable(const struct message *m, enum decision as
 }
 
 enum resolve_verdict core_resolve(struct core *c, struct core_now now, const struct seen *seen,
-                                  const struct resolve_in *in, enum state *state) {
+                                  const struct resolve_in *in, const struct audit_in *audit, enum state *state) {
     c->now = now;
     if (seen->settle) {
         *state = (enum state)seen->settle->state;
@@ -108,9 +109,9 @@ enum resolve_verdict core_resolve(struct core *c, struct core_now now, const str
         *state = STATE_CANCELLED;
         break;
     default:
-        return resolve_unsettled(c, seen, in, state);
+        return resolve_unsettled(c, seen, in, audit, state);
     }
-    return resolve_settled(c, seen, in, *state);
+    return resolve_settled(c, seen, in, audit, *state);
 }
 
 /* ---- redrive */
@@ -143,7 +144,7 @@ enum redrive_verdict core_redrive(struct core *c, struct core_now now, const str
     struct record r = decide_record(c, m, DECISION_REDRIVE, by, note);
     if (message_doubt(m) || doubt_in_history(history_of(m))) r.decide.traits = TRAIT_DOUBT | TRAIT_RECONCILE;
     if (m->takes && is_group_head(c, message_no(c, m))) r.decide.taken = group_waiting(c, message_no(c, m));
-    if (!decide_fits(c, &r)) return REDRIVE_FULL;
+    if (!room_for_deed(c, decide_room(c, &r))) return REDRIVE_FULL;
     core_emit(c, &r);
     *count = 1 + r.decide.taken;
     return REDRIVE_OK;
@@ -174,14 +175,14 @@ bool core_payload_kept(const struct core *c, struct core_now now, const struct r
     return settle->kept.is && now.run_ms - settle->settled_run_ms < rules->keep_payload_ms;
 }
 
-enum again_verdict core_again(struct core *c, struct core_now now, const struct seen *seen, slice by, slice note,
-                              struct send_out *out) {
+enum again_verdict core_again(struct core *c, struct core_now now, const struct seen *seen,
+                              const struct audit_in *audit, struct send_out *out) {
     c->now = now;
     const struct rec_settle *s = seen->settle;
     if (!s) return AGAIN_NOT_SETTLED;
     if (!core_payload_kept(c, now, s)) return AGAIN_PAYLOAD_GONE;
     struct history *h = scratch_history(c, SL(""));
-    struct history_item item = decision_item(c, DECISION_REPLAY, by, note);
+    struct history_item item = decision_item(c, DECISION_REPLAY, audit->who, audit->why);
     history_add(h, &item);
     struct record r = {.type = REC_MESSAGE};
     r.message = (struct rec_message){
@@ -200,7 +201,8 @@ enum again_verdict core_again(struct core *c, struct core_now now, const struct 
         .generation = s->generation + 1,
         .history = slice_of(h->p, h->len),
     };
-    if (!room_for_deed(c, c->sink->cost(record_size(&r)) + admission_room(c, s->key.n + h->len, 0))) return AGAIN_FULL;
+    u64 room = c->sink->cost(record_size(&r)) + admission_room(c, s->key.n + h->len, 0);
+    if (!audit_deed(c, audit, s->ref.queue, &s->ref, s->key, room)) return AGAIN_FULL;
     core_emit(c, &r);
     out->ref = r.message.ref;
     out->first_seen_ms = now.wall_ms;
@@ -211,7 +213,7 @@ enum again_verdict core_again(struct core *c, struct core_now now, const struct 
 /* ---- erase and forget */
 
 /* What people wrote goes, steps and reasons included; that there were attempts stays, and how they ended. */
-static struct history *bare_history(struct core *c, slice full, slice by, slice note) {
+static struct history *bare_history(struct core *c, slice full, const struct audit_in *audit) {
     struct history *h = scratch_history(c, SL(""));
     struct history_item item;
     for (u32 at = 0; history_next(full, &at, &item);) {
@@ -219,12 +221,13 @@ static struct history *bare_history(struct core *c, slice full, slice by, slice 
         item.reason = SL("");
         history_add(h, &item);
     }
-    item = decision_item(c, DECISION_ERASED, by, note);
+    item = decision_item(c, DECISION_ERASED, audit->who, audit->why);
     history_add(h, &item);
     return h;
 }
 
-enum erase_verdict core_erase(struct core *c, struct core_now now, const struct seen *seen, slice by, slice note) {
+enum erase_verdict core_erase(struct core *c, struct core_now now, const struct seen *seen,
+                              const struct audit_in *audit) {
     c->now = now;
     struct record r = {.type = REC_SETTLE};
     const struct message *m = seen->settle ? NULL : message_at(c, seen->at.message);
@@ -238,13 +241,14 @@ enum erase_verdict core_erase(struct core *c, struct core_now now, const struct 
         r.settle.carried = true;
         r.settle.from_pos = seen->at.pos;
     }
-    struct history *h = bare_history(c, m ? history_of(m) : seen->settle->history, by, note);
+    struct history *h = bare_history(c, m ? history_of(m) : seen->settle->history, audit);
     r.settle.erased = r.settle.erasing = true;
     r.settle.kept = (struct kept){0};
     r.settle.result = r.settle.content_type = SL("");
     r.settle.reason = SL("erased");
     r.settle.history = slice_of(h->p, h->len);
-    if (!room_for_deed(c, c->sink->cost(record_size(&r)))) return ERASE_FULL;
+    if (!audit_deed(c, audit, r.settle.ref.queue, &r.settle.ref, r.settle.key, c->sink->cost(record_size(&r))))
+        return ERASE_FULL;
     core_emit(c, &r);
     return ERASE_OK;
 }
@@ -253,14 +257,17 @@ u64 core_erase_upto(const struct core *c) {
     return c->erase_upto;
 }
 
-enum forget_verdict core_forget(struct core *c, struct core_now now, const struct seen *seen) {
+enum forget_verdict core_forget(struct core *c, struct core_now now, const struct seen *seen,
+                                const struct audit_in *audit) {
     c->now = now;
     CHECK(seen->settle || seen->message);
     if (seen->message && message_at(c, seen->at.message)->place == PLACE_LEASED) return FORGET_LEASED;
     struct record r = {.type = REC_FORGET, .about = seen->at.message};
     r.forget.ref = seen->settle ? seen->settle->ref : seen->message->ref;
     r.forget.from_pos = seen->settle ? seen->at.pos : 0;
-    if (!room_for_deed(c, c->sink->cost(record_size(&r)))) return FORGET_FULL;
+    slice key = seen->settle ? seen->settle->key : seen->message->key;
+    if (!audit_deed(c, audit, r.forget.ref.queue, &r.forget.ref, key, c->sink->cost(record_size(&r))))
+        return FORGET_FULL;
     core_emit(c, &r);
     return FORGET_OK;
 }

@@ -1,6 +1,8 @@
 /* Queues: made, given rules, paused, deleted, looked at. */
 #include "core/core_priv.h"
 
+#define AUDIT_BYTES_MAX 4096u /* of who, what and why together, and what frames them */
+
 bool core_queue_find(const struct core *c, slice name, u16 *queue) {
     struct index_cursor cursor = {0};
     u64 hash = siphash(&c->options.hash_key, name.p, name.n);
@@ -36,7 +38,8 @@ static void write_queue(struct core *c, const struct rec_queue *q) {
     core_emit(c, &(struct record){.type = REC_QUEUE, .queue = *q});
 }
 
-static bool queue_make(struct core *c, slice name, const struct queue_spec *spec, u16 *queue) {
+static bool queue_make(struct core *c, slice name, const struct queue_spec *spec, const struct audit_in *audit,
+                       u16 *queue) {
     struct record r = {.type = REC_QUEUE};
     r.queue = (struct rec_queue){
         .created_ms = c->now.wall_ms,
@@ -46,22 +49,26 @@ static bool queue_make(struct core *c, slice name, const struct queue_spec *spec
         .config = spec->config,
     };
     window_change(NULL, c->now.run_ms, &r.queue);
-    if (c->queue_count >= QUEUES_MAX || !room_for(c, c->sink->cost(record_size(&r)))) return false;
+    /* The trail names the queue by its number, so here the deed comes first: there must be room for both. */
+    u64 room = c->sink->cost(record_size(&r)) + (audit ? AUDIT_BYTES_MAX + audit->detail.n : 0);
+    if (c->queue_count >= QUEUES_MAX || !room_for(c, room)) return false;
     r.queue.queue = *queue = (u16)(c->queue_count + 1);
     core_emit(c, &r);
+    if (audit) CHECK(audit_deed(c, audit, *queue, NULL, SL(""), 0));
     return true;
 }
 
 bool core_queue_ensure(struct core *c, struct core_now now, slice name, const struct rules *rules, u16 *queue) {
     if (core_queue_find(c, name, queue)) return true;
     c->now = now;
-    return queue_make(c, name, &(struct queue_spec){.rules = *rules, .origin = ORIGIN_AUTO}, queue);
+    return queue_make(c, name, &(struct queue_spec){.rules = *rules, .origin = ORIGIN_AUTO}, NULL, queue);
 }
 
-bool core_queue_set(struct core *c, struct core_now now, slice name, const struct queue_spec *spec, u16 *queue) {
+bool core_queue_set(struct core *c, struct core_now now, slice name, const struct queue_spec *spec,
+                    const struct audit_in *audit, u16 *queue) {
     c->now = now;
     CHECK(spec->config.n <= CONFIG_BYTES_MAX);
-    if (!core_queue_find(c, name, queue)) return queue_make(c, name, spec, queue);
+    if (!core_queue_find(c, name, queue)) return queue_make(c, name, spec, audit, queue);
     const struct queue *q = queue_at(c, *queue);
     struct record r = {.type = REC_QUEUE, .queue = queue_record(q)};
     r.queue.rules = spec->rules;
@@ -72,12 +79,19 @@ bool core_queue_set(struct core *c, struct core_now now, slice name, const struc
     bool same =
         rules_equal(&r.queue.rules, &q->rules) && r.queue.origin == q->origin && slice_eq(r.queue.config, q->config);
     if (same) return true;
-    if (!room_for_deed(c, c->sink->cost(record_size(&r)))) return false;
+    if (!audit_deed(c, audit, *queue, NULL, SL(""), c->sink->cost(record_size(&r)))) return false;
     core_emit(c, &r);
     return true;
 }
 
-enum delete_verdict core_queue_delete(struct core *c, struct core_now now, u16 queue) {
+static bool write_named(struct core *c, const struct rec_queue *q, const struct audit_in *audit) {
+    struct record r = {.type = REC_QUEUE, .queue = *q};
+    if (!audit_deed(c, audit, q->queue, NULL, SL(""), c->sink->cost(record_size(&r)))) return false;
+    core_emit(c, &r);
+    return true;
+}
+
+enum delete_verdict core_queue_delete(struct core *c, struct core_now now, u16 queue, const struct audit_in *audit) {
     c->now = now;
     const struct queue *q = queue_at(c, queue);
     if (q->unsettled) return DELETE_UNSETTLED;
@@ -85,15 +99,16 @@ enum delete_verdict core_queue_delete(struct core *c, struct core_now now, u16 q
     r.deleted = true;
     r.paused = false;
     r.config = SL("");
-    write_queue(c, &r);
-    return DELETE_OK;
+    return write_named(c, &r, audit) ? DELETE_OK : DELETE_FULL;
 }
 
-void core_queue_pause(struct core *c, u16 queue, bool paused) {
+enum pause_verdict core_queue_pause(struct core *c, struct core_now now, u16 queue, bool paused,
+                                    const struct audit_in *audit) {
+    c->now = now;
     struct rec_queue r = queue_record(queue_at(c, queue));
-    if (r.paused == paused) return;
+    if (r.paused == paused) return PAUSE_NO_CHANGE;
     r.paused = paused;
-    write_queue(c, &r);
+    return write_named(c, &r, audit) ? PAUSE_OK : PAUSE_FULL;
 }
 
 void core_queue_write(struct core *c, u16 queue) {

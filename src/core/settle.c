@@ -74,7 +74,8 @@ static void note_effect(struct history *h, slice effect_id) {
 
 /* ---- cancel, by an operator or because its time to live is over */
 
-enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struct seen *seen, slice reason) {
+enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struct seen *seen, slice reason,
+                                const struct audit_in *audit) {
     c->now = now;
     if (seen->settle) return CANCEL_SETTLED;
     const struct message *m = message_at(c, seen->at.message);
@@ -87,7 +88,8 @@ enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struc
     }
     r.settle.reason = reason;
     r.settle.history = slice_of(h->p, h->len);
-    if (reason.n > RESULT_ALWAYS_FITS && !room_for_deed(c, reason.n)) return CANCEL_FULL;
+    u64 beyond = reason.n > RESULT_ALWAYS_FITS ? reason.n : 0;
+    if (!audit_deed(c, audit, m->queue, &r.settle.ref, r.settle.key, beyond)) return CANCEL_FULL;
     settle_emit(c, &r);
     return CANCEL_OK;
 }
@@ -234,7 +236,7 @@ static enum settle_verdict release(struct core *c, const struct message *m, stru
 }
 
 static enum settle_verdict too_late(struct core *c, const struct seen *seen, struct settle_out *out) {
-    core_cancel(c, c->now, seen, SL("ttl"));
+    core_cancel(c, c->now, seen, SL("ttl"), NULL);
     out->state = STATE_CANCELLED;
     return SETTLE_SETTLED;
 }

@@ -215,14 +215,22 @@ def every_decision_is_in_the_audit_with_who_and_why(q):
 
 
 @test
+def what_changes_nothing_is_not_in_the_audit(q):
+    b = hx.broker
+    for _ in range(3):
+        same(b.post(f"/v1/queues/{q}/pause", {"by": "ann"}).status, 200)
+    same([e["what"] for e in b.get(f"/v1/audit?queue={q}").json()["items"]], ["pause"])
+
+
+@test
 def the_audit_is_filtered_and_paged(q):
     b = hx.broker
-    for who in ("ann", "bob", "ann"):
-        b.post(f"/v1/queues/{q}/pause", {"by": f"{who}-{q}"})
+    for who, what in (("ann", "pause"), ("bob", "resume"), ("ann", "pause")):
+        b.post(f"/v1/queues/{q}/{what}", {"by": f"{who}-{q}"})
     b.post(f"/v1/queues/{q}/resume")
     entries = lambda query: b.get(f"/v1/audit?queue={q}&{query}").json()["items"]
     same(len(entries(f"who=ann-{q}")), 2)
-    same([e["who"] for e in entries("what=resume")], ["anonymous"])
+    same([e["who"] for e in entries("what=resume")], ["anonymous", f"bob-{q}"])
     same(len(entries("since=1h")), 4)
     same(entries("since=2120-01-31T12:00:00Z"), [])
     first = b.get(f"/v1/audit?queue={q}&limit=3").json()

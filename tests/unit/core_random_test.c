@@ -170,14 +170,15 @@ static void nowhere_ready(void *ctx, u16 queue) {
 }
 
 static void check(void) {
-    static const struct core_sink sink = {NULL,      nowhere_reserve, nowhere_append,  sink_room,
-                                          sink_need, sink_cost,       nowhere_outcome, nowhere_ready};
+    static const struct core_sink sink = {NULL,      nowhere_reserve, nowhere_append,
+                                          sink_cost, nowhere_outcome, nowhere_ready};
     pass(1001);
     core_stop(w.core, w.now);
     struct core *twin = replayed_core();
     struct core_now now;
     struct errbuf err;
     assert_int_equal(core_start(twin, &sink, w.now.wall_ms, &now, &err), ST_OK);
+    core_room_set(twin, w.room);
     while (core_tick(twin, w.now, 1000)) {
     }
     struct picture live = {0}, replayed = {0};
@@ -232,7 +233,7 @@ static void change_rules(u32 n) {
     snprintf(text, sizeof text, "{\"v\":%u}", (u32)roll(1000));
     struct queue_spec spec = {.origin = ORIGIN_API, .config = slice_str(text)};
     random_rules(&spec.rules);
-    assert_true(core_queue_set(w.core, w.now, slice_str(name), &spec, &w.queue));
+    assert_true(core_queue_set(w.core, w.now, slice_str(name), &spec, NULL, &w.queue));
 }
 
 static struct seen *find_id(const struct ref *ref) {
@@ -320,28 +321,25 @@ static void do_operate(void) {
     struct seen *s = pick();
     if (!s) return;
     struct ref ref = s->settle ? s->settle->ref : s->message->ref;
-    struct resolve_in in = {.as = (enum decision)(DECISION_DONE + roll(DECISION_DUPLICATE)),
-                            .result = SL("decided"),
-                            .by = SL("ann"),
-                            .note = one_in(2) ? SL("why not") : SL("")};
+    struct resolve_in in = {.as = (enum decision)(DECISION_DONE + roll(DECISION_DUPLICATE)), .result = SL("decided")};
     enum state state;
     struct send_out out;
     u32 count;
-    struct audit_in deed = {.queue = w.queue, .who = SL("ann"), .what = SL("something"), .why = SL("chance")};
-    core_audit(w.core, w.now, &deed);
+    struct audit_in deed = {.who = SL("ann"), .what = SL("something"), .why = SL("chance")};
+    core_audit(w.core, w.now, w.queue, &deed);
     switch (roll(12)) {
     case 0:
-        core_cancel(w.core, w.now, s, SL("cancelled"));
+        core_cancel(w.core, w.now, s, SL("cancelled"), NULL);
         break;
     case 1:
-        core_erase(w.core, w.now, s, SL("ann"), SL("privacy"));
+        core_erase(w.core, w.now, s, AUDIT("ann", "privacy"));
         break;
     case 2:
-        core_forget(w.core, w.now, s);
+        core_forget(w.core, w.now, s, AUDIT("ann", ""));
         break;
     case 3:
     case 4:
-        core_again(w.core, w.now, s, SL("ann"), SL(""), &out);
+        core_again(w.core, w.now, s, AUDIT("ann", ""), &out);
         break;
     case 5:
     case 6:
@@ -349,7 +347,7 @@ static void do_operate(void) {
         core_redrive(w.core, w.now, &ref, SL("ann"), SL("fixed"), &count);
         break;
     default:
-        core_resolve(w.core, w.now, s, &in, &state);
+        core_resolve(w.core, w.now, s, &in, AUDIT("ann", ""), &state);
     }
 }
 
@@ -366,7 +364,7 @@ static void do_ttls(void) {
     for (u32 no; (no = core_ttl_due(w.core, w.now)) != MESSAGE_NONE;) {
         struct message_view v;
         core_message_view(w.core, w.now, no, &v);
-        core_cancel(w.core, w.now, find_id(&v.ref), SL("ttl"));
+        core_cancel(w.core, w.now, find_id(&v.ref), SL("ttl"), NULL);
     }
 }
 
@@ -374,13 +372,13 @@ static void purge(u64 before_seq) {
     for (u32 no; (no = core_purge_next(w.core, w.queue, STATE_COUNT, before_seq)) != MESSAGE_NONE;) {
         struct message_view v;
         core_message_view(w.core, w.now, no, &v);
-        assert_int_equal(core_cancel(w.core, w.now, find_id(&v.ref), SL("purged")), CANCEL_OK);
+        assert_int_equal(core_cancel(w.core, w.now, find_id(&v.ref), SL("purged"), NULL), CANCEL_OK);
     }
 }
 
 static void do_delete(u32 n) {
     purge(UINT64_MAX);
-    core_queue_delete(w.core, w.now, w.queue);
+    core_queue_delete(w.core, w.now, w.queue, NULL);
     queue_use(n);
 }
 
@@ -403,7 +401,7 @@ static void do_restart(void) {
 /* The disk fills up, or there is room again. What was promised must fit all the while (P8). */
 static void do_room(void) {
     w.metered = !w.metered;
-    w.room = w.metered ? core_reserved_bytes(w.core) + 66000 + roll(20000) : 1u << 30;
+    set_room(w.metered ? core_reserved_bytes(w.core) + 66000 + roll(20000) : 1u << 30);
 }
 
 static void one_thing(void) {
@@ -424,7 +422,7 @@ static void one_thing(void) {
         if (!w.metered) change_rules(n);
         break;
     case 4:
-        core_queue_pause(w.core, w.queue, one_in(3));
+        core_queue_pause(w.core, w.now, w.queue, one_in(3), NULL);
         break;
     case 5:
         do_refuse();

@@ -16,7 +16,7 @@ static int setup_rules(void **state) {
 
 static void use_rules(void) {
     struct queue_spec spec = {.rules = rules, .origin = ORIGIN_API, .config = SL("{}")};
-    assert_true(core_queue_set(w.core, w.now, SL("q"), &spec, &w.queue));
+    assert_true(core_queue_set(w.core, w.now, SL("q"), &spec, NULL, &w.queue));
 }
 
 static void come_back(void) {
@@ -40,8 +40,8 @@ static struct message_view view_of(const char *key) {
 
 static enum resolve_verdict resolve(const char *key, enum decision as) {
     enum state state;
-    struct resolve_in in = {.as = as, .result = SL("by hand"), .by = SL("ann"), .note = SL("looked it up")};
-    return core_resolve(w.core, w.now, find(key), &in, &state);
+    struct resolve_in in = {.as = as, .result = SL("by hand")};
+    return core_resolve(w.core, w.now, find(key), &in, AUDIT("ann", "looked it up"), &state);
 }
 
 static enum redrive_verdict redrive(const char *key) {
@@ -619,7 +619,7 @@ static void a_group_comes_back_when_its_dead_head_is_cancelled_or_settled(void *
     send_group("g", 1, 3);
     struct leased l = receive();
     nack(&l, CLASS_POISON);
-    assert_int_equal(core_cancel(w.core, w.now, find("g1"), SL("no")), CANCEL_OK);
+    assert_int_equal(core_cancel(w.core, w.now, find("g1"), SL("no"), NULL), CANCEL_OK);
     come_back();
     l = receive();
     assert_string_equal(l.key, "g2");
@@ -830,7 +830,7 @@ static void bytes_and_lag_are_limits_too(void **state) {
 
 static enum again_verdict again(const char *key) {
     struct send_out out;
-    return core_again(w.core, w.now, find(key), SL("ann"), SL("wanted"), &out);
+    return core_again(w.core, w.now, find(key), AUDIT("ann", "wanted"), &out);
 }
 
 static void a_settled_key_runs_again_as_the_next_generation_while_its_payload_is_kept(void **state) {
@@ -896,7 +896,7 @@ static void a_settlement_without_room_for_the_payload_goes_without_it(void **sta
     static char payload[200001];
     memset(payload, 'x', 200000);
     send("k", payload);
-    w.room = core_reserved_bytes(w.core) + 70000;
+    set_room(core_reserved_bytes(w.core) + 70000);
     struct leased l = receive();
     assert_int_equal(ack(&l, "r"), SETTLE_OK);
     assert_false(find("k")->settle->kept.is);
@@ -944,13 +944,13 @@ static void erased_words_leave_the_journal_and_the_key_stays(void **state) {
     send("k", "secret-payload");
     struct leased l = receive();
     settle_as(&l, (struct settle_in){.verb = VERB_STEP, .name = SL("s"), .result = SL("secret-step")}, NULL);
-    assert_int_equal(core_erase(w.core, w.now, find("k"), SL("ann"), SL("gdpr")), ERASE_LEASED);
+    assert_int_equal(core_erase(w.core, w.now, find("k"), AUDIT("ann", "gdpr")), ERASE_LEASED);
     ack(&l, "secret-result");
     come_back();
     assert_true(journal_holds("secret-payload") && journal_holds("secret-result") && journal_holds("secret-step"));
     u64 before = w.count;
-    assert_int_equal(core_erase(w.core, w.now, find("k"), SL("ann"), SL("gdpr")), ERASE_OK);
-    assert_int_equal(core_erase(w.core, w.now, find("k"), SL("ann"), SL("gdpr")), ERASE_ALREADY);
+    assert_int_equal(core_erase(w.core, w.now, find("k"), AUDIT("ann", "gdpr")), ERASE_OK);
+    assert_int_equal(core_erase(w.core, w.now, find("k"), AUDIT("ann", "gdpr")), ERASE_ALREADY);
     assert_true(core_erase_upto(w.core) > before);
     restart_after(0);
     assert_true(core_erase_upto(w.core) > before);
@@ -968,7 +968,7 @@ static void erased_words_leave_the_journal_and_the_key_stays(void **state) {
 static void erasing_unsettled_work_cancels_it(void **state) {
     (void)state;
     send("k", "secret");
-    assert_int_equal(core_erase(w.core, w.now, find("k"), SL("ann"), SL("gdpr")), ERASE_OK);
+    assert_int_equal(core_erase(w.core, w.now, find("k"), AUDIT("ann", "gdpr")), ERASE_OK);
     compact();
     assert_false(journal_holds("secret"));
     restart_after(0);
@@ -983,15 +983,15 @@ static void a_forgotten_key_is_new_again_settled_or_not_but_not_while_leased(voi
     send_full("k", "p", "G", 0, 0, NULL);
     send("k", "p");
     struct leased l = receive();
-    assert_int_equal(core_forget(w.core, w.now, find("k")), FORGET_LEASED);
+    assert_int_equal(core_forget(w.core, w.now, find("k"), AUDIT("ann", "")), FORGET_LEASED);
     verb(&l, VERB_RELEASE);
-    assert_int_equal(core_forget(w.core, w.now, find("k")), FORGET_OK);
+    assert_int_equal(core_forget(w.core, w.now, find("k"), AUDIT("ann", "")), FORGET_OK);
     assert_null(find("k"));
     restart_after(0);
     assert_null(find("k"));
     settle_key("k");
     pass(2000);
-    assert_int_equal(core_forget(w.core, w.now, find("k")), FORGET_OK);
+    assert_int_equal(core_forget(w.core, w.now, find("k"), AUDIT("ann", "")), FORGET_OK);
     restart_after(0);
     assert_null(find("k"));
     compact();
@@ -1026,7 +1026,7 @@ static void a_purge_cancels_what_was_there_and_lets_nobody_out_on_the_way(void *
         struct found f;
         while (core_find(w.core, v.ref.hash, &cursor, &f) && f.message != no) {
         }
-        assert_int_equal(core_cancel(w.core, w.now, load(&f), SL("purged")), CANCEL_OK);
+        assert_int_equal(core_cancel(w.core, w.now, load(&f), SL("purged"), NULL), CANCEL_OK);
     }
     assert_int_equal(cancelled, 11);
     assert_int_equal(w.readies, readies);
@@ -1073,7 +1073,7 @@ static void what_is_refused_has_one_copy_per_payload_in_the_dead_lane_within_its
     struct core_cursor cursor = {0};
     struct found f;
     assert_true(core_find(w.core, v.ref.hash, &cursor, &f));
-    assert_int_equal(core_cancel(w.core, w.now, load(&f), SL("seen")), CANCEL_OK);
+    assert_int_equal(core_cancel(w.core, w.now, load(&f), SL("seen"), NULL), CANCEL_OK);
     assert_int_equal(refuse("four"), REFUSE_KEPT);
     assert_int_equal(refuse("one"), REFUSE_KNOWN); /* cancelled, but not a window ago */
     pass(2000);
@@ -1092,9 +1092,9 @@ static void rules_origin_and_text_of_a_queue_outlive_restarts(void **state) {
     rules.keep_payload_ms = 5;
     u64 before = w.count;
     struct queue_spec spec = {.rules = rules, .origin = ORIGIN_FILE, .config = SL("{\"window\":\"24h\"}")};
-    assert_true(core_queue_set(w.core, w.now, SL("q"), &spec, &w.queue));
+    assert_true(core_queue_set(w.core, w.now, SL("q"), &spec, NULL, &w.queue));
     assert_int_equal(w.count, before + 1);
-    assert_true(core_queue_set(w.core, w.now, SL("q"), &spec, &w.queue));
+    assert_true(core_queue_set(w.core, w.now, SL("q"), &spec, NULL, &w.queue));
     assert_int_equal(w.count, before + 1); /* nothing new is nothing to write */
     come_back();
     struct queue_info q = info();
@@ -1112,9 +1112,9 @@ static void a_deleted_queue_takes_its_keys_along_and_its_name_is_free(void **sta
     use_rules();
     settle_key("b");
     send("c", "p");
-    assert_int_equal(core_queue_delete(w.core, w.now, w.queue), DELETE_UNSETTLED);
-    core_cancel(w.core, w.now, find("c"), SL("purged"));
-    assert_int_equal(core_queue_delete(w.core, w.now, w.queue), DELETE_OK);
+    assert_int_equal(core_queue_delete(w.core, w.now, w.queue, NULL), DELETE_UNSETTLED);
+    core_cancel(w.core, w.now, find("c"), SL("purged"), NULL);
+    assert_int_equal(core_queue_delete(w.core, w.now, w.queue, NULL), DELETE_OK);
     u16 old = w.queue;
     assert_null(find("a"));
     assert_false(core_queue_find(w.core, SL("q"), &w.queue));
@@ -1140,8 +1140,8 @@ static void the_audit_trail_is_kept_its_time_and_read_newest_first(void **state)
     for (int i = 0; i < 300; i++) {
         char what[24];
         snprintf(what, sizeof what, "deed %d", i);
-        struct audit_in in = {.queue = w.queue, .who = SL("ann"), .what = slice_str(what), .why = SL("because")};
-        assert_true(core_audit(w.core, w.now, &in));
+        struct audit_in in = {.who = SL("ann"), .what = slice_str(what), .why = SL("because")};
+        assert_true(core_audit(w.core, w.now, w.queue, &in));
         pass(HOUR);
         if (i % 70 == 0) come_back();
         if (i % 90 == 0) compact_upto(w.first + (w.count - w.first) / 2);
@@ -1286,7 +1286,7 @@ static void a_long_audit_trail_is_recovered_in_order_and_once_each(void **state)
     (void)state;
     struct audit_in in = {.who = SL("me"), .what = SL("pause")};
     u64 before = w.count;
-    for (u32 i = 0; i < HOT; i++) assert_true(core_audit(w.core, w.now, &in));
+    for (u32 i = 0; i < HOT; i++) assert_true(core_audit(w.core, w.now, w.queue, &in));
     compact_upto(before + HOT / 2);
     u64 live = core_live_bytes(w.core);
     double began = cpu_seconds();

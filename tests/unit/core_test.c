@@ -87,7 +87,7 @@ static void an_unsettled_key_never_expires(void **state) {
 static void full_means_no_new_message_but_lease_and_settlement_of_the_accepted_ones(void **state) {
     (void)state;
     assert_int_equal(send("k", "pay"), SEND_ACCEPTED);
-    w.room = core_reserved_bytes(w.core);
+    set_room(core_reserved_bytes(w.core));
     assert_int_equal(send("k2", "pay"), SEND_FULL);
     assert_int_equal(send("k", "pay"), SEND_DUPLICATE);
     struct leased l = receive();
@@ -95,7 +95,7 @@ static void full_means_no_new_message_but_lease_and_settlement_of_the_accepted_o
     char result[RESULT_ALWAYS_FITS + 1] = {0};
     memset(result, 'x', RESULT_ALWAYS_FITS);
     assert_int_equal(ack(&l, result), SETTLE_OK);
-    w.room = 1u << 30;
+    set_room(1u << 30);
     assert_int_equal(send("k2", "pay"), SEND_ACCEPTED);
 }
 
@@ -105,9 +105,9 @@ static void a_larger_result_is_refused_when_full_and_accepted_once_there_is_room
     struct leased l = receive();
     static char result[5000];
     memset(result, 'x', sizeof result - 1);
-    w.room = core_reserved_bytes(w.core);
+    set_room(core_reserved_bytes(w.core));
     assert_int_equal(ack(&l, result), SETTLE_FULL);
-    w.room = 1u << 30;
+    set_room(1u << 30);
     assert_int_equal(ack(&l, result), SETTLE_OK);
 }
 
@@ -425,7 +425,7 @@ static void a_message_out_of_its_ttl_is_cancelled_unless_it_was_started(void **s
     assert_true(no != MESSAGE_NONE);
     struct seen *s = find("s");
     assert_int_equal(s->at.message, no);
-    assert_int_equal(core_cancel(w.core, w.now, s, SL("ttl")), CANCEL_OK);
+    assert_int_equal(core_cancel(w.core, w.now, s, SL("ttl"), NULL), CANCEL_OK);
     assert_int_equal(core_ttl_due(w.core, w.now), MESSAGE_NONE);
     assert_int_equal(state_of("s"), STATE_CANCELLED);
     assert_true(slice_eq(find("s")->settle->reason, SL("ttl")));
@@ -473,7 +473,7 @@ static void a_dead_head_blocks_its_group_until_it_is_cancelled(void **state) {
     struct leased l = receive();
     nack(&l, CLASS_POISON);
     assert_false(receive().ok);
-    assert_int_equal(core_cancel(w.core, w.now, find("a1"), SL("skipped")), CANCEL_OK);
+    assert_int_equal(core_cancel(w.core, w.now, find("a1"), SL("skipped"), NULL), CANCEL_OK);
     assert_string_equal(receive().key, "a2");
 }
 
@@ -643,7 +643,7 @@ static void compaction_and_restart_change_nothing_that_can_be_seen(void **state)
             settle_as(&l, (struct settle_in){.verb = VERB_STEP, .name = SL("s"), .result = SL("x")}, NULL);
         kept[leases++] = l;
     }
-    core_queue_pause(w.core, w.queue, true);
+    core_queue_pause(w.core, w.now, w.queue, true, NULL);
     struct queue_info before, after;
     enum state states[60];
     core_queue_info(w.core, w.now, w.queue, &before);

@@ -26,7 +26,7 @@ static struct world {
     u64 first, count, cap; /* position = index + 1 */
     struct buf scratch;
     u64 room;
-    bool metered; /* appending takes from it, and more than there is must never be appended */
+    bool metered; /* more than there is must never be appended */
     u32 outcomes, readies;
     u16 queue, shard;
     struct buf store, arrivals_store;
@@ -46,22 +46,11 @@ static inline u64 sink_append(void *ctx, u8 type, u8 version, size_t n) {
         w.cap = w.cap ? w.cap * 2 : 1024;
         w.records = mem_realloc(w.records, w.cap * sizeof *w.records);
     }
-    if (w.metered) {
-        assert_true(w.room >= n + 80);
-        w.room -= n + 80;
-    }
+    if (w.metered) assert_true(core_room(w.core) >= n + 80);
     struct stored *s = &w.records[w.count++];
     *s = (struct stored){.type = type, .version = version, .n = n, .body = mem_alloc(n + 1)};
     memcpy(s->body, w.scratch.p, n);
     return w.count;
-}
-static inline u64 sink_room(void *ctx) {
-    (void)ctx;
-    return w.room;
-}
-static inline bool sink_need(void *ctx, u64 bytes) {
-    (void)ctx;
-    return w.room >= bytes;
 }
 static inline u64 sink_cost(size_t n) {
     return n + 80;
@@ -74,6 +63,12 @@ static inline void sink_ready(void *ctx, u16 queue) {
     (void)ctx, (void)queue;
     w.readies++;
 }
+
+static inline void set_room(u64 bytes) {
+    w.room = bytes;
+    core_room_set(w.core, bytes);
+}
+#define AUDIT(by, because) (&(struct audit_in){.who = SL(by), .what = SL("test"), .why = SL(because)})
 
 /* A core that has read the journal and was not started. */
 static inline struct core *replayed_core(void) {
@@ -90,11 +85,11 @@ static inline struct core *replayed_core(void) {
 }
 
 static inline void start_core(void) {
-    struct core_sink sink = {NULL,      sink_reserve, sink_append,  sink_room,
-                             sink_need, sink_cost,    sink_outcome, sink_ready};
+    struct core_sink sink = {NULL, sink_reserve, sink_append, sink_cost, sink_outcome, sink_ready};
     struct errbuf err;
     w.core = replayed_core();
     assert_int_equal(core_start(w.core, &sink, w.now.wall_ms, &w.now, &err), ST_OK);
+    core_room_set(w.core, w.room);
 }
 
 static inline void pass(i64 ms) {
