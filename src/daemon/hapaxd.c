@@ -522,6 +522,7 @@ int main(int argc, char **argv) {
         printf("%s: valid, %u queue%s\n", s.config, config->queues.count, config->queues.count == 1 ? "" : "s");
     } else if (status == 0) {
         signal(SIGPIPE, SIG_IGN);
+        disk_posix_watch_maps();
         d.relays = relays_new(config);
         status = start(&d, &at, &config, &err) == ST_OK ? 0 : 1;
         if (status) fprintf(stderr, "hapaxd: %s\n", err.text);

@@ -31,7 +31,7 @@ struct disk_ops {
     /* -EWOULDBLOCK: another process has it; *holder is its number, 0 if that is not known. */
     int (*lock)(struct disk *d, bool on, i64 *holder);
     /* The whole file as memory, kept in step with what is written; may be NULL: then reads go through pread. forget:
-     * the pages need not stay resident. An unreadable page is SIGBUS, and ends the process as a failed read would. */
+     * the pages need not stay resident. An unreadable page is SIGBUS: see disk_posix_watch_maps. */
     const u8 *(*map)(struct disk *d, struct disk_file *f, u64 bytes); /* NULL: not this time */
     void (*forget)(struct disk *d, const u8 *map, u64 bytes);
     void (*unmap)(struct disk *d, const u8 *map, u64 bytes);
@@ -52,6 +52,10 @@ static inline void disk_close(struct disk *d) {
  * somebody else's or others may write to it. Else it is only read, and ST_NOT_FOUND if it is missing. The caller owns
  * *out: disk_close(), after the journal on it is closed. */
 hx_st disk_posix_open(const char *path, bool create, struct disk **out, struct errbuf *err);
+
+/* From here on an unreadable page of a mapped segment ends the process with its file and offset named, as a failed read
+ * would. For the whole process, so for a program to call, not for the journal. */
+void disk_posix_watch_maps(void);
 
 /* The whole range or an error: a short write goes on where it stopped, and one that makes no progress is -EIO. */
 int disk_write_all(struct disk *d, struct disk_file *f, const void *p, size_t n, u64 offset);

@@ -628,6 +628,25 @@ def churn_does_not_grow_the_disk(directory):
     check(answer.get("state") == "done", f"the first key is forgotten: {answer}")
 
 
+@promise
+def a_disk_that_loses_pages_of_a_segment_stops_the_broker_with_file_and_offset(directory):
+    broker = new_broker(data_in(directory)).start()
+    c = broker.client()
+    c.send("q", "k")
+    for _ in range(10):
+        c.send("q", "k")
+    lost = segments(broker.data)[0]
+    os.truncate(lost, 0)
+    try:
+        while True:
+            c.send("q", "k")
+    except Lost:
+        pass
+    code = broker.wait_exit(30)
+    check(code not in (None, 0), f"exit code {code}")
+    check(re.search(re.escape(os.path.basename(lost)) + r" at offset \d+", broker.last_words()), broker.last_words())
+
+
 # ---- few descriptors, many segments
 
 

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -271,6 +272,62 @@ static void a_missing_directory_is_made_or_reported(void **state) {
     rmdir(path);
 }
 
+/* Reads the first record until it is read in its mapping; then the disk loses the file's pages. */
+static void read_what_is_lost(struct world *w) {
+    struct said_at *p = w->ctx;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    struct journal_record rec;
+    char path[400];
+    u64 pos = append_number(j, 0, w->most);
+    journal_flush(j);
+    wait_settled(w, j, pos);
+    do {
+        if (journal_read(j, pos, 0, &rec, NULL) != ST_OK) _exit(3);
+    } while (!rec.lasting);
+    snprintf(path, sizeof path, "%s/journal-%016llx.seg", p->path, (unsigned long long)(pos / SEGMENT));
+    if (truncate(path, 0) != 0) _exit(4);
+    journal_read(j, pos, 0, &rec, NULL);
+    _exit(5);
+}
+
+static void an_unreadable_page_of_a_mapped_segment_stops_it_with_file_and_offset(void **state) {
+    struct world *w = *state;
+    struct said_at *p = w->ctx;
+    int log[2], status;
+    char said[1000] = {0}, named[400];
+    assert_int_equal(pipe(log), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        if (dup2(log[1], STDERR_FILENO) < 0) _exit(2);
+        disk_posix_watch_maps();
+        read_what_is_lost(w);
+    }
+    close(log[1]);
+    waitpid(child, &status, 0);
+    assert_true(read(log[0], said, sizeof said - 1) > 0);
+    close(log[0]);
+    snprintf(named, sizeof named, " error cannot read %s/journal-%016x.seg at offset 1", p->path, 1u);
+    if (!strstr(said, named)) fail_msg("%s", said);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+}
+
+static void any_other_bus_error_ends_the_process_as_ever(void **state) {
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        disk_posix_watch_maps();
+        FILE *empty = tmpfile();
+        const volatile char *p = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fileno(empty), 0);
+        _exit(p[0]);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGBUS);
+}
+
 /* The first record takes a second and more. */
 static hx_st take_your_time(void *ctx, const struct journal_record *rec, struct errbuf *err) {
     (void)rec;
@@ -360,6 +417,8 @@ int main(void) {
         ON(files_are_for_the_owner_alone, real_with_threads, leave_place),
         ON(a_directory_without_permission_is_denied_by_name, real_without_threads, leave_place),
         ON(a_missing_directory_is_made_or_reported, real_without_threads, leave_place),
+        ON(an_unreadable_page_of_a_mapped_segment_stops_it_with_file_and_offset, real_without_threads, leave_place),
+        ON(any_other_bus_error_ends_the_process_as_ever, real_without_threads, leave_place),
         ON(a_long_replay_says_how_far_it_is, real_with_threads, leave_place),
         ON(work_killed_with_kill_9_recovers_everything_acknowledged, real_with_threads, leave_place),
     };
