@@ -34,6 +34,7 @@ struct disk_ops {
      * the pages need not stay resident. An unreadable page is SIGBUS: see disk_posix_watch_maps. */
     const u8 *(*map)(struct disk *d, struct disk_file *f, u64 bytes); /* NULL: not this time */
     void (*forget)(struct disk *d, const u8 *map, u64 bytes);
+    void (*bring)(struct disk *d, const u8 *map, u64 bytes); /* read soon: begin to bring them, do not wait */
     void (*unmap)(struct disk *d, const u8 *map, u64 bytes);
     void (*random)(struct disk *d, void *p, size_t n); /* salts and secrets: the kernel's, or by the seed */
     void (*destroy)(struct disk *d);
@@ -42,6 +43,7 @@ struct disk_ops {
 struct disk {
     const struct disk_ops *ops;
     const char *where; /* the directory, for messages */
+    u64 misses;        /* small reads that had to wait for the device, as far as that is known; the loop's */
 };
 
 static inline void disk_close(struct disk *d) {

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define READ_AHEAD_MIN (256u << 10) /* reads this large are part of a walk: the next stretch is wanted soon */
@@ -45,10 +46,20 @@ static void posix_close_file(struct disk *d, struct disk_file *f) {
     mem_free(f);
 }
 
+/* What is in memory already. Less than asked for: the device has to bring the rest; or nobody can tell. */
+static size_t read_cached(struct disk *d, struct disk_file *f, void *p, size_t n, u64 offset) {
+    struct iovec where = {.iov_base = p, .iov_len = n};
+    ssize_t got = preadv2(f->fd, &where, 1, (off_t)offset, RWF_NOWAIT);
+    if (got < (ssize_t)n && (got >= 0 || errno == EAGAIN)) d->misses++;
+    return got > 0 ? (size_t)got : 0;
+}
+
 static i64 posix_pread(struct disk *d, struct disk_file *f, void *p, size_t n, u64 offset) {
-    (void)d;
     size_t done = 0;
-    if (n >= READ_AHEAD_MIN) posix_fadvise(f->fd, (off_t)(offset + n), (off_t)n, POSIX_FADV_WILLNEED);
+    if (n >= READ_AHEAD_MIN)
+        posix_fadvise(f->fd, (off_t)(offset + n), (off_t)n, POSIX_FADV_WILLNEED);
+    else
+        done = read_cached(d, f, p, n, offset);
     while (done < n) {
         ssize_t got = pread(f->fd, (char *)p + done, n - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
@@ -167,10 +178,19 @@ static int posix_lock(struct disk *d, bool on, i64 *holder) {
     return 0;
 }
 
+/* Random: a fault brings its own page, not a megabyte around it. Whoever wants more says so with bring. */
 static const u8 *posix_map(struct disk *d, struct disk_file *f, u64 bytes) {
     (void)d;
     void *p = mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED, f->fd, 0);
-    return p == MAP_FAILED ? NULL : p;
+    if (p == MAP_FAILED) return NULL;
+    CHECK(madvise(p, (size_t)bytes, MADV_RANDOM) == 0);
+    return p;
+}
+
+static void posix_bring(struct disk *d, const u8 *map, u64 bytes) {
+    (void)d;
+    uintptr_t in_page = (uintptr_t)map % (uintptr_t)sysconf(_SC_PAGESIZE);
+    madvise((void *)((uintptr_t)map - in_page), (size_t)(bytes + in_page), MADV_WILLNEED); /* only a wish */
 }
 
 static void posix_forget(struct disk *d, const u8 *map, u64 bytes) {
@@ -211,6 +231,7 @@ static const struct disk_ops posix_ops = {
     .lock = posix_lock,
     .map = posix_map,
     .forget = posix_forget,
+    .bring = posix_bring,
     .unmap = posix_unmap,
     .random = posix_random,
     .destroy = posix_destroy,

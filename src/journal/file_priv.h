@@ -117,6 +117,7 @@ struct journal_file {
     u64 known_number[SEGMENTS_KNOWN];
     u32 mapped_areas;
     i64 mapped_look_ms;
+    u64 misses_seen[2]; /* of the disk, at the last two looks */
     struct {
         u64 next, batch_end; /* between two scans: the record the last one stopped at, inside which batch */
         struct buf copy;     /* the batch being scanned, if it was still in memory */

@@ -7,11 +7,16 @@
  * What is borrowed shows up as this process's resident memory, so it is kept to what is in use: a segment is looked at in
  * areas of 64 KiB (what one page fault maps at most). An area's first read goes through pread, its second makes it
  * resident; a few times a second, areas nobody has read since the last look are let go. So a pass over the journal leaves
- * nothing behind, and scattered single reads stay with pread, which is the cheaper way to look at a page once. */
+ * nothing behind, and scattered single reads stay with pread, which is the cheaper way to look at a page once.
+ *
+ * A page that is not in memory at all costs a read of the disk, a hundred times a look-up, and the loop stands still for it.
+ * What can be had is that such waits overlap: while reads miss (`cold`), records announced ahead are asked of it
+ * all at once, and areas that are read one after the other are brought whole. While everything is in memory nobody asks. */
 #include "journal/file_priv.h"
 
 #define AREA_BITS      16u
-#define PREFETCH_BYTES 512u   /* at most: what comes after a large payload's start is fetched as it is read */
+#define PREFETCH_BYTES 512u /* at most: what comes after a large payload's start is fetched as it is read */
+#define BRING_MAX      (64u << 10)
 #define AREAS_MAX      16384u /* 1 GiB, whatever is in use */
 
 enum area { AREA_UNREAD, AREA_READ_ONCE, AREA_RESIDENT, AREA_IN_USE };
@@ -72,6 +77,16 @@ static void age_all(struct journal_file *j, enum area keep) {
     pthread_mutex_unlock(&j->lock);
 }
 
+static bool cold(const struct journal_file *j) {
+    return j->disk->misses != j->misses_seen[1];
+}
+
+static void bring(struct journal_file *j, const struct segment *s, u64 offset, u64 bytes) {
+    if (bytes > BRING_MAX) bytes = BRING_MAX;
+    if (bytes > j->segment_bytes - offset) bytes = j->segment_bytes - offset;
+    j->disk->ops->bring(j->disk, s->map + offset, bytes);
+}
+
 const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment) {
     if (!j->started || !j->disk->ops->map) return NULL;
     struct segment *s = known_segment(j, segment_of(j, pos));
@@ -85,6 +100,8 @@ const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment) 
     if (*area == AREA_READ_ONCE) {
         if (j->mapped_areas >= AREAS_MAX) age_all(j, AREA_IN_USE + 1);
         j->mapped_areas++;
+        if (cold(j) && offset >> AREA_BITS > 0 && area[-1] != AREA_UNREAD) /* somebody reads on and on */
+            bring(j, s, offset >> AREA_BITS << AREA_BITS, 1u << AREA_BITS);
     }
     *area = AREA_IN_USE;
     *segment = s;
@@ -94,9 +111,11 @@ const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment) 
 void map_prefetch(struct journal *port, u64 pos, u32 bytes) {
     struct journal_file *j = jf(port);
     if (pos >= atomic_load_explicit(&j->durable, memory_order_relaxed) || !j->started || !j->disk->ops->map) return;
-    const struct segment *s = known_segment(j, segment_of(j, pos));
+    struct segment *s = known_segment(j, segment_of(j, pos));
     u64 offset = offset_of(j, pos);
-    if (!s || !s->map || s->areas[offset >> AREA_BITS] < AREA_RESIDENT) return;
+    if (!s || (!s->map && !(cold(j) && map_segment(j, s)))) return;
+    if (cold(j)) bring(j, s, offset, format_record_bytes(bytes));
+    if (s->areas[offset >> AREA_BITS] < AREA_RESIDENT) return;
     const u8 *p = s->map + (offset & ~(u64)63),
              *end = s->map + offset + (bytes < PREFETCH_BYTES ? bytes : PREFETCH_BYTES);
     for (; p < end; p += 64) near(p);
@@ -104,4 +123,6 @@ void map_prefetch(struct journal *port, u64 pos, u32 bytes) {
 
 void map_look(struct journal_file *j) {
     if (j->mapped_areas) age_all(j, AREA_IN_USE);
+    j->misses_seen[1] = j->misses_seen[0];
+    j->misses_seen[0] = j->disk->misses;
 }

@@ -328,6 +328,57 @@ static void any_other_bus_error_ends_the_process_as_ever(void **state) {
     assert_int_equal(WTERMSIG(status), SIGBUS);
 }
 
+/* The pages of the first segment, as the kernel sees them. */
+struct pages {
+    u8 *map;
+    int fd;
+};
+
+static struct pages pages_of(const struct said_at *p) {
+    char path[400];
+    snprintf(path, sizeof path, "%s/journal-%016x.seg", p->path, 1u);
+    struct pages v = {.fd = open(path, O_RDONLY | O_CLOEXEC)};
+    v.map = mmap(NULL, SEGMENT, PROT_READ, MAP_SHARED, v.fd, 0);
+    assert_true(v.fd >= 0 && v.map != MAP_FAILED);
+    return v;
+}
+
+static bool in_memory(const struct pages *v, u64 offset) {
+    u8 there = 0;
+    assert_int_equal(mincore(v->map + offset / 4096 * 4096, 1, &there), 0);
+    return there & 1;
+}
+
+static void records_announced_while_reads_miss_are_brought_from_the_disk_at_once(void **state) {
+    struct world *w = *state;
+    struct bench *b = bench_new(w);
+    struct journal *j = world_start(w, &b->r);
+    u64 pos[12];
+    for (u64 i = 0; i < 12; i++) {
+        memset(journal_reserve(j, 4000), (int)i, 4000);
+        pos[i] = journal_append(j, 1, 1, 4000);
+    }
+    journal_close(j);
+    j = world_open(w);
+    assert_int_equal(journal_start(j, NULL), ST_OK);
+    struct pages v = pages_of(w->ctx);
+    posix_fadvise(v.fd, 0, 0, POSIX_FADV_DONTNEED);
+    bool dropped = !in_memory(&v, pos[11] % SEGMENT); /* not where the file system is memory itself */
+    for (int i = 2; dropped && i < 12; i++) journal_prefetch(j, pos[i], 4000);
+    if (dropped) assert_false(in_memory(&v, pos[11] % SEGMENT)); /* as long as nobody had to wait, nobody asks */
+    struct journal_record rec;
+    assert_int_equal(journal_read(j, pos[0], 4000, &rec, NULL), ST_OK);
+    for (int i = 2; dropped && i < 12; i++) journal_prefetch(j, pos[i], 4000);
+    i64 until = clock_mono_ms() + 60000;
+    for (int i = 2; dropped && i < 12; i++)
+        while (!in_memory(&v, pos[i] % SEGMENT)) assert_true(clock_mono_ms() < until);
+    munmap(v.map, SEGMENT);
+    close(v.fd);
+    journal_close(j);
+    mem_free(b);
+    if (!dropped) skip();
+}
+
 /* The first record takes a second and more. */
 static hx_st take_your_time(void *ctx, const struct journal_record *rec, struct errbuf *err) {
     (void)rec;
@@ -418,6 +469,7 @@ int main(void) {
         ON(a_directory_without_permission_is_denied_by_name, real_without_threads, leave_place),
         ON(a_missing_directory_is_made_or_reported, real_without_threads, leave_place),
         ON(an_unreadable_page_of_a_mapped_segment_stops_it_with_file_and_offset, real_without_threads, leave_place),
+        ON(records_announced_while_reads_miss_are_brought_from_the_disk_at_once, real_without_threads, leave_place),
         ON(any_other_bus_error_ends_the_process_as_ever, real_without_threads, leave_place),
         ON(a_long_replay_says_how_far_it_is, real_with_threads, leave_place),
         ON(work_killed_with_kill_9_recovers_everything_acknowledged, real_with_threads, leave_place),
