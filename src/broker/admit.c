@@ -20,7 +20,8 @@ struct candidate {
     struct broker *b;
     const struct queue_config *rules;
     struct send_in *in;
-    bool again; /* it is a copy of what was refused before: no second copy */
+    bool again;   /* it is a copy of what was refused before: no second copy */
+    bool foresee; /* and it is only asked what would become of it */
     struct failure *f;
 };
 
@@ -218,6 +219,13 @@ static bool admitted(struct broker *b, const struct send_in *in, struct admissio
     return false;
 }
 
+static bool foresee(const struct candidate *k, struct admission *a) {
+    bool known = a->seen && seen_in_force(k->b, a->seen),
+         same = known && seen_fingerprint(a->seen) == k->in->fingerprint;
+    a->verdict = same ? SEND_DUPLICATE : SEND_ACCEPTED;
+    return !known || same || core_queue_rules(k->b->core, k->in->queue)->on_conflict != ON_CONFLICT_REJECT;
+}
+
 static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, struct admission *a) {
     struct broker *b = k->b;
     struct send_in *in = k->in;
@@ -242,6 +250,7 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
         return false;
     }
     if (a->seen) agree_with(k, a->seen);
+    if (k->foresee) return foresee(k, a);
     room_prepare(b, in->payload.n + in->attrs.n);
     a->verdict = core_send(b->core, b->now, in, a->seen, &a->out);
     if (a->verdict == SEND_ELSEWHERE) admit_under_own_key(b, in, a);
@@ -256,7 +265,7 @@ bool admit_message(struct broker *b, struct send_in *in, header_lookup *header, 
 
 /* ---- once more */
 
-static enum retrial try_again(struct broker *b, const struct rec_message *m, u16 queue) {
+static enum retrial try_again(struct broker *b, const struct rec_message *m, u16 queue, bool foresee) {
     struct failure f = {0};
     struct admission a = {0};
     struct send_in in = {
@@ -269,7 +278,7 @@ static enum retrial try_again(struct broker *b, const struct rec_message *m, u16
         .request_id = m->request_id,
         .payload = m->payload,
     };
-    struct candidate k = {.b = b, .in = &in, .f = &f, .again = true};
+    struct candidate k = {.b = b, .in = &in, .f = &f, .again = true, .foresee = foresee};
     enum retrial result = RETRIAL_AS_BEFORE;
     if (enter(&k, said_header, &in, &a))
         result = a.verdict == SEND_DUPLICATE ? RETRIAL_KNOWN : RETRIAL_ADMITTED;
@@ -283,9 +292,18 @@ enum retrial admit_again(struct broker *b, const struct ref *copy) {
     struct lookup *own = lookup_new(); /* admitting uses the others */
     struct seen *s = lookup_id(b, own, copy->hash, copy->seq);
     CHECK(s && s->message);
-    enum retrial result = try_again(b, s->message, copy->queue);
+    enum retrial result = try_again(b, s->message, copy->queue, false);
     s = lookup_id(b, own, copy->hash, copy->seq);
     if (result == RETRIAL_KNOWN || result == RETRIAL_ADMITTED) core_cancel(b->core, b->now, s, SL("redriven"), NULL);
+    lookup_free(own);
+    return result;
+}
+
+enum retrial admit_foresee(struct broker *b, const struct ref *copy) {
+    struct lookup *own = lookup_new();
+    const struct seen *s = lookup_id(b, own, copy->hash, copy->seq);
+    CHECK(s && s->message);
+    enum retrial result = try_again(b, s->message, copy->queue, true);
     lookup_free(own);
     return result;
 }

@@ -28,5 +28,6 @@ slice said_header(void *ctx, slice name);
 /* A copy of what failed the schema, tried again: admitted, known already, or as before. */
 enum retrial { RETRIAL_ADMITTED, RETRIAL_KNOWN, RETRIAL_AS_BEFORE, RETRIAL_FULL };
 enum retrial admit_again(struct broker *b, const struct ref *copy);
+enum retrial admit_foresee(struct broker *b, const struct ref *copy); /* what that would say now, but for FULL */
 
 #endif

@@ -46,7 +46,12 @@ static void put_outcome(struct buf *b, const struct task *t) {
         json_put_member_i64(b, "no_op", (i64)t->no_op);
         if (t->with_group) json_put_member_i64(b, "with_group", (i64)t->with_group);
         if (t->still_refused) json_put_member_i64(b, "still_refused", (i64)t->still_refused);
-        if (t->dry_run) json_put_member_bool(b, "dry_run", true);
+        if (t->dry_run) {
+            json_put_member_bool(b, "dry_run", true);
+            json_put_member_i64(b, "would_run", (i64)t->would_run);
+            json_put_member_i64(b, "would_reconcile", (i64)t->would_reconcile);
+            json_put_member_i64(b, "would_refuse", (i64)t->would_refuse);
+        }
     }
     if (t->state == TASK_CANCELLED) json_put_member_bool(b, "cancelled", true);
     buf_char(b, '}');
@@ -201,6 +206,7 @@ void api_redrive(struct call *c) {
 static struct task *task_of_call(struct call *c) {
     u64 id;
     struct task *t = slice_u64(c->arg[0], &id) ? tasks_find(c->b, id) : NULL;
+    if (t && t->dry_run) t = NULL;
     if (!t)
         fail(c, PROBLEM_no_such_task, "there is no such task; a restart ends them all, and the last %u are kept",
              TASKS_KEPT);
@@ -227,9 +233,12 @@ void api_tasks(struct call *c) {
     struct buf *body = &c->b->scratch->body;
     buf_reset(body);
     buf_lit(body, "{\"items\":[");
+    bool first = true;
     for (const struct task *t = tasks_newest(c->b); t; t = t->next) {
-        if (t != tasks_newest(c->b)) buf_char(body, ',');
+        if (t->dry_run) continue;
+        if (!first) buf_char(body, ',');
         put_task(body, t);
+        first = false;
     }
     buf_lit(body, "],\"next_cursor\":null}");
     reply_json(c, 200, buf_slice(body));

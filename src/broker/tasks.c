@@ -8,6 +8,7 @@
 
 #define LOOKS_PER_SLICE 5000u
 #define DEEDS_PER_SLICE 1000u
+#define FORESEEN_LOOKS  9u       /* what it costs to try a refused copy, in looks */
 #define INLINE_MAX      1000u    /* more than this is long */
 #define COLLECTED_MAX   1000000u /* of one redrive; 24 bytes each */
 #define TASK_MAGIC      0x7461736bu
@@ -81,7 +82,7 @@ static void forget_old(struct tasks *ts) {
     u32 kept = 0;
     for (struct task **at = &ts->newest; *at;) {
         struct task *t = *at;
-        if (t->state == TASK_RUNNING || t->wait || kept++ < TASKS_KEPT) {
+        if (t->state == TASK_RUNNING || t->wait || (!t->dry_run && kept++ < TASKS_KEPT)) {
             at = &t->next;
             continue;
         }
@@ -135,6 +136,37 @@ static void add_match(struct task *t, const struct ref *ref) {
     t->refs[t->count++] = *ref;
 }
 
+static void foresee_refused(struct broker *b, struct task *t, const struct ref *ref) {
+    switch (admit_foresee(b, ref)) {
+    case RETRIAL_ADMITTED:
+        t->would_run++;
+        break;
+    case RETRIAL_KNOWN:
+        t->no_op++;
+        break;
+    case RETRIAL_AS_BEFORE:
+    case RETRIAL_FULL:
+        t->would_refuse++;
+    }
+}
+
+static void foresee_one(struct broker *b, struct task *t, const struct ref *ref) {
+    bool doubt;
+    u32 count;
+    switch (core_redrive_foresee(b->core, ref, &doubt, &count)) {
+    case REDRIVE_OK:
+        t->would_reconcile += doubt;
+        t->would_run += !doubt;
+        t->with_group += count - 1;
+        break;
+    case REDRIVE_REFUSED:
+        foresee_refused(b, t, ref);
+        break;
+    default:
+        t->no_op++;
+    }
+}
+
 /* The message the list was left at may have moved on since: then it is looked through anew. */
 static void check_cursor(struct broker *b, struct task *t) {
     struct message_view v;
@@ -145,6 +177,7 @@ static void check_cursor(struct broker *b, struct task *t) {
     }
     t->cursor = MESSAGE_NONE;
     t->count = 0;
+    t->no_op = t->with_group = t->would_run = t->would_reconcile = t->would_refuse = 0;
 }
 
 static bool enough(const struct task *t) {
@@ -164,7 +197,14 @@ static void collect_slice(struct broker *b, struct task *t) {
         t->cursor = no;
         t->cursor_ref = v.ref;
         /* Those that died with their group's head come back with it. */
-        if (!v.taken && filter_passes(&t->filter, &v)) add_match(t, &v.ref);
+        if (v.taken || !filter_passes(&t->filter, &v)) continue;
+        if (!t->dry_run) {
+            add_match(t, &v.ref);
+            continue;
+        }
+        t->count++;
+        foresee_one(b, t, &v.ref);
+        if (v.refused) n += FORESEEN_LOOKS;
     }
     t->collecting = !enough(t);
 }

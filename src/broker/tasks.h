@@ -53,6 +53,8 @@ struct task {
     u32 count, cap, at;    /* at: how many of them have been worked off */
     u64 redriven, no_op, still_refused;
     u64 with_group; /* came back with their group's head */
+    /* a dry run: what would become of them. It is no task to anybody but who waits for it */
+    u64 would_run, would_reconcile, would_refuse;
 };
 
 struct tasks *tasks_new(u64 first_id);

@@ -133,7 +133,7 @@ const struct flag flags_dead_redrive[] = {
     {"since", "WHEN", "only those that died in the last 1h, 7d, ..., or since a time like 2026-01-31T12:00:00Z"},
     {"max", "N", "at most this many"},
     {"rate", "N", "at most this many a second; runs as a task, which is followed"},
-    {"dry-run", NULL, "only count what would be run again"},
+    {"dry-run", NULL, "do nothing: say how many would run, be looked up first, or be refused again"},
     {"detach", NULL, "do not follow the task: print its id and leave"},
     FLAGS_SIGNED,
     {0},
@@ -160,6 +160,21 @@ static bool redrive_body(struct cli *cli, struct buf *body) {
     return true;
 }
 
+static void show_foreseen(slice json) {
+    static const struct {
+        const char *member, *text;
+    } lines[] = {{"would_run", "would run again"},
+                 {"would_reconcile", "would be looked up first: an attempt's outcome is unknown"},
+                 {"would_refuse", "would fail the schema once more"},
+                 {"with_group", "more would come back with their group's head"},
+                 {"no_op", "are settled or decided by now: no-op"}};
+    printf("%lld match. Nothing was done.\n", (long long)member_number(json, "matched"));
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        long long n = (long long)member_number(json, lines[i].member);
+        if (n || i == 0) printf("%6lld %s\n", n, lines[i].text);
+    }
+}
+
 static int redrive_answered(struct cli *cli, const hx_reply *reply, int stop_fd) {
     struct buf id = {0};
     int rc = EXIT_DONE;
@@ -167,7 +182,7 @@ static int redrive_answered(struct cli *cli, const hx_reply *reply, int stop_fd)
     if (task && !args_has(cli, "detach"))
         rc = follow(cli, buf_slice(&id), stop_fd);
     else
-        cli_show(cli, reply, NULL);
+        cli_show(cli, reply, args_has(cli, "dry-run") ? show_foreseen : NULL);
     buf_free(&id);
     return rc;
 }

@@ -389,6 +389,8 @@ enum redrive_verdict {
 };
 enum redrive_verdict core_redrive(struct core *c, struct core_now now, const struct ref *ref, slice by, slice note,
                                   u32 *count);
+/* What core_redrive would say now, but for FULL; nothing is done or counted. *doubt: it would come back as reconcile. */
+enum redrive_verdict core_redrive_foresee(const struct core *c, const struct ref *ref, bool *doubt, u32 *count);
 
 /* A settled key runs again as the next generation, under its own key and the effect key key~gN; steps are gone. */
 enum again_verdict {

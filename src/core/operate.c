@@ -129,24 +129,35 @@ static bool doubt_in_history(slice history) {
     return doubt;
 }
 
-enum redrive_verdict core_redrive(struct core *c, struct core_now now, const struct ref *ref, slice by, slice note,
-                                  u32 *count) {
-    c->now = now;
+enum redrive_verdict core_redrive_foresee(const struct core *c, const struct ref *ref, bool *doubt, u32 *count) {
+    *doubt = false;
     *count = 0;
     u32 no = core_message_find(c, ref->hash, ref->seq);
     const struct message *m = no == MESSAGE_NONE ? NULL : message_at(c, no);
-    if (!m || m->place != PLACE_DEAD) {
-        COUNT(c, queue_at(c, ref->queue), no_op);
-        return REDRIVE_NO_OP;
-    }
+    if (!m || m->place != PLACE_DEAD) return REDRIVE_NO_OP;
     if (m->taken) return REDRIVE_TAKEN;
     if (m->refused) return REDRIVE_REFUSED;
+    *doubt = message_doubt(m) || doubt_in_history(history_of(m));
+    *count = 1 + (m->takes && is_group_head(c, no) ? group_waiting(c, no) : 0);
+    return REDRIVE_OK;
+}
+
+enum redrive_verdict core_redrive(struct core *c, struct core_now now, const struct ref *ref, slice by, slice note,
+                                  u32 *count) {
+    bool doubt;
+    c->now = now;
+    enum redrive_verdict v = core_redrive_foresee(c, ref, &doubt, count);
+    if (v == REDRIVE_NO_OP) COUNT(c, queue_at(c, ref->queue), no_op);
+    if (v != REDRIVE_OK) return v;
+    const struct message *m = message_at(c, core_message_find(c, ref->hash, ref->seq));
     struct record r = decide_record(c, m, DECISION_REDRIVE, by, note);
-    if (message_doubt(m) || doubt_in_history(history_of(m))) r.decide.traits = TRAIT_DOUBT | TRAIT_RECONCILE;
-    if (m->takes && is_group_head(c, message_no(c, m))) r.decide.taken = group_waiting(c, message_no(c, m));
-    if (!room_for_deed(c, decide_room(c, &r))) return REDRIVE_FULL;
+    if (doubt) r.decide.traits = TRAIT_DOUBT | TRAIT_RECONCILE;
+    r.decide.taken = *count - 1;
+    if (!room_for_deed(c, decide_room(c, &r))) {
+        *count = 0;
+        return REDRIVE_FULL;
+    }
     core_emit(c, &r);
-    *count = 1 + r.decide.taken;
     return REDRIVE_OK;
 }
 

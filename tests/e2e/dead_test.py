@@ -224,4 +224,39 @@ def there_is_no_such_task(q):
     problem(hx.broker.call("DELETE", f"/v1/tasks/{q}"), 404, "no_such_task")
 
 
+@test
+def a_dry_run_foresees_what_a_redrive_then_does(q):
+    b = hx.broker
+    rules = {"key": "${id}", "retry": {"unknown": {"attempts": 1}, "transient": {"attempts": 1}}}
+    b.rules(q, schema={"required": ["amount"]}, **rules)
+    for n in range(3):
+        same(b.event(q, {"id": n, "amount": n}).status, 202)
+    b.fail(q, "transient", "poison", "unknown")
+    for value in ({"id": "a", "wrong": 1}, {"id": "b", "euros": 2}):
+        problem(b.event(q, value), 422, "schema")
+    b.rules(q, schema={"required": ["euros"]}, **rules)
+    deeds = len(b.get(f"/v1/audit?queue={q}").json()["items"])
+    foreseen = redrive(q, dry_run=True)
+    same(foreseen, {"matched": 5, "redriven": 0, "no_op": 0, "dry_run": True, "would_run": 3, "would_reconcile": 1, "would_refuse": 1})
+    same(b.queue(q)["dead"], 5, "nothing was done")
+    same(len(b.get(f"/v1/audit?queue={q}").json()["items"]), deeds, "a dry run is no deed")
+    same([t for t in b.get("/v1/tasks").json()["items"] if t["queue"] == q], [], "nor a task")
+    same(redrive(q, dry_run=True, rate=1), foreseen, "whatever the rate")
+    text = hx.hapax("dead", "redrive", q, "--dry-run").text
+    assert "5 match" in text and "3 would run" in text and "1 would be looked up first" in text and "1 would fail the schema" in text, text
+    members(redrive(q), matched=5, redriven=4, still_refused=1)
+    same(sorted(m["delivery"] for m in b.receive(q, max=9)), ["first", "reconcile", "retry", "retry"])
+
+
+@test
+def a_dry_run_counts_what_comes_back_with_its_head(q):
+    b = hx.broker
+    b.rules(q, on_dead="dead_letter_group")
+    for n in range(4):
+        b.send(q, f"k{n}", headers=[("Hapax-Group", "g")])
+    b.fail(q, "poison")
+    members(redrive(q, dry_run=True), matched=1, would_run=1, with_group=3)
+    members(redrive(q), matched=1, redriven=1, with_group=3)
+
+
 hx.main(threads=40)

@@ -381,7 +381,9 @@ static void a_long_redrive_becomes_a_task_and_can_be_stopped(void **state) {
     (void)state;
     make_dead("q", 1500);
     assert_int_equal(call("POST /v1/queues/q/redrive", "{\"dry_run\":true}"), 200);
-    assert_said("{\"matched\":1500,\"redriven\":0,\"no_op\":0,\"dry_run\":true}");
+    assert_said(
+        "{\"matched\":1500,\"redriven\":0,\"no_op\":0,\"dry_run\":true,\"would_run\":1500,\"would_reconcile\":0,"
+        "\"would_refuse\":0}");
     assert_int_equal(call("POST /v1/queues/q/redrive", ""), 202);
     char line[64];
     snprintf(line, sizeof line, "DELETE %.23s", strstr(w.fields.p, "/v1/tasks/"));
