@@ -358,6 +358,8 @@ static hx_st apply_lease(struct core *c, const struct rec_lease *r, u32 about, s
     INVARIANT(11, !m->reconcile || r->lookup);
     INVARIANT(13, !m->conflict && !m->refused);
     reserve_off(c, m);
+    i64 waited_ms = m->place == PLACE_READY ? c->now.run_ms - m->when_ms : 0;
+    m->waited_ms = waited_ms < UINT32_MAX ? (u32)waited_ms : UINT32_MAX;
     unplace_message(c, no);
     m->doubt = message_doubt(m);
     m->lookup = r->lookup;
@@ -454,6 +456,7 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, u32 about,
     m->crashes = r->crashes;
     m->due_ms = r->due_ms;
     place_as(c, no, (enum state)r->state, r->traits, given_back);
+    if (given_back && m->place == PLACE_READY) m->when_ms -= m->waited_ms; /* nobody did anything for it meanwhile */
     reserve_on(c, m);
     if (r->state != STATE_PENDING && c->sink) c->sink->on_outcome(c->sink->ctx, &r->ref);
     return ST_OK;

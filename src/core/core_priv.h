@@ -38,6 +38,7 @@ struct message {
     bool late : 1;              /* in its group's heap; group_prev says where */
     u8 key_len, request_id_len; /* for the room its settlement takes */
     u32 payload_len;
+    u32 waited_ms; /* leased: how long it had been ready; given back, it goes on waiting from there */
     struct history history;
 };
 _Static_assert(sizeof(struct message) <= 128, "a message is 128 bytes: DESIGN.md budget");

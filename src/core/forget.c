@@ -93,15 +93,22 @@ static void bucket_to_reap(struct core *c, struct queue *q, const struct bucket 
     c->reaping[c->reaping_count++] = *b;
 }
 
-/* A range for each time the window came back from forever; nearly always one. */
+/* What is forgotten, as few ranges as that takes: one that meets others takes them in. */
 static void forgotten_note(struct queue *q, i64 from_run_ms, i64 upto_run_ms) {
-    u32 i = 0;
-    while (i < q->forgotten_count && q->forgotten[i].from_ms != from_run_ms) i++;
-    if (i == q->forgotten_count) {
-        q->forgotten = mem_realloc(q->forgotten, (i + 1) * sizeof *q->forgotten);
-        q->forgotten[q->forgotten_count++] = (struct forgotten_range){.from_ms = from_run_ms};
+    struct forgotten_range all = {.from_ms = from_run_ms, .upto_ms = upto_run_ms};
+    u32 kept = 0;
+    for (u32 i = 0; i < q->forgotten_count; i++) {
+        struct forgotten_range *f = &q->forgotten[i];
+        if (f->upto_ms < all.from_ms || f->from_ms > all.upto_ms) {
+            q->forgotten[kept++] = *f;
+            continue;
+        }
+        if (f->from_ms < all.from_ms) all.from_ms = f->from_ms;
+        if (f->upto_ms > all.upto_ms) all.upto_ms = f->upto_ms;
     }
-    if (upto_run_ms > q->forgotten[i].upto_ms) q->forgotten[i].upto_ms = upto_run_ms;
+    q->forgotten = mem_realloc(q->forgotten, (kept + 1) * sizeof *q->forgotten);
+    q->forgotten[kept] = all;
+    q->forgotten_count = kept + 1;
 }
 
 void window_forget(struct core *c, struct queue *q, i64 from_run_ms, i64 upto_run_ms) {
@@ -175,13 +182,21 @@ void kept_add(struct core *c, struct queue *q, i64 settled_run_ms, u64 bytes) {
     q->kept_count++;
 }
 
+/* Their keys are gone, whatever the rules would keep. */
+static bool stretch_forgotten(const struct queue *q, i64 from_ms, i64 upto_ms) {
+    for (u32 i = 0; i < q->forgotten_count; i++)
+        if (q->forgotten[i].from_ms <= from_ms && q->forgotten[i].upto_ms >= upto_ms) return true;
+    return false;
+}
+
 void kept_expire(struct core *c) {
     for (u32 id = 1; id <= c->queue_count; id++) {
         struct queue *q = queue_mut(c, (u16)id);
         u32 over = 0;
         for (; over < q->kept_count; over++) {
             i64 end = (q->kept[over].number + 1) * KEPT_STRETCH_MS;
-            if (!q->deleted && end + q->rules.keep_payload_ms > c->now.run_ms) break;
+            bool kept = end + q->rules.keep_payload_ms > c->now.run_ms;
+            if (kept && !q->deleted && !stretch_forgotten(q, end - KEPT_STRETCH_MS, end)) break;
             c->live_bytes -= q->kept[over].bytes;
         }
         if (over == 0) continue;

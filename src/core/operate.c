@@ -237,6 +237,17 @@ static struct history *bare_history(struct core *c, slice full, const struct aud
     return h;
 }
 
+/* Something was said after it was erased, and written down by a build that did so. */
+static bool has_words(const struct rec_settle *s) {
+    struct history_item item;
+    if (!slice_eq(s->reason, SL("erased"))) return true;
+    for (u32 at = 0; history_next(s->history, &at, &item);) {
+        if (item.kind == HISTORY_EFFECT || item.kind == HISTORY_STEP) return true;
+        if (item.kind == HISTORY_ATTEMPT && item.reason.n) return true;
+    }
+    return false;
+}
+
 enum erase_verdict core_erase(struct core *c, struct core_now now, const struct seen *seen,
                               const struct audit_in *audit) {
     c->now = now;
@@ -247,7 +258,7 @@ enum erase_verdict core_erase(struct core *c, struct core_now now, const struct 
         settle_record(c, m, seen->message, STATE_CANCELLED, &r);
     } else {
         CHECK(seen->settle);
-        if (seen->settle->erased) return ERASE_ALREADY;
+        if (seen->settle->erased && !has_words(seen->settle)) return ERASE_ALREADY;
         r.settle = *seen->settle;
         r.settle.carried = true;
         r.settle.from_pos = seen->at.pos;

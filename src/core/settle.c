@@ -274,13 +274,14 @@ static enum settle_verdict settle_live(struct core *c, const struct settle_in *i
 static enum settle_verdict lose(struct core *c, const struct settle_in *in, const struct seen *seen) {
     struct record r = {.type = REC_SETTLE};
     struct history *h = scratch_history(c, seen->settle->history);
-    history_end(h, in->fence, c->now.wall_ms, ENDED_NACKED, (u8)in->failure_class, in->reason);
+    slice reason = seen->settle->erased ? SL("") : in->reason; /* what was erased gets no new words */
+    history_end(h, in->fence, c->now.wall_ms, ENDED_NACKED, (u8)in->failure_class, reason);
     r.settle = *seen->settle;
     r.settle.carried = true;
     r.settle.from_pos = seen->at.pos;
     r.settle.by_token = true;
     r.settle.ended = ENDED_NACKED;
-    r.settle.reason = in->reason;
+    if (!r.settle.erased) r.settle.reason = reason;
     r.settle.history = slice_of(h->p, h->len);
     if (!room_for(c, c->sink->cost(record_size(&r)))) return SETTLE_FULL;
     core_emit(c, &r);
@@ -302,8 +303,10 @@ static enum settle_verdict settle_settled(struct core *c, const struct settle_in
     return in->fence < s->fence ? SETTLE_FENCED : SETTLE_SETTLED;
 }
 
-/* An effect that was reported is recorded even when the ack is refused: that is how doubled effects are seen. */
+/* An effect that was reported is recorded even when the ack is refused: that is how doubled effects are seen. Except on what
+ * was erased: its effect ids went, and stay away. */
 static void record_refused_effect(struct core *c, const struct seen *seen, slice effect_id) {
+    if (seen->settle && seen->settle->erased) return;
     slice history = seen->settle ? seen->settle->history : SL("");
     if (seen->message) {
         const struct message *m = message_at(c, seen->at.message);

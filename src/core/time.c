@@ -4,6 +4,7 @@
 
 #define CLOCK_BUSY_MS 1000  /* how often the clocks are written down while there is other work ... */
 #define CLOCK_IDLE_MS 10000 /* ... and while there is none */
+#define CLOCK_BYTES   64u
 #define EXPIRY_MS     1000
 
 void write_clock(struct core *c, bool boot) {
@@ -57,9 +58,12 @@ static bool due_leases(struct core *c, u32 *budget) {
     return false;
 }
 
+/* Without room the clock waits: what a crash takes of it makes windows longer, never shorter, and what is left of the room
+ * is for those who make more. */
 static void due_clock(struct core *c) {
     i64 since = c->now.run_ms - c->clock_written_run_ms;
-    if (since >= (c->wrote_since_clock ? CLOCK_BUSY_MS : CLOCK_IDLE_MS)) write_clock(c, false);
+    bool due = since >= (c->wrote_since_clock ? CLOCK_BUSY_MS : CLOCK_IDLE_MS);
+    if (due && room_for_count(c, c->sink->cost(CLOCK_BYTES))) write_clock(c, false);
 }
 
 bool core_tick(struct core *c, struct core_now now, u32 budget) {

@@ -8,9 +8,8 @@
  * A window that is changed may lengthen what a key was promised, never shorten it. When rules bring a shorter one, the queue
  * keeps the old one as a promise to every key settled until then: a key's window is the longest of the present one and the
  * promises made before it settled. Windows of promises fall as their moments rise, so of any two keys the older never ends
- * up with the shorter window, and keys of a shortened window may stay in memory (though not in force) until the older ones'
- * promises have run out. Only a promise of forever is passed over: its keys stay and hold nobody back, so an EXPIRE record
- * says from when on, too. What is forgotten stays so, whatever the window becomes later. */
+ * up with the shorter window. Keys of a shortened window are over while older ones still stand: an EXPIRE record says from
+ * when on, too. What is forgotten stays so, whatever the window becomes later. */
 #include "core/core_priv.h"
 
 #define LEARN_STEP_MS 1000
@@ -45,22 +44,42 @@ static i64 forever_until(const struct queue *q) {
     return until;
 }
 
-/* Older keys never have the shorter window: the first bucket still in force ends the search. */
+static bool bucket_over(const struct core *c, const struct queue *q, const struct bucket *b) {
+    i64 window = window_of(q, b->from_ms); /* of its oldest key: never the shorter one */
+    return window != WINDOW_FOREVER && b->to_ms + window <= c->now.run_ms;
+}
+
+/* Behind the last bucket no key has settled that could be over: the stretch may as well reach to where it would have to be. */
+static i64 nobody_until(const struct core *c, const struct queue *q, i64 upto_ms) {
+    if (q->rules.window_ms == WINDOW_FOREVER) return upto_ms;
+    i64 over_ms = c->now.run_ms - q->rules.window_ms;
+    return over_ms > upto_ms ? over_ms : upto_ms;
+}
+
+/* A record for each stretch of time whose keys are over and lie between others that are not. There is one, unless a window
+ * was shortened: then the keys of the longer one still stand before those of the shorter. A stretch begins where the last
+ * bucket in force ends, not at its own first key, so that later stretches meet it. */
 static void decide_queue(struct core *c, const struct queue *q) {
-    if (q->rules.window_ms == WINDOW_FOREVER) return;
-    struct record r = {.type = REC_EXPIRE};
-    r.expire = (struct rec_expire){.queue = q->id, .from_run_ms = forever_until(q)};
-    bool any = false;
-    for (u32 i = 0; i < q->bucket_count; i++) {
-        const struct bucket *b = &q->buckets[i];
-        if (b->to_ms <= r.expire.from_run_ms) continue;
-        bool whole = b->from_ms >= r.expire.from_run_ms; /* else its older keys stay for ever, and it with them */
-        if (b->to_ms + window_of(q, whole ? b->from_ms : r.expire.from_run_ms) > c->now.run_ms) break;
-        r.expire.upto_run_ms = b->to_ms;
-        r.expire.keys += whole ? b->keys : 0;
-        any |= whole;
+    struct record r = {.type = REC_EXPIRE, .expire = {.queue = q->id, .from_run_ms = forever_until(q)}};
+    for (u32 i = 0; i <= q->bucket_count; i++) {
+        bool over = i < q->bucket_count && bucket_over(c, q, &q->buckets[i]);
+        if (over && q->buckets[i].from_ms >= r.expire.from_run_ms) {
+            r.expire.upto_run_ms = q->buckets[i].to_ms;
+            r.expire.keys += q->buckets[i].keys;
+            continue;
+        }
+        if (r.expire.upto_run_ms > r.expire.from_run_ms) {
+            if (i == q->bucket_count) r.expire.upto_run_ms = nobody_until(c, q, r.expire.upto_run_ms);
+            u32 before = q->bucket_count;
+            core_emit(c, &r);
+            i -= before - q->bucket_count; /* they are gone from the list */
+        }
+        if (i >= q->bucket_count || q->promise_count == 0) return;
+        i64 end = q->buckets[i].to_ms;
+        r.expire.upto_run_ms = 0;
+        r.expire.keys = 0;
+        if (end > r.expire.from_run_ms) r.expire.from_run_ms = end;
     }
-    if (any) core_emit(c, &r);
 }
 
 void window_decide(struct core *c) {

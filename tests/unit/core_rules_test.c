@@ -1220,6 +1220,109 @@ static void a_queue_and_a_message_of_version_1_are_read_with_the_rules_of_their_
     assert_true(slice_eq(r.message.key, SL("k")) && slice_eq(r.message.payload, SL("hi")));
 }
 
+static void what_was_erased_gets_no_new_words(void **state) {
+    (void)state;
+    rules.semantics = SEMANTICS_AT_MOST_ONCE;
+    use_rules();
+    send("k", "secret");
+    struct leased l = receive();
+    assert_int_equal(core_erase(w.core, w.now, find("k"), AUDIT("ann", "gdpr")), ERASE_OK);
+    struct settle_in late = {.verb = VERB_NACK, .failure_class = CLASS_POISON, .reason = SL("card 4111 declined")};
+    assert_int_equal(settle_as(&l, late, NULL), SETTLE_OK);
+    late = (struct settle_in){.verb = VERB_ACK, .effect_id = SL("charge-of-jane")};
+    settle_as(&l, late, NULL);
+    come_back();
+    const struct seen *s = find("k");
+    assert_true(slice_eq(s->settle->reason, SL("erased")));
+    for (u64 at = w.first; at < w.count; at++) {
+        assert_null(memmem(w.records[at].body, w.records[at].n, "4111", 4));
+        assert_null(memmem(w.records[at].body, w.records[at].n, "jane", 4));
+    }
+}
+
+static void bytes_kept_for_a_replay_are_live_no_longer_than_their_key(void **state) {
+    (void)state;
+    rules.window_ms = HOUR;
+    rules.keep_payload_ms = 30 * 24 * HOUR;
+    use_rules();
+    pass(10); /* what settles at the very moment of the change has the longer window yet */
+    u64 before = core_live_bytes(w.core);
+    char payload[4097], key[16];
+    memset(payload, 'x', 4096);
+    payload[4096] = 0;
+    for (u32 i = 0; i < 20; i++) {
+        snprintf(key, sizeof key, "k%u", i);
+        send(key, payload);
+        struct leased l = receive();
+        assert_int_equal(ack(&l, ""), SETTLE_OK);
+    }
+    assert_true(core_live_bytes(w.core) > before + 20 * 4096);
+    pass(2 * HOUR);
+    pass(1000);
+    assert_null(find("k0"));
+    assert_true(core_live_bytes(w.core) < before + 4096);
+}
+
+static void keys_of_a_shortened_window_are_let_go_while_older_promises_stand(void **state) {
+    (void)state;
+    rules.window_ms = 24 * HOUR;
+    use_rules();
+    send("old", "v");
+    struct leased l = receive();
+    ack(&l, "");
+    pass(HOUR);
+    rules.window_ms = HOUR;
+    use_rules();
+    pass(10);
+    char key[16];
+    for (u32 i = 0; i < 50; i++) {
+        snprintf(key, sizeof key, "new-%u", i);
+        send(key, "v");
+        l = receive();
+        ack(&l, "");
+        pass(60000);
+    }
+    pass(3 * HOUR);
+    pass(1000);
+    assert_int_equal(info().settled_keys, 1);
+    assert_int_equal(send("old", "v"), SEND_DUPLICATE);
+    restart_after(0);
+    pass(1000);
+    assert_int_equal(info().settled_keys, 1);
+    assert_int_equal(send("old", "v"), SEND_DUPLICATE);
+    assert_int_equal(send("new-49", "v"), SEND_ACCEPTED);
+    pass(24 * HOUR);
+    assert_int_equal(send("old", "v"), SEND_ACCEPTED);
+}
+
+static void a_release_does_not_make_an_old_message_young(void **state) {
+    (void)state;
+    rules.limit_lag_ms = 60000;
+    use_rules();
+    send("k", "v");
+    pass(50000);
+    for (u32 i = 0; i < 3; i++) {
+        struct leased l = receive();
+        pass(1000);
+        assert_int_equal(verb(&l, VERB_RELEASE), SETTLE_OK);
+    }
+    assert_true(info().oldest_ready_ms >= 50000);
+    pass(10000);
+    assert_int_equal(send("another", "v"), SEND_BACKPRESSURE);
+}
+
+static void an_idle_hour_on_a_full_disk_leaves_room_for_those_who_make_more(void **state) {
+    (void)state;
+    send("k", "v");
+    w.metered = true;
+    set_room(core_reserved_bytes(w.core) + 65536);
+    for (u32 i = 0; i < 24 * 3600; i++) pass(1000);
+    struct audit_in in = {.who = SL("ann"), .what = SL("purge")};
+    assert_true(core_audit(w.core, w.now, w.queue, &in));
+    assert_int_equal(core_cancel(w.core, w.now, find("k"), SL("purged"), NULL), CANCEL_OK);
+    w.metered = false;
+}
+
 /* ---- what grows must not walk. A walk along these takes minutes, a step or two each takes well below a second: the
  * bound of ten seconds of processor time lies far from both, on any machine. */
 
@@ -1327,6 +1430,11 @@ static void a_message_that_is_settled_leaves_nothing_behind_of_its_time_to_live(
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        R(what_was_erased_gets_no_new_words),
+        R(bytes_kept_for_a_replay_are_live_no_longer_than_their_key),
+        R(keys_of_a_shortened_window_are_let_go_while_older_promises_stand),
+        R(a_release_does_not_make_an_old_message_young),
+        R(an_idle_hour_on_a_full_disk_leaves_room_for_those_who_make_more),
         R(a_hot_group_of_carried_messages_is_recovered_without_a_walk_for_each),
         R(redriving_into_a_hot_group_does_not_walk_along_it),
         R(a_long_audit_trail_is_recovered_in_order_and_once_each),
