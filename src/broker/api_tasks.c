@@ -138,8 +138,8 @@ static bool make_purge(struct call *c, const struct deed *d, u16 queue, enum sta
     if (d->state.n) json_put_member(&detail, "state", d->state);
     buf_char(&detail, '}');
     t->purge = true;
-    t->only = only;
-    t->before_seq = core_next_seq(c->b->core);
+    t->purging = (struct core_purge){.queue = queue, .only = only};
+    core_purge_begin(c->b->core, &t->purging);
     bool ok = deed_audit(c, d, DEED_PURGE, queue, buf_slice(&detail));
     buf_free(&detail);
     if (!ok) task_cancel(c->b, t);

@@ -73,6 +73,7 @@ static void end_task(struct broker *b, struct task *t, enum task_state state) {
     t->state = state;
     t->ended_ms = b->now.wall_ms;
     b->tasks->running--;
+    if (t->purge) core_purge_end(b->core, &t->purging);
     mem_free(t->refs); /* ended tasks are kept to be looked at; a million names are not */
     t->refs = NULL;
 }
@@ -115,8 +116,10 @@ struct task *task_new(struct broker *b, u16 queue, slice queue_name, slice by, s
 static void purge_slice(struct broker *b, struct task *t) {
     for (u32 n = 0; n < DEEDS_PER_SLICE; n++) {
         struct message_view v;
-        u32 no = core_purge_next(b->core, t->queue, t->only, t->before_seq);
-        if (no == MESSAGE_NONE) return end_task(b, t, TASK_DONE);
+        u32 no;
+        enum walk_verdict walked = core_purge_next(b->core, &t->purging, LOOKS_PER_SLICE, &no);
+        if (walked == WALK_END) return end_task(b, t, TASK_DONE);
+        if (walked == WALK_MORE) return;
         core_message_view(b->core, b->now, no, &v);
         struct seen *s = lookup_id(b, b->lookup, v.ref.hash, v.ref.seq);
         CHECK(s);

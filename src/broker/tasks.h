@@ -39,8 +39,7 @@ struct task {
     i64 started_ms, ended_ms; /* wall clock */
     struct wait *wait;        /* who waits for its end; NULL: nobody */
     /* purge */
-    enum state only; /* STATE_COUNT: pending, held and dead */
-    u64 before_seq;  /* only what was admitted before */
+    struct core_purge purging; /* the core knows it from the start of the task to its end */
     u64 purged;
     /* redrive */
     struct filter filter;

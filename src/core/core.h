@@ -131,7 +131,6 @@ enum pause_verdict core_queue_pause(struct core *c, struct core_now now, u16 que
                                     const struct audit_in *audit);
 void core_queue_info(const struct core *c, struct core_now now, u16 queue, struct queue_info *out);
 u32 core_queue_count(const struct core *c); /* queues are numbered 1..count, deleted ones included */
-u64 core_next_seq(const struct core *c);    /* the admission number the next message will get */
 const struct rules *core_queue_rules(const struct core *c, u16 queue);
 
 /* ---- looking up */
@@ -350,9 +349,20 @@ struct audit_in {
 enum cancel_verdict { CANCEL_OK, CANCEL_SETTLED, CANCEL_FULL };
 enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struct seen *seen, slice reason,
                                 const struct audit_in *audit);
-/* Purging: the next message in the state `only` (PENDING, HELD, DEAD; STATE_COUNT: any of them) admitted before `before_seq`
- * (core_next_seq when the purge began), to be read and cancelled; MESSAGE_NONE: none is left. Leased ones are left alone. */
-u32 core_purge_next(const struct core *c, u16 queue, enum state only, u64 before_seq);
+/* Purging: the messages of a queue in the state `only` (PENDING, HELD, DEAD; STATE_COUNT: any of them) that were admitted
+ * before the purge began, one after the other, each to be read and cancelled. Leased ones are left alone. Whatever comes
+ * meanwhile is passed over once, so a purge ends however much is sent. Between begin and end the core keeps a pointer to it. */
+struct core_purge {
+    u16 queue;
+    enum state only;
+    u64 before_seq;
+    u32 passed[6]; /* of each place: the last message passed over; those before it need not be looked at again */
+    struct core_purge *next;
+};
+void core_purge_begin(struct core *c, struct core_purge *p);
+void core_purge_end(struct core *c, struct core_purge *p);
+/* Looks at up to look_at messages. WALK_MORE: call again; none was found yet. */
+enum walk_verdict core_purge_next(const struct core *c, struct core_purge *p, u32 look_at, u32 *message);
 
 /* Everywhere below: who at most ACTOR_BYTES_MAX, why at most REASON_BYTES_MAX. */
 

@@ -188,8 +188,9 @@ struct core {
     u64 next_seq, fence;
     u64 erase_upto; /* position of the last record that took something out */
     struct audit_index audits;
-    bool uncounted; /* some queue has such counts */
-    u32 sweep_at;   /* entries of deleted queues are freed from here on; 0: there are none */
+    bool uncounted;            /* some queue has such counts */
+    struct core_purge *purges; /* under way */
+    u32 sweep_at;              /* entries of deleted queues are freed from here on; 0: there are none */
     u64 live_bytes, reserved_bytes;
     u64 room; /* what may still be appended */
     i64 clock_written_run_ms, expiry_checked_run_ms;

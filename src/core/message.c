@@ -78,6 +78,7 @@ void place_message(struct core *c, u32 no, enum place place, bool front) {
     if (front || l->head == MESSAGE_NONE) l->head = no;
     if (!front || l->tail == MESSAGE_NONE) l->tail = no;
     l->count++;
+    if (c->purges) purges_placed(c, m, place, front);
     struct heap *h = heap_of(c, place);
     if (h) heap_push(c, h, no, m->when_ms);
     if (awaits_ttl(m, place)) heap_push(c, &c->ttls, no, m->ttl_ms);
@@ -92,6 +93,7 @@ void unplace_message(struct core *c, u32 no) {
     struct message *m = message_mut(c, no);
     struct queue *q = queue_mut(c, m->queue);
     INVARIANT(1, m->place < PLACE_COUNT);
+    if (c->purges) purges_unplaced(c, m, no);
     struct list *l = &q->places[m->place];
     struct heap *h = heap_of(c, (enum place)m->place);
     if (h) heap_remove(c, h, no);

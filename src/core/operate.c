@@ -161,24 +161,6 @@ enum redrive_verdict core_redrive(struct core *c, struct core_now now, const str
     return REDRIVE_OK;
 }
 
-/* ---- purge */
-
-/* Whatever would let others out goes last: the ready before those behind them, a dead head before those it took along
- * (which follow it in their list). */
-u32 core_purge_next(const struct core *c, u16 queue, enum state only, u64 before_seq) {
-    static const u8 order[] = {PLACE_BEHIND, PLACE_DELAYED, PLACE_HELD, PLACE_DEAD, PLACE_READY};
-    const struct queue *q = queue_at(c, queue);
-    for (u32 i = 0; i < sizeof order; i++) {
-        bool backwards = order[i] == PLACE_DEAD;
-        if (only != STATE_COUNT && state_at((enum place)order[i]) != only) continue;
-        u32 no = backwards ? q->places[order[i]].tail : q->places[order[i]].head;
-        while (no != MESSAGE_NONE && message_at(c, no)->seq >= before_seq)
-            no = backwards ? message_at(c, no)->prev : message_at(c, no)->next;
-        if (no != MESSAGE_NONE) return no;
-    }
-    return MESSAGE_NONE;
-}
-
 /* ---- replay */
 
 bool core_payload_kept(const struct core *c, struct core_now now, const struct rec_settle *settle) {

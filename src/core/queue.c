@@ -120,10 +120,6 @@ u32 core_queue_count(const struct core *c) {
     return c->queue_count;
 }
 
-u64 core_next_seq(const struct core *c) {
-    return c->next_seq;
-}
-
 const struct rules *core_queue_rules(const struct core *c, u16 queue) {
     return &queue_at(c, queue)->rules;
 }

@@ -32,6 +32,10 @@ void leases_rearm(struct core *c);
 void reserve_off(struct core *c, const struct message *m);
 void reserve_on(struct core *c, const struct message *m);
 
+/* purge.c: a message came into its list, or is about to leave it */
+void purges_placed(struct core *c, const struct message *m, enum place place, bool front);
+void purges_unplaced(struct core *c, const struct message *m, u32 no);
+
 /* heap.c */
 void heap_push(struct core *c, struct heap *h, u32 no, i64 when_ms);
 void heap_remove(struct core *c, struct heap *h, u32 no);

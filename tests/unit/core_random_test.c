@@ -368,16 +368,19 @@ static void do_ttls(void) {
     }
 }
 
-static void purge(u64 before_seq) {
-    for (u32 no; (no = core_purge_next(w.core, w.queue, STATE_COUNT, before_seq)) != MESSAGE_NONE;) {
+static void purge(void) {
+    struct core_purge p = {.queue = w.queue, .only = STATE_COUNT};
+    core_purge_begin(w.core, &p);
+    for (u32 no; core_purge_next(w.core, &p, UINT32_MAX, &no) == WALK_FOUND;) {
         struct message_view v;
         core_message_view(w.core, w.now, no, &v);
         assert_int_equal(core_cancel(w.core, w.now, find_id(&v.ref), SL("purged"), NULL), CANCEL_OK);
     }
+    core_purge_end(w.core, &p);
 }
 
 static void do_delete(u32 n) {
-    purge(UINT64_MAX);
+    purge();
     core_queue_delete(w.core, w.now, w.queue, NULL);
     queue_use(n);
 }
@@ -428,7 +431,7 @@ static void one_thing(void) {
         do_refuse();
         break;
     case 6:
-        if (one_in(8)) purge(core_next_seq(w.core));
+        if (one_in(8)) purge();
         if (one_in(8) && !w.metered) do_delete(n);
         break;
     case 7:
@@ -462,7 +465,7 @@ static void at_the_end_nothing_is_left_over(void) {
         struct queue_info q;
         for (u32 tries = 0; tries < 1000; tries++) {
             pass(60000);
-            purge(UINT64_MAX);
+            purge();
             core_queue_info(w.core, w.now, w.queue, &q);
             if (q.unsettled == 0) break;
         }

@@ -1015,11 +1015,12 @@ static void a_purge_cancels_what_was_there_and_lets_nobody_out_on_the_way(void *
     send_full("late", "p", NULL, 60000, 0, NULL);
     send("leased", "p");
     receive(); /* h1 */
-    u64 upto = core_next_seq(w.core);
+    struct core_purge purge = {.queue = w.queue, .only = STATE_COUNT};
+    core_purge_begin(w.core, &purge);
     u32 readies = w.readies;
     u32 cancelled = 0;
     send("new", "p");
-    for (u32 no; (no = core_purge_next(w.core, w.queue, STATE_COUNT, upto)) != MESSAGE_NONE; cancelled++) {
+    for (u32 no; core_purge_next(w.core, &purge, 100, &no) == WALK_FOUND; cancelled++) {
         struct message_view v;
         core_message_view(w.core, w.now, no, &v);
         struct core_cursor cursor = {0};
@@ -1028,6 +1029,7 @@ static void a_purge_cancels_what_was_there_and_lets_nobody_out_on_the_way(void *
         }
         assert_int_equal(core_cancel(w.core, w.now, load(&f), SL("purged"), NULL), CANCEL_OK);
     }
+    core_purge_end(w.core, &purge);
     assert_int_equal(cancelled, 11);
     assert_int_equal(w.readies, readies);
     come_back();
@@ -1385,6 +1387,40 @@ static void redriving_into_a_hot_group_does_not_walk_along_it(void **state) {
     }
 }
 
+/* Sends with a delay go on all the while, and what was sent comes due: each message is passed over a few times at most. */
+static void a_purge_ends_however_much_is_sent_meanwhile(void **state) {
+    (void)state;
+    char key[32];
+    enum { OLD = 3000, PER_STEP = 20 };
+    for (u32 i = 0; i < OLD; i++) {
+        snprintf(key, sizeof key, "old-%u", i);
+        send_full(key, "v", NULL, 3600000, 0, NULL);
+    }
+    struct core_purge purge = {.queue = w.queue, .only = STATE_COUNT};
+    core_purge_begin(w.core, &purge);
+    u32 no, purged = 0, steps = 0, sent = 0;
+    for (enum walk_verdict v; (v = core_purge_next(w.core, &purge, 64, &no)) != WALK_END; steps++) {
+        assert_true(steps < 2 * OLD);
+        for (u32 i = 0; i < PER_STEP; i++) {
+            snprintf(key, sizeof key, "new-%u", sent++);
+            send_full(key, "v", NULL, 1000 + i, 0, NULL);
+        }
+        pass(10);
+        if (v != WALK_FOUND) continue;
+        struct message_view view;
+        core_message_view(w.core, w.now, no, &view);
+        struct core_cursor cursor = {0};
+        struct found f;
+        while (core_find(w.core, view.ref.hash, &cursor, &f) && f.message != no) {
+        }
+        assert_int_equal(core_cancel(w.core, w.now, load(&f), SL("purged"), NULL), CANCEL_OK);
+        purged++;
+    }
+    core_purge_end(w.core, &purge);
+    assert_int_equal(purged, OLD);
+    assert_int_equal(info().unsettled, sent);
+}
+
 static void a_long_audit_trail_is_recovered_in_order_and_once_each(void **state) {
     (void)state;
     struct audit_in in = {.who = SL("me"), .what = SL("pause")};
@@ -1437,6 +1473,7 @@ int main(void) {
         R(an_idle_hour_on_a_full_disk_leaves_room_for_those_who_make_more),
         R(a_hot_group_of_carried_messages_is_recovered_without_a_walk_for_each),
         R(redriving_into_a_hot_group_does_not_walk_along_it),
+        R(a_purge_ends_however_much_is_sent_meanwhile),
         R(a_long_audit_trail_is_recovered_in_order_and_once_each),
         R(a_message_that_is_settled_leaves_nothing_behind_of_its_time_to_live),
         R(at_least_once_drops_nothing_whatever_the_key),
