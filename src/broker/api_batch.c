@@ -17,19 +17,19 @@ struct line {
     slice delay, ttl;
 };
 
-static bool line_attrs(struct json *j, struct buf *attrs) {
+static bool line_attrs(struct json *j, struct attrs *attrs) {
     slice name, value;
     if (!json_object(j)) return false;
     while (json_member(j, &name)) {
+        bool too_large;
         if (!json_string(j, &value)) return false;
-        if (!text_ok(name, 255) || !text_ok(value, ATTRS_BYTES_MAX))
-            return json_fail(j, "attrs: names and values must be plain text");
-        if (!attrs_add(attrs, name, value)) return json_fail(j, "attrs: a name is given twice, case aside");
+        const char *why = attrs_add(attrs, name, value, &too_large);
+        if (why) return json_fail(j, why);
     }
-    return attrs->len <= ATTRS_BYTES_MAX || json_fail(j, "attrs: too large");
+    return true;
 }
 
-static bool line_member(struct json *j, slice name, struct line *l, struct buf *attrs) {
+static bool line_member(struct json *j, slice name, struct line *l, struct attrs *attrs) {
     if (slice_eq(name, SL("key"))) return l->has_key = true, json_string(j, &l->key);
     if (slice_eq(name, SL("payload"))) {
         l->has_payload = true;
@@ -47,7 +47,7 @@ static bool line_member(struct json *j, slice name, struct line *l, struct buf *
     return json_fail(j, "a member that a batch line does not have");
 }
 
-static bool line_parse(struct json *j, struct line *l, struct buf *attrs, struct failure *f) {
+static bool line_parse(struct json *j, struct line *l, struct attrs *attrs, struct failure *f) {
     slice name;
     if (json_object(j))
         while (json_member(j, &name))
@@ -90,18 +90,18 @@ static bool line_check(struct line *l, struct failure *f) {
 }
 
 /* One line, from text to its line of the reply. A bad one fails alone. */
-static void batch_line(struct call *c, u16 queue, slice text, struct buf *attrs, struct buf *decoded,
+static void batch_line(struct call *c, u16 queue, slice text, struct attrs *attrs, struct buf *decoded,
                        struct buf *body) {
     struct line l = {.in = {.queue = queue}};
     struct admission a;
     struct json j;
-    buf_reset(attrs);
+    attrs_reset(attrs);
     buf_reset(decoded);
     buf_reset(&c->failure.more);
     json_init(&j, text);
     bool ok =
         line_parse(&j, &l, attrs, &c->failure) && line_check(&l, &c->failure) && line_payload(&l, decoded, &c->failure);
-    l.in.attrs = buf_slice(attrs);
+    l.in.attrs = buf_slice(&attrs->bytes);
     if (ok && admit_message(c->b, &l.in, said_header, &l.in, &a, &c->failure)) {
         put_admission(c->b, body, &a, c->arg[0]);
         json_put_member_i64(body, "status", admission_status(&a));
@@ -135,11 +135,12 @@ void api_batch(struct call *c) {
         return reply_failure(c);
     }
     if (!queue_of_call(c, true, &queue)) return reply_failure(c);
-    struct buf attrs = {0}, decoded = {0}, *body = &c->b->scratch->body;
+    struct attrs attrs = {0};
+    struct buf decoded = {0}, *body = &c->b->scratch->body;
     buf_reset(body);
     rest = c->req->body;
     while (next_line(&rest, &line)) batch_line(c, queue, line, &attrs, &decoded, body);
-    buf_free(&attrs);
+    attrs_free(&attrs);
     buf_free(&decoded);
     reply_with(c->b, c->conn, 200, SL("application/x-ndjson"), SL(""), buf_slice(body), 0);
 }

@@ -52,14 +52,10 @@ static void take_prefer(slice value, struct send_fields *f) {
     }
 }
 
-static bool take_attr(struct call *c, struct buf *attrs, slice name, slice value) {
-    if (name.n == 0 || name.n > 255) return fail(c, PROBLEM_param_invalid, "an attribute has no or too long a name");
-    if (!text_ok(value, ATTRS_BYTES_MAX))
-        return fail(c, PROBLEM_param_invalid, "an attribute's value is not plain UTF-8");
-    if (!attrs_add(attrs, name, value))
-        return fail(c, PROBLEM_param_invalid, "attribute '%.*s' is given twice", (int)name.n, name.p);
-    if (attrs->len <= ATTRS_BYTES_MAX) return true;
-    return fail(c, PROBLEM_too_large, "attributes take more than %u bytes", ATTRS_BYTES_MAX);
+static bool take_attr(struct call *c, struct attrs *attrs, slice name, slice value) {
+    bool too_large;
+    const char *why = attrs_add(attrs, name, value, &too_large);
+    return !why || fail(c, too_large ? PROBLEM_too_large : PROBLEM_param_invalid, "attributes: %s", why);
 }
 
 static bool take_text(struct call *c, const char *name, slice value, size_t max, slice *out) {
@@ -71,7 +67,7 @@ static bool take_text(struct call *c, const char *name, slice value, size_t max,
 #define ATTR_PREFIX "hapax-attr-"
 
 static bool take_field(struct call *c, slice name, slice value, struct send_in *in, struct send_fields *f,
-                       struct buf *attrs) {
+                       struct attrs *attrs) {
     switch (name.n) { /* most fields are told apart by their length alone */
     case 6:
         if (slice_eq_nocase(name, SL("prefer"))) take_prefer(value, f);
@@ -112,7 +108,7 @@ static bool take_field(struct call *c, slice name, slice value, struct send_in *
     return take_attr(c, attrs, slice_of(name.p + prefix, name.n - prefix), value);
 }
 
-static bool parse_send(struct call *c, struct send_in *in, struct send_fields *f, struct buf *attrs,
+static bool parse_send(struct call *c, struct send_in *in, struct send_fields *f, struct attrs *attrs,
                        struct buf *key_store) {
     f->wait_s = -1;
     for (size_t i = 0; i < c->req->field_count; i++)
@@ -123,7 +119,7 @@ static bool parse_send(struct call *c, struct send_in *in, struct send_fields *f
     if (c->req->body.n > PAYLOAD_BYTES_MAX)
         return fail(c, PROBLEM_too_large, "the payload has %zu bytes, the limit is %u", c->req->body.n,
                     PAYLOAD_BYTES_MAX);
-    in->attrs = buf_slice(attrs);
+    in->attrs = buf_slice(&attrs->bytes);
     in->payload = c->req->body;
     request_id_or_none(&in->request_id);
     return true;
@@ -173,7 +169,8 @@ void api_send(struct call *c) {
     struct send_in in = {0};
     struct send_fields f = {0};
     struct admission a;
-    struct buf attrs = {0}, key_store = {0};
+    struct attrs attrs = {0};
+    struct buf key_store = {0};
     void *headers = (void *)(uintptr_t)c->req; /* only read */
     if (!parse_send(c, &in, &f, &attrs, &key_store) || !queue_of_send(c, &f, &in.queue) ||
         !admit_message(b, &in, request_header, headers, &a, &c->failure)) {
@@ -186,6 +183,6 @@ void api_send(struct call *c) {
     } else {
         reply_admission(b, c->conn, &a, c->arg[0], f.wait_s);
     }
-    buf_free(&attrs);
+    attrs_free(&attrs);
     buf_free(&key_store);
 }

@@ -4,8 +4,15 @@
 
 #include "base/base.h"
 
-/* Names are lower-cased; false if the name is there already. */
-bool attrs_add(struct buf *attrs, slice name, slice value);
+/* Attributes being read, within their bounds at every moment: a request cannot make it hold or compare more. */
+struct attrs {
+    struct buf bytes;
+    u32 count;
+};
+/* Names are lower-cased. NULL: added; else why not, and nothing was. *too_large says whether it was for the bounds. */
+const char *attrs_add(struct attrs *a, slice name, slice value, bool *too_large);
+void attrs_reset(struct attrs *a);
+void attrs_free(struct attrs *a);
 /* From *at == 0 on. false: no more. */
 bool attrs_next(slice attrs, size_t *at, slice *name, slice *value);
 

@@ -10,6 +10,7 @@
 #define BATCH_LINES_MAX   10000u
 #define SETTLE_BYTES_MAX  (8u << 20)
 #define SETTLE_ITEMS_MAX  10000u
+#define ATTRS_MAX         100u /* of a message; as many as there can be header fields */
 #define ATTRS_BYTES_MAX   16384u
 #define GROUP_BYTES_MAX   255u
 #define TYPE_BYTES_MAX    255u
