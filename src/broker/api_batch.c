@@ -1,10 +1,12 @@
-/* Send many messages: a line each, answered by a line each. */
+/* Send many messages: a line each, answered by a line each, as a job. */
 #include "broker/admission_page.h"
 #include "broker/admit.h"
 #include "broker/api.h"
 #include "broker/attrs.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
+#include "broker/jobs.h"
+#include "broker/limits.h"
 #include "broker/named.h"
 #include "broker/parse.h"
 
@@ -89,18 +91,29 @@ static bool line_check(struct line *l, struct failure *f) {
     return true;
 }
 
+/* ---- the batch */
+
+struct batch_job {
+    struct job job;
+    size_t at; /* in the text: what is behind it is not done yet */
+    struct attrs attrs;
+    struct buf decoded;
+};
+
 /* One line, from text to its line of the reply. A bad one fails alone. */
-static void batch_line(struct call *c, u16 queue, slice text, struct attrs *attrs, struct buf *decoded,
-                       struct buf *body) {
+static void do_line(struct batch_job *j, u16 queue, slice text) {
+    struct call *c = &j->job.c;
+    struct buf *body = &j->job.reply, *decoded = &j->decoded;
+    struct attrs *attrs = &j->attrs;
     struct line l = {.in = {.queue = queue}};
     struct admission a;
-    struct json j;
+    struct json json;
     attrs_reset(attrs);
     buf_reset(decoded);
     buf_reset(&c->failure.more);
-    json_init(&j, text);
-    bool ok =
-        line_parse(&j, &l, attrs, &c->failure) && line_check(&l, &c->failure) && line_payload(&l, decoded, &c->failure);
+    json_init(&json, text);
+    bool ok = line_parse(&json, &l, attrs, &c->failure) && line_check(&l, &c->failure) &&
+              line_payload(&l, decoded, &c->failure);
     l.in.attrs = buf_slice(&attrs->bytes);
     if (ok && admit_message(c->b, &l.in, said_header, &l.in, &a, &c->failure)) {
         put_admission(c->b, body, &a, c->arg[0]);
@@ -109,7 +122,7 @@ static void batch_line(struct call *c, u16 queue, slice text, struct attrs *attr
         failure_render(&c->failure, body);
     }
     buf_lit(body, "}\n");
-    json_free(&j);
+    json_free(&json);
 }
 
 static bool next_line(slice *rest, slice *line) {
@@ -121,26 +134,51 @@ static bool next_line(slice *rest, slice *line) {
     return false;
 }
 
-void api_batch(struct call *c) {
-    slice rest = c->req->body, line, type;
+/* The queue is looked up anew each time: it may have been deleted since, and then a line makes it as the first one did. */
+static bool run_batch(struct job *job, struct budget *g) {
+    struct batch_job *j = (struct batch_job *)(void *)job;
+    slice rest = slice_of(job->text.p + j->at, job->text.n - j->at), line;
     u16 queue;
+    bool there = queue_of_call(&job->c, true, &queue);
+    while (j->at < job->text.n && !budget_spent(g)) {
+        bool more = next_line(&rest, &line);
+        j->at = job->text.n - rest.n;
+        if (!more) break;
+        if (there) {
+            do_line(j, queue, line);
+        } else {
+            failure_render(&job->c.failure, &job->reply);
+            buf_lit(&job->reply, "}\n");
+        }
+    }
+    return j->at == job->text.n;
+}
+
+static void answer_batch(struct job *job) {
+    reply_with(job->c.b, job->c.conn, 200, SL("application/x-ndjson"), SL(""), buf_slice(&job->reply), 0);
+}
+
+static void free_batch(struct job *job) {
+    struct batch_job *j = (struct batch_job *)(void *)job;
+    attrs_free(&j->attrs);
+    buf_free(&j->decoded);
+}
+
+static const struct job_kind batch_kind = {sizeof(struct batch_job), run_batch, answer_batch, free_batch};
+
+static bool batch_ok(struct call *c) {
+    slice rest = c->req->body, line, coding;
     u32 lines = 0;
-    while (next_line(&rest, &line)) lines++;
-    if (http_field_get(c->req, SL("content-encoding"), &type) && !slice_eq_nocase(type, SL("identity"))) {
-        fail(c, PROBLEM_unsupported_media, "Content-Encoding is not accepted: send the lines as they are");
-        return reply_failure(c);
-    }
-    if (lines > BATCH_LINES_MAX) {
-        fail(c, PROBLEM_too_large, "a batch has at most %u lines, this one has %u", BATCH_LINES_MAX, lines);
-        return reply_failure(c);
-    }
-    if (!queue_of_call(c, true, &queue)) return reply_failure(c);
-    struct attrs attrs = {0};
-    struct buf decoded = {0}, *body = &c->b->scratch->body;
-    buf_reset(body);
-    rest = c->req->body;
-    while (next_line(&rest, &line)) batch_line(c, queue, line, &attrs, &decoded, body);
-    attrs_free(&attrs);
-    buf_free(&decoded);
-    reply_with(c->b, c->conn, 200, SL("application/x-ndjson"), SL(""), buf_slice(body), 0);
+    u16 queue;
+    while (lines <= BATCH_LINES_MAX && next_line(&rest, &line)) lines++;
+    if (http_field_get(c->req, SL("content-encoding"), &coding) && !slice_eq_nocase(coding, SL("identity")))
+        return fail(c, PROBLEM_unsupported_media, "Content-Encoding is not accepted: send the lines as they are");
+    if (lines > BATCH_LINES_MAX) return fail(c, PROBLEM_too_large, "a batch has at most %u lines", BATCH_LINES_MAX);
+    return jobs_have_room(c) && queue_of_call(c, true, &queue);
+}
+
+void api_batch(struct call *c) {
+    struct batch_job j = {.job = {.kind = &batch_kind}};
+    if (!batch_ok(c)) return reply_failure(c);
+    job_start(c, &j.job);
 }

@@ -7,6 +7,7 @@
 #include "broker/named.h"
 #include "broker/parse.h"
 #include "broker/render.h"
+#include "broker/shared.h"
 #include "broker/waits.h"
 
 /* Under at_least_once a key repeats: all of them, the index's order. */
@@ -60,16 +61,18 @@ void api_key_query(struct call *c) {
 
 /* ---- results */
 
-static void reply_result(struct broker *b, void *conn, const struct rec_settle *s) {
+static slice result_fields(struct broker *b, const struct rec_settle *s) {
     struct buf *fields = &b->scratch->fields;
     buf_reset(fields);
     buf_lit(fields, "Hapax-State: ");
     buf_slice_add(fields, slice_str(state_text((enum state)s->state)));
     buf_lit(fields, "\r\n");
-    if (s->result.n == 0)
-        reply_with(b, conn, 204, SL(""), buf_slice(fields), SL(""), 0);
-    else
-        reply_with(b, conn, 200, s->content_type, buf_slice(fields), s->result, 0);
+    return buf_slice(fields);
+}
+
+static void reply_result(struct broker *b, void *conn, const struct rec_settle *s) {
+    bool empty = s->result.n == 0;
+    reply_with(b, conn, empty ? 204 : 200, empty ? SL("") : s->content_type, result_fields(b, s), s->result, 0);
 }
 
 static void reply_not_settled(struct call *c, const struct seen *s) {
@@ -79,18 +82,28 @@ static void reply_not_settled(struct call *c, const struct seen *s) {
     reply_failure(c);
 }
 
+static void reply_result_to_all(struct broker *b, void *conn, const struct ref *ref, const struct rec_settle *s) {
+    struct buf bytes = {0};
+    buf_slice_add(&bytes, s->result);
+    shared_answer(b, conn, ref, 0, 200, s->content_type, result_fields(b, s), &bytes);
+}
+
 /* Its message is settled, dead or held, or the reader has waited long enough. */
 static void answer_result(struct broker *b, struct wait *w, bool over) {
     (void)over;
     struct call c = {.b = b, .conn = w->conn};
-    const struct seen *s = lookup_id(b, b->lookup, w->ref.hash, w->ref.seq);
+    struct ref ref = w->ref;
     wait_end(b, w);
+    if (shared_again(b, c.conn, &ref, 0)) return;
+    const struct seen *s = lookup_id(b, b->lookup, ref.hash, ref.seq);
     if (!s)
         reply_late_failure(b, c.conn, PROBLEM_no_such_key, "it was forgotten meanwhile");
-    else if (s->settle)
+    else if (!s->settle)
+        reply_not_settled(&c, s);
+    else if (s->settle->result.n == 0)
         reply_result(b, c.conn, s->settle);
     else
-        reply_not_settled(&c, s);
+        reply_result_to_all(b, c.conn, &ref, s->settle);
     failure_free(&c.failure);
 }
 

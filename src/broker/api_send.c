@@ -9,6 +9,7 @@
 #include "broker/named.h"
 #include "broker/parse.h"
 #include "broker/queue_rules.h"
+#include "broker/shared.h"
 #include "broker/waits.h"
 
 static void put_wait_applied(struct buf *fields, i64 seconds) {
@@ -17,7 +18,8 @@ static void put_wait_applied(struct buf *fields, i64 seconds) {
     buf_lit(fields, "\r\n");
 }
 
-static void reply_admission(struct broker *b, void *conn, const struct admission *a, slice queue, i64 waited_s) {
+/* Into the scratch: its body and fields. */
+static void render_admission(struct broker *b, const struct admission *a, slice queue, i64 waited_s) {
     struct buf *body = &b->scratch->body, *fields = &b->scratch->fields;
     buf_reset(body);
     buf_reset(fields);
@@ -25,7 +27,13 @@ static void reply_admission(struct broker *b, void *conn, const struct admission
     buf_char(body, '}');
     if (a->verdict == SEND_DUPLICATE) buf_lit(fields, "Idempotent-Replayed: true\r\n");
     if (waited_s >= 0) put_wait_applied(fields, waited_s);
-    reply_with(b, conn, admission_status(a), SL("application/json"), buf_slice(fields), buf_slice(body), 0);
+}
+
+static void reply_admission(struct call *c, const struct admission *a, i64 waited_s) {
+    struct scratch *s = c->b->scratch;
+    render_admission(c->b, a, c->arg[0], waited_s);
+    reply_with(c->b, c->conn, admission_status(a), SL("application/json"), buf_slice(&s->fields), buf_slice(&s->body),
+               0);
 }
 
 struct send_fields {
@@ -143,25 +151,42 @@ static bool may_settle(enum state state) {
     return state == STATE_PENDING || state == STATE_LEASED;
 }
 
+/* As the sender would be answered if the message came in now. */
+static bool admission_of_wait(struct broker *b, const struct ref *ref, bool duplicate, struct admission *a) {
+    struct rec_arrivals arrivals;
+    const struct seen *s = lookup_id(b, b->lookup, ref->hash, ref->seq);
+    if (!s) return false;
+    core_arrivals_view(b->core, s, &arrivals);
+    *a = (struct admission){.verdict = duplicate ? SEND_DUPLICATE : SEND_ACCEPTED, .seen = s};
+    a->out.ref = *ref;
+    a->out.duplicates = arrivals.duplicates;
+    a->out.first_seen_ms = seen_first_ms(s);
+    a->key = seen_key(s);
+    a->state = seen_state(b, s);
+    return true;
+}
+
 /* It settled, or the sender has waited long enough, or an operator had it forgotten. */
 static void answer_send(struct broker *b, struct wait *w, bool over) {
     (void)over;
-    struct wait was = *w;
-    struct admission a = {.verdict = w->duplicate ? SEND_DUPLICATE : SEND_ACCEPTED};
-    struct seen *s = lookup_id(b, b->lookup, w->ref.hash, w->ref.seq);
-    wait_end(b, w);
-    if (!s) return reply_late_failure(b, was.conn, PROBLEM_no_such_key, "it was forgotten meanwhile");
+    void *conn = w->conn;
+    struct ref ref = w->ref;
+    i64 asked_s = w->asked_s;
+    bool duplicate = w->duplicate;
+    u64 form = (u64)asked_s * 2 + duplicate + 1; /* 0: the bare result */
+    struct admission a;
     struct queue_info q;
-    struct rec_arrivals arrivals;
-    core_queue_info(b->core, b->now, was.ref.queue, &q);
-    core_arrivals_view(b->core, s, &arrivals);
-    a.out.ref = was.ref;
-    a.out.duplicates = arrivals.duplicates;
-    a.out.first_seen_ms = seen_first_ms(s);
-    a.seen = s;
-    a.key = seen_key(s);
-    a.state = seen_state(b, s);
-    reply_admission(b, was.conn, &a, q.name, was.asked_s);
+    wait_end(b, w);
+    if (shared_again(b, conn, &ref, form)) return;
+    if (!admission_of_wait(b, &ref, duplicate, &a))
+        return reply_late_failure(b, conn, PROBLEM_no_such_key, "it was forgotten meanwhile");
+    core_queue_info(b->core, b->now, ref.queue, &q);
+    render_admission(b, &a, q.name, asked_s);
+    if (!state_is_settled(a.state)) /* it may be settled before the next one's time is over */
+        return reply_with(b, conn, admission_status(&a), SL("application/json"), buf_slice(&b->scratch->fields),
+                          buf_slice(&b->scratch->body), 0);
+    shared_answer(b, conn, &ref, form, admission_status(&a), SL("application/json"), buf_slice(&b->scratch->fields),
+                  &b->scratch->body);
 }
 
 void api_send(struct call *c) {
@@ -181,7 +206,7 @@ void api_send(struct call *c) {
         w->asked_s = f.wait_s;
         wait_for_outcome(b, w, &a.out.ref);
     } else {
-        reply_admission(b, c->conn, &a, c->arg[0], f.wait_s);
+        reply_admission(c, &a, f.wait_s);
     }
     attrs_free(&attrs);
     buf_free(&key_store);

@@ -1,7 +1,9 @@
-/* Settle: ack, nack, extend, step, start, release; one object or an array of them. */
+/* Settle: ack, nack, extend, step, start, release; one object, or an array of them (a job). */
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
+#include "broker/jobs.h"
+#include "broker/limits.h"
 #include "broker/lookup.h"
 #include "broker/parse.h"
 #include "broker/render.h"
@@ -193,6 +195,39 @@ static u16 settle_one(struct call *c, enum verb verb, const struct item *it, str
     return problem_status(c->failure.problem);
 }
 
+/* ---- one object */
+
+static void settle_object(struct call *c, enum verb verb) {
+    struct buf decoded = {0}, *body = &c->b->scratch->body;
+    struct json json; /* keeps unescaped strings alive */
+    struct item item = {0};
+    json_init(&json, c->req->body);
+    bool read = take_item(&json, &item) && json_end(&json);
+    if (read) {
+        buf_reset(body);
+        u16 status = settle_one(c, verb, &item, &decoded, body);
+        slice type = status == 200 ? SL("application/json") : SL("application/problem+json");
+        reply_with(c->b, c->conn, status, type, SL(""), buf_slice(body), 0);
+    } else {
+        fail_json(&c->failure, &json);
+        reply_failure(c);
+    }
+    json_free(&json);
+    buf_free(&decoded);
+}
+
+/* ---- an array */
+
+struct settle_job {
+    struct job job;
+    enum verb verb;
+    struct item_at {
+        u32 from, len;
+    } * items; /* where they are in the text */
+    u32 count, cap, at;
+    struct buf decoded;
+};
+
 /* An item that was read but not yet settled. */
 struct waiting {
     struct json json; /* keeps unescaped strings alive */
@@ -201,85 +236,107 @@ struct waiting {
 };
 
 /* Well-formed, but is it an item? If not it fails alone, like any other that cannot be done. */
-static u16 settle_waiting(struct call *c, enum verb verb, struct waiting *w, struct buf *decoded, struct buf *body) {
-    if (w->is_item) return settle_one(c, verb, &w->item, decoded, body);
-    buf_reset(&c->failure.more);
-    fail_json(&c->failure, &w->json);
-    failure_render(&c->failure, body);
-    buf_char(body, '}');
-    return problem_status(c->failure.problem);
+static void settle_waiting(struct settle_job *j, struct waiting *w) {
+    struct call *c = &j->job.c;
+    struct buf *body = &j->job.reply;
+    buf_char(body, j->at ? ',' : '[');
+    if (w->is_item) {
+        settle_one(c, j->verb, &w->item, &j->decoded, body);
+    } else {
+        buf_reset(&c->failure.more);
+        fail_json(&c->failure, &w->json);
+        failure_render(&c->failure, body);
+        buf_char(body, '}');
+    }
+    j->at++;
 }
 
 /* Some items at a time: all are read, what their tokens point at is brought near, then each is settled. */
 #define TOGETHER 32u
-static u16 settle_some(struct call *c, enum verb verb, const slice *items, u32 count, struct buf *decoded) {
+static bool settle_some(struct settle_job *j, struct budget *g) {
+    struct broker *b = j->job.c.b;
     struct waiting waiting[TOGETHER];
     u64 hashes[TOGETHER];
-    u32 known = 0;
-    u16 status = 200;
+    u32 known = 0, count = j->count - j->at < TOGETHER ? j->count - j->at : TOGETHER;
     for (u32 i = 0; i < count; i++) {
         struct waiting *w = &waiting[i];
         struct token token;
         w->item = (struct item){0};
-        json_init(&w->json, items[i]);
+        json_init(&w->json, slice_of(j->job.text.p + j->items[j->at + i].from, j->items[j->at + i].len));
         w->is_item = take_item(&w->json, &w->item);
-        if (w->is_item && core_token_parse(c->b->core, w->item.token, &token) == TOKEN_OK) hashes[known++] = token.hash;
+        if (w->is_item && core_token_parse(b->core, w->item.token, &token) == TOKEN_OK) hashes[known++] = token.hash;
     }
-    if (known > 1) lookup_ahead(c->b, hashes, known);
-    struct buf *body = &c->b->scratch->body;
+    if (known > 1) lookup_ahead(b, hashes, known);
+    bool more = true;
     for (u32 i = 0; i < count; i++) {
-        char last = body->len ? body->p[body->len - 1] : '[';
-        if (last != '[') buf_char(body, ',');
-        status = settle_waiting(c, verb, &waiting[i], decoded, body);
+        more = more && !budget_spent(g);
+        if (more) settle_waiting(j, &waiting[i]);
         json_free(&waiting[i].json);
     }
-    return status;
+    return more;
 }
 
-/* The whole text is read before anything is applied: an error after half an array would answer for neither half. The
- * items' own texts are kept in scratch.items. */
-static bool split_items(struct call *c, bool *array, u32 *count) {
-    struct scratch *s = c->b->scratch;
-    struct json j;
+static bool run_settle(struct job *job, struct budget *g) {
+    struct settle_job *j = (struct settle_job *)(void *)job;
+    while (j->at < j->count)
+        if (!settle_some(j, g)) return false;
+    return true;
+}
+
+static void answer_settle(struct job *job) {
+    struct buf *body = &job->reply;
+    if (body->len == 0) buf_char(body, '[');
+    buf_char(body, ']');
+    reply_with(job->c.b, job->c.conn, 200, SL("application/json"), SL(""), buf_slice(body), 0);
+}
+
+static void free_settle(struct job *job) {
+    struct settle_job *j = (struct settle_job *)(void *)job;
+    mem_free(j->items);
+    buf_free(&j->decoded);
+}
+
+static const struct job_kind settle_kind = {sizeof(struct settle_job), run_settle, answer_settle, free_settle};
+
+static void add_item(struct settle_job *j, slice body, slice text) {
+    if (j->count == j->cap) {
+        j->cap = j->cap ? j->cap * 2 : 64;
+        j->items = mem_realloc(j->items, j->cap * sizeof *j->items);
+    }
+    j->items[j->count++] = (struct item_at){.from = (u32)(text.p - body.p), .len = (u32)text.n};
+}
+
+/* The whole text is read before anything is applied: an error after half an array would answer for neither half. */
+static bool split_items(struct call *c, struct settle_job *j) {
+    struct json json;
     enum json_type type;
     slice text;
-    json_init(&j, c->req->body);
-    *count = 0;
-    *array = json_peek(&j) == JSON_ARRAY && json_array(&j);
-    while (*array ? json_element(&j) : *count == 0) {
-        if (!json_value(&j, &type, &text)) break;
-        if (*count == s->items_cap) {
-            s->items_cap = s->items_cap ? s->items_cap * 2 : 128;
-            s->items = mem_realloc(s->items, s->items_cap * sizeof *s->items);
-        }
-        s->items[(*count)++] = text;
-    }
-    bool ok = json_end(&j);
-    if (!ok) fail_json(&c->failure, &j);
-    json_free(&j);
-    if (ok && *count > SETTLE_ITEMS_MAX)
-        return fail(c, PROBLEM_too_large, "an array has at most %u items", SETTLE_ITEMS_MAX);
+    json_init(&json, c->req->body);
+    bool array = json_array(&json);
+    while (array && j->count <= SETTLE_ITEMS_MAX && json_element(&json) && json_value(&json, &type, &text))
+        add_item(j, c->req->body, text);
+    bool ok = j->count <= SETTLE_ITEMS_MAX;
+    if (!ok)
+        fail(c, PROBLEM_too_large, "an array has at most %u items", SETTLE_ITEMS_MAX);
+    else if (!json_end(&json))
+        ok = fail_json(&c->failure, &json);
+    json_free(&json);
     return ok;
 }
 
+static void settle_array(struct call *c, enum verb verb) {
+    struct settle_job j = {.job = {.kind = &settle_kind}, .verb = verb};
+    if (jobs_have_room(c) && split_items(c, &j)) return job_start(c, &j.job);
+    free_settle(&j.job);
+    reply_failure(c);
+}
+
 static void settle(struct call *c, enum verb verb) {
-    struct scratch *s = c->b->scratch;
-    bool array;
-    u32 count;
-    u16 status = 200;
-    if (!split_items(c, &array, &count)) return reply_failure(c);
-    struct buf decoded = {0};
-    buf_reset(&s->body);
-    if (array) buf_char(&s->body, '[');
-    for (u32 i = 0; i < count; i += TOGETHER)
-        status = settle_some(c, verb, s->items + i, count - i < TOGETHER ? count - i : TOGETHER, &decoded);
-    if (array) {
-        buf_char(&s->body, ']');
-        status = 200;
-    }
-    slice type = status == 200 ? SL("application/json") : SL("application/problem+json");
-    reply_with(c->b, c->conn, status, type, SL(""), buf_slice(&s->body), 0);
-    buf_free(&decoded);
+    slice text = slice_trim(c->req->body);
+    if (text.n && text.p[0] == '[')
+        settle_array(c, verb);
+    else
+        settle_object(c, verb);
 }
 
 void api_ack(struct call *c) {

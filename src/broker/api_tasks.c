@@ -3,6 +3,7 @@
  * Short ones are answered when they are done. One that turns out long, or that has a rate, is answered with its id. */
 #include "broker/api.h"
 #include "broker/broker_priv.h"
+#include "broker/budget.h"
 #include "broker/call.h"
 #include "broker/named.h"
 #include "broker/operator.h"
@@ -104,7 +105,7 @@ static void answer_task(struct broker *b, struct wait *w, bool over) {
 
 /* The first slice is done at once: most are over with it. With a rate nobody waits for it, however short it is. */
 static void start_task(struct call *c, struct task *t) {
-    task_run_slice(c->b, t);
+    task_run_slice(c->b, t, REQUEST_US);
     if (t->rate && !t->dry_run) return reply_accepted(c->b, c->conn, t);
     if (task_can_be_answered(t)) return reply_task(c->b, c->conn, t);
     struct wait *w = wait_new(c->b, c->conn, c->user, TASK_WAIT_MS, answer_task);

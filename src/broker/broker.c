@@ -1,14 +1,17 @@
 /* The turn: time in, decisions through the core into the journal, replies out behind their position. */
 #include "broker/broker_priv.h"
+#include "broker/budget.h"
 #include "broker/call.h"
 #include "broker/compaction.h"
 #include "broker/effects.h"
+#include "broker/jobs.h"
 #include "broker/lookup.h"
 #include "broker/named.h"
 #include "broker/queue_rules.h"
 #include "broker/receipts.h"
 #include "broker/render.h"
 #include "broker/room.h"
+#include "broker/shared.h"
 #include "broker/tasks.h"
 #include "broker/waits.h"
 
@@ -84,7 +87,9 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->room = room_new();
     b->rulebook = rulebook_new();
     b->waits = waits_new();
+    b->shared = shared_new();
     b->receipts = receipts_new();
+    b->jobs = jobs_new();
     b->tasks = tasks_new((u64)t.wall_ms); /* an id of before the last start names nothing */
     b->compaction = compaction_new();
     b->named = named_queue_new();
@@ -130,8 +135,10 @@ void broker_stop(struct broker *b, struct broker_time t) {
 }
 
 void broker_free(struct broker *b) {
+    jobs_free(b);
     waits_free(b);
     tasks_free(b->tasks);
+    shared_free(b->shared);
     receipts_free(b->receipts);
     rulebook_free(b->rulebook);
     effects_free(b->effects);
@@ -150,7 +157,9 @@ void broker_free(struct broker *b) {
 /* ---- time and turns */
 
 static void cancel_ttls(struct broker *b) {
+    struct budget g = budget_of(b, TTLS_US);
     for (u32 n = 0, no; n < TICK_BUDGET && (no = core_ttl_due(b->core, b->now)) != MESSAGE_NONE; n++) {
+        if (budget_spent(&g)) return;
         struct message_view v;
         core_message_view(b->core, b->now, no, &v);
         struct seen *s = lookup_id(b, b->lookup, v.ref.hash, v.ref.seq);
@@ -174,13 +183,18 @@ i64 broker_next_ms(const struct broker *b, struct broker_time t) {
     i64 next = core_next_ms(b->core, b->now, TICK_MS_MAX);
     if (compaction_under_way(b) && next > COMPACT_MS) next = COMPACT_MS;
     next = waits_next_ms(b, t.mono_ms, tasks_next_ms(b, next));
-    return next > 0 ? next : 0;
+    return broker_unfinished(b) || next < 0 ? 0 : next;
+}
+
+bool broker_unfinished(const struct broker *b) {
+    return jobs_waiting(b) || waits_unfinished(b);
 }
 
 void broker_turn_end(struct broker *b, struct broker_time t) {
     broker_advance(b, t);
     /* Under load turns follow each other without a timer ever coming up: time is looked at here too. */
     if (t.mono_ms - b->ticked_mono_ms >= TICK_BUSY_MS) broker_tick(b, t);
+    jobs_run(b);
     waits_run(b);
     compaction_run(b);
     room_look_ahead(b);

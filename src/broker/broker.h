@@ -23,6 +23,9 @@ struct broker_port {
     /* As http_release: replies whose `after` is at or below this may leave, those still to come included. May be NULL: a
      * world that keeps no reply back. */
     void (*release)(void *ctx, u64 position);
+    /* A clock that counts microseconds, to say when a piece of work has taken long enough of a turn. It decides when things
+     * are done, never what. May be NULL: nothing takes any time. */
+    u64 (*now_us)(void *ctx);
     /* For /v1/stats: lines of JSON members the world wants to add ("\"http\":{...}"). May be NULL. */
     void (*stats)(void *ctx, struct buf *json);
 };
@@ -66,6 +69,8 @@ void broker_receipt(struct broker *b, struct broker_time t, u64 receipt, bool wr
 /* Time passes: call at least every broker_next_ms(). Returns true if there is more to do right away. */
 bool broker_tick(struct broker *b, struct broker_time t);
 i64 broker_next_ms(const struct broker *b, struct broker_time t);
+/* Work was cut short because it had its share of the turn. broker_next_ms is 0 then. */
+bool broker_unfinished(const struct broker *b);
 /* Everything below this journal position is durable. The one way by which the broker, and through it the world, learns so:
  * what waited for it leaves (broker/effects.h). Not after the journal has failed: nothing leaves any more then (P7). */
 void broker_durable(struct broker *b, struct broker_time t, u64 position);

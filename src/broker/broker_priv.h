@@ -20,7 +20,9 @@ struct broker {
     struct room *room;             /* what the journal can still take */
     struct rulebook *rulebook;     /* the config file, and the queues' rules as they are now */
     struct waits *waits;           /* requests that are answered later */
+    struct shared *shared;         /* the answer all get who wait for the same outcome */
     struct receipts *receipts;     /* leases in replies that have not left yet */
+    struct jobs *jobs;             /* requests of many parts that take several turns */
     struct tasks *tasks;           /* work that takes many turns */
     struct compaction *compaction; /* of the journal */
     struct named_queue *named;     /* the queue of the last request */

@@ -24,8 +24,6 @@ struct scratch {
     struct payload_view view, other_view; /* of the payload being admitted; of the one it is compared with */
     struct buf key, group;                /* what templates made of the payload being admitted */
     struct buf history;                   /* of a message as it was before it was leased */
-    slice *items;                         /* of the array being settled */
-    u32 items_cap;
 };
 struct scratch *scratch_new(void);
 void scratch_free(struct scratch *s);

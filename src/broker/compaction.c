@@ -1,6 +1,7 @@
 #include "broker/compaction.h"
 
 #include "broker/broker_priv.h"
+#include "broker/budget.h"
 #include "broker/lookup.h"
 #include "broker/room.h"
 
@@ -10,7 +11,8 @@
 #define SLICE_PER_MS         16384u
 #define SLICE_PER_MS_PRESSED 262144u
 #define SLICE_MIN            65536u
-#define SLICE_MAX            (16ull << 20) /* twice what one request can append */
+#define SLICE_PART           (256u << 10)   /* between two looks at the clock */
+#define OWED_MAX             (256ull << 20) /* what a busy time leaves for a quieter one */
 #define SLACK_SEGMENTS       3u
 
 /* What was erased leaves the disk with the segments it lies in: everything up to there is compacted, whether that gains room
@@ -20,7 +22,8 @@
 
 struct compaction {
     u64 cursor, until; /* until == 0: no segment is being read */
-    u64 appended;      /* what had been appended in all at the last slice, and when that was */
+    u64 owed;          /* bytes that should have been read by now, for what was appended and the time that passed */
+    u64 appended;      /* what had been appended in all when that was last reckoned, and when that was */
     i64 mono_ms;
     bool pressed;      /* room is short */
     u64 segments;      /* dropped since start */
@@ -133,18 +136,14 @@ static hx_st collect(void *ctx, const struct journal_record *rec, struct errbuf 
 }
 
 /* As much as was appended calls for, and a little for the time that passed, so that it ends also when nothing is. */
-static u64 bytes_due(const struct broker *b) {
-    const struct compaction *c = b->compaction;
+static void reckon(struct broker *b) {
+    struct compaction *c = b->compaction;
     i64 passed = b->time.mono_ms - c->mono_ms;
     u64 pace = c->pressed ? SLICE_PER_MS_PRESSED : SLICE_PER_MS;
-    u64 due = (room_appended(b) - c->appended) * SLICE_PER_APPENDED + (passed > 0 ? (u64)passed : 0) * pace;
-    return due < SLICE_MAX ? due : SLICE_MAX;
-}
-
-/* The next slice owes nothing for the time before. */
-static void paid(struct broker *b) {
-    b->compaction->appended = room_appended(b);
-    b->compaction->mono_ms = b->time.mono_ms;
+    c->owed += (room_appended(b) - c->appended) * SLICE_PER_APPENDED + (passed > 0 ? (u64)passed : 0) * pace;
+    if (c->owed > OWED_MAX) c->owed = OWED_MAX;
+    c->appended = room_appended(b);
+    c->mono_ms = b->time.mono_ms;
 }
 
 /* Is there a segment to begin with? */
@@ -155,27 +154,38 @@ static bool begin(struct broker *b) {
     u64 end = journal_oldest_end(b->journal);
     c->pressed = end != 0 && pressed(b, &s);
     if (end == 0 || (!worth_it(b, &s) && !c->pressed && !erases(b, &s))) return false;
-    paid(b);
+    reckon(b);
+    c->owed = 0; /* nothing for the time before */
     c->cursor = s.first;
     c->until = end;
     return true;
 }
 
-void compaction_run(struct broker *b) {
+static void read_part(struct broker *b, u64 bytes) {
     struct compaction *c = b->compaction;
-    if (c->until == 0 && !begin(b)) return;
     struct errbuf err = {{0}};
-    u64 bytes = bytes_due(b);
-    if (bytes < SLICE_MIN) return;
     struct collected collected = {.b = b};
+    u64 from = c->cursor;
     buf_reset(&c->bodies);
     hx_st st = journal_scan(b->journal, &c->cursor, c->until, bytes, collect, &collected, &err);
     if (st == ST_OK) st = carry_collected(&collected, &err);
-    paid(b);
     if (st != ST_OK) {
         log_line(LOG_ERROR, "compaction cannot read the journal: %s: %s", status_text(st), err.text);
         check_failed(__FILE__, __LINE__, "journal_scan", "stored data cannot be read");
     }
+    u64 read = c->cursor - from;
+    c->owed -= read < c->owed ? read : c->owed;
+}
+
+/* What is carried is appended too, and not owed for: it would never end. */
+void compaction_run(struct broker *b) {
+    struct compaction *c = b->compaction;
+    struct budget g = budget_of(b, COMPACT_US);
+    if (c->until == 0 && !begin(b)) return;
+    reckon(b);
+    while (c->owed >= SLICE_MIN && c->cursor < c->until && !budget_spent(&g))
+        read_part(b, c->owed < SLICE_PART ? c->owed : SLICE_PART);
+    c->appended = room_appended(b);
     if (c->cursor < c->until) return;
     core_carry_end(b->core, b->now);
     journal_drop(b->journal, c->until);

@@ -15,7 +15,6 @@ void scratch_free(struct scratch *s) {
     buf_free(&s->key);
     buf_free(&s->group);
     buf_free(&s->history);
-    mem_free(s->items);
     mem_free(s);
 }
 

@@ -3,6 +3,7 @@
 
 #include "broker/admit.h"
 #include "broker/broker_priv.h"
+#include "broker/budget.h"
 #include "broker/lookup.h"
 #include "broker/waits.h"
 
@@ -113,8 +114,8 @@ struct task *task_new(struct broker *b, u16 queue, slice queue_name, slice by, s
 
 /* ---- purge */
 
-static void purge_slice(struct broker *b, struct task *t) {
-    for (u32 n = 0; n < DEEDS_PER_SLICE; n++) {
+static void purge_slice(struct broker *b, struct task *t, struct budget *g) {
+    for (u32 n = 0; n < DEEDS_PER_SLICE && !budget_spent(g); n++) {
         struct message_view v;
         u32 no;
         enum walk_verdict walked = core_purge_next(b->core, &t->purging, LOOKS_PER_SLICE, &no);
@@ -187,9 +188,9 @@ static bool enough(const struct task *t) {
     return t->count >= COLLECTED_MAX || (t->max && t->count >= t->max);
 }
 
-static void collect_slice(struct broker *b, struct task *t) {
+static void collect_slice(struct broker *b, struct task *t, struct budget *g) {
     check_cursor(b, t);
-    for (u32 n = 0; n < LOOKS_PER_SLICE && !enough(t); n++) {
+    for (u32 n = 0; n < LOOKS_PER_SLICE && !enough(t) && !budget_spent(g); n++) {
         struct message_view v;
         u32 no = core_list(b->core, t->queue, STATE_DEAD, t->cursor);
         if (no == MESSAGE_NONE) {
@@ -255,20 +256,23 @@ static u64 allowed(const struct broker *b, const struct task *t) {
     return 1 + (passed > 0 ? (u64)passed : 0) * t->rate / 1000;
 }
 
-static void redrive_slice(struct broker *b, struct task *t) {
+static void redrive_slice(struct broker *b, struct task *t, struct budget *g) {
     u64 may = allowed(b, t);
-    for (u32 n = 0; n < DEEDS_PER_SLICE && t->at < t->count && t->at < may && t->state == TASK_RUNNING; n++)
+    for (u32 n = 0; n < DEEDS_PER_SLICE && t->at < t->count && t->at < may && !budget_spent(g); n++) {
         redrive_one(b, t, &t->refs[t->at++]);
-    if (t->state == TASK_RUNNING && t->at == t->count) end_task(b, t, TASK_DONE);
+        if (t->state != TASK_RUNNING) return;
+    }
+    if (t->at == t->count) end_task(b, t, TASK_DONE);
 }
 
-void task_run_slice(struct broker *b, struct task *t) {
+void task_run_slice(struct broker *b, struct task *t, u32 us) {
+    struct budget g = budget_of(b, us);
     CHECK(t->magic == TASK_MAGIC && t->state == TASK_RUNNING);
-    if (t->purge) return purge_slice(b, t);
-    if (t->collecting) collect_slice(b, t);
+    if (t->purge) return purge_slice(b, t, &g);
+    if (t->collecting) collect_slice(b, t, &g);
     if (t->collecting) return;
     if (t->dry_run) return end_task(b, t, TASK_DONE);
-    redrive_slice(b, t);
+    redrive_slice(b, t, &g);
 }
 
 /* ---- running */
@@ -279,10 +283,11 @@ bool task_can_be_answered(const struct task *t) {
 }
 
 void tasks_run(struct broker *b) {
-    if (b->tasks->running == 0 || broker_wants_pause(b)) return;
+    u32 running = b->tasks->running;
+    if (running == 0 || broker_wants_pause(b)) return;
     for (struct task *t = b->tasks->newest; t; t = t->next) {
         if (t->state != TASK_RUNNING) continue;
-        task_run_slice(b, t);
+        task_run_slice(b, t, TASKS_US / running);
         if (t->wait && task_can_be_answered(t)) t->wait->answer(b, t->wait, true);
     }
 }

@@ -61,7 +61,7 @@ void tasks_free(struct tasks *t);
 
 /* Running, with nothing to do yet. by, note: copied. NULL: TASKS_RUNNING_MAX are running. */
 struct task *task_new(struct broker *b, u16 queue, slice queue_name, slice by, slice note);
-void task_run_slice(struct broker *b, struct task *t);
+void task_run_slice(struct broker *b, struct task *t, u32 us);
 /* It has ended, or it will take longer than anybody should wait for. */
 bool task_can_be_answered(const struct task *t);
 /* Ends it where it is. Whoever waits for it is answered. */

@@ -1,23 +1,28 @@
 #include "broker/waits.h"
 
 #include "broker/broker_priv.h"
+#include "broker/budget.h"
+#include "broker/shared.h"
 
 #define OUTCOME_CHAINS 4096u
 #define WAIT_MAGIC     0x77616974u
+#define NOT_IN_HEAP    UINT32_MAX
 
 struct poll_list {
     struct wait *head, *tail;
+    bool woken; /* in the list of queues that became ready */
 };
 
 struct waits {
     struct poll_list *polls; /* [queue] */
     u32 polls_cap;
-    u16 *woken; /* queues that became ready */
-    u32 woken_count, woken_cap;
+    u16 *woken; /* queues that became ready while somebody waited, oldest first: a ring */
+    u32 woken_first, woken_count, woken_cap;
     bool starved;
+    i64 starved_ms; /* when they were last looked at again */
     struct wait *outcomes[OUTCOME_CHAINS];
     u32 outcome_waits;
-    struct wait *due; /* their outcome is there */
+    struct wait *due_first, *due_last; /* their outcome is there */
     struct wait **heap;
     u32 heap_count, heap_cap;
 };
@@ -34,6 +39,11 @@ void waits_free(struct broker *b) {
     mem_free(ws->woken);
     mem_free(ws->heap);
     mem_free(ws);
+}
+
+bool waits_unfinished(const struct broker *b) {
+    const struct waits *ws = b->waits;
+    return ws->due_first || ws->woken_count || (ws->heap_count && ws->heap[0]->deadline_ms <= b->time.mono_ms);
 }
 
 u32 waits_count(const struct broker *b) {
@@ -77,6 +87,7 @@ static void heap_add(struct waits *ws, struct wait *w) {
 }
 
 static void heap_drop(struct waits *ws, struct wait *w) {
+    if (w->heap_at == NOT_IN_HEAP) return;
     CHECK(w->heap_at < ws->heap_count && ws->heap[w->heap_at] == w);
     struct wait *last = ws->heap[--ws->heap_count];
     if (last != w) heap_sift(ws, w->heap_at, last);
@@ -89,8 +100,11 @@ struct wait *wait_new(struct broker *b, void *conn, void **user, i64 wait_ms, wa
     w->magic = WAIT_MAGIC;
     w->conn = conn;
     w->answer = answer;
-    w->deadline_ms = b->time.mono_ms + wait_ms;
-    heap_add(b->waits, w);
+    w->heap_at = NOT_IN_HEAP;
+    if (wait_ms != WAIT_NO_DEADLINE) {
+        w->deadline_ms = b->time.mono_ms + wait_ms;
+        heap_add(b->waits, w);
+    }
     *user = w;
     return w;
 }
@@ -137,11 +151,17 @@ void wait_for_messages(struct broker *b, struct wait *w, u16 queue) {
     l->tail = w;
 }
 
+static void link_due(struct waits *ws, struct wait *w) {
+    w->due = true;
+    w->due_prev = ws->due_last;
+    *(ws->due_last ? &ws->due_last->due_next : &ws->due_first) = w;
+    ws->due_last = w;
+}
+
 static void unlink_due(struct waits *ws, struct wait *w) {
     if (!w->due) return;
-    struct wait **at = &ws->due;
-    while (*at != w) at = &(*at)->due_next;
-    *at = w->due_next;
+    *(w->due_prev ? &w->due_prev->due_next : &ws->due_first) = w->due_next;
+    *(w->due_next ? &w->due_next->due_prev : &ws->due_last) = w->due_prev;
 }
 
 static void unlink_list(struct waits *ws, struct wait *w) {
@@ -176,65 +196,96 @@ void waits_wake_outcome(struct broker *b, const struct ref *ref) {
     if (ws->outcome_waits == 0) return;
     for (struct wait *w = *outcome_chain(ws, ref); w; w = w->next) {
         if (w->due || w->ref.hash != ref->hash || w->ref.seq != ref->seq) continue;
-        w->due = true;
-        w->due_next = ws->due;
-        ws->due = w;
+        link_due(ws, w);
     }
 }
 
+/* A queue nobody waits for needs no waking: whoever comes looks himself. */
 void waits_wake_queue(struct broker *b, u16 queue) {
     struct waits *ws = b->waits;
+    if (queue >= ws->polls_cap || !ws->polls[queue].head || ws->polls[queue].woken) return;
     if (ws->woken_count == ws->woken_cap) {
-        ws->woken_cap = ws->woken_cap ? ws->woken_cap * 2 : 16;
-        ws->woken = mem_realloc(ws->woken, ws->woken_cap * sizeof *ws->woken);
+        u32 cap = ws->woken_cap ? ws->woken_cap * 2 : 16;
+        u16 *woken = mem_alloc(cap * sizeof *woken);
+        for (u32 i = 0; i < ws->woken_count; i++) woken[i] = ws->woken[(ws->woken_first + i) % ws->woken_cap];
+        mem_free(ws->woken);
+        ws->woken = woken;
+        ws->woken_cap = cap;
+        ws->woken_first = 0;
     }
-    ws->woken[ws->woken_count++] = queue;
+    ws->woken[(ws->woken_first + ws->woken_count++) % ws->woken_cap] = queue;
+    ws->polls[queue].woken = true;
 }
 
 void waits_starve(struct broker *b) {
     b->waits->starved = true;
 }
 
-static void serve_queue(struct broker *b, u16 queue) {
-    if (queue >= b->waits->polls_cap) return;
+/* true: all who wait for this queue have what there is for them. */
+static bool serve_queue(struct broker *b, u16 queue, struct budget *g) {
     const struct poll_list *l = &b->waits->polls[queue];
     while (l->head && core_next_ready(b->core, queue) != MESSAGE_NONE) {
         struct wait *w = l->head;
+        if (budget_spent(g)) return false;
         w->answer(b, w, false);
-        if (l->head == w) return waits_starve(b);
+        if (l->head == w) {
+            waits_starve(b);
+            return true;
+        }
+    }
+    return true;
+}
+
+static void serve_polls(struct broker *b) {
+    struct waits *ws = b->waits;
+    struct budget g = budget_of(b, ANSWERS_US);
+    while (ws->woken_count) { /* serving may wake further queues */
+        u16 queue = ws->woken[ws->woken_first];
+        if (!serve_queue(b, queue, &g)) return;
+        ws->woken_first = (ws->woken_first + 1) % ws->woken_cap;
+        ws->woken_count--;
+        ws->polls[queue].woken = false;
     }
 }
 
-static void answer_due(struct broker *b) {
+static void answer_outcomes(struct broker *b) {
     struct waits *ws = b->waits;
-    while (ws->due) ws->due->answer(b, ws->due, true);
+    struct budget g = budget_of(b, ANSWERS_US);
+    while (ws->due_first && !budget_spent(&g)) ws->due_first->answer(b, ws->due_first, true);
+    shared_drop(b);
 }
 
 void waits_run(struct broker *b) {
+    serve_polls(b);
+    answer_outcomes(b); /* at_most_once: what was handed out is an outcome */
+}
+
+static void wake_starved(struct broker *b) {
     struct waits *ws = b->waits;
-    answer_due(b);
-    /* Serving may wake further queues: the count is looked at anew each time. */
-    for (u32 i = 0; i < ws->woken_count; i++) serve_queue(b, ws->woken[i]);
-    ws->woken_count = 0;
-    answer_due(b); /* at_most_once: what was handed out is an outcome */
+    for (u32 queue = 1; queue < ws->polls_cap; queue++) waits_wake_queue(b, (u16)queue);
+    ws->starved = false;
+    ws->starved_ms = b->time.mono_ms;
 }
 
 void waits_run_due(struct broker *b) {
     struct waits *ws = b->waits;
-    for (u32 queue = 1; ws->starved && queue < ws->polls_cap; queue++)
-        if (ws->polls[queue].head) waits_wake_queue(b, (u16)queue);
-    ws->starved = false;
-    while (ws->heap_count && ws->heap[0]->deadline_ms <= b->time.mono_ms) ws->heap[0]->answer(b, ws->heap[0], true);
+    struct budget g = budget_of(b, ANSWERS_US);
+    if (ws->starved && b->time.mono_ms > ws->starved_ms) wake_starved(b);
+    while (ws->heap_count && ws->heap[0]->deadline_ms <= b->time.mono_ms && !budget_spent(&g))
+        ws->heap[0]->answer(b, ws->heap[0], true);
+    shared_drop(b);
 }
 
 void waits_end_of_queue(struct broker *b, u16 queue) {
-    waits_run(b);
-    if (queue >= b->waits->polls_cap) return;
-    const struct poll_list *l = &b->waits->polls[queue];
-    while (l->head) l->head->answer(b, l->head, true);
+    struct waits *ws = b->waits;
+    while (ws->due_first) ws->due_first->answer(b, ws->due_first, true); /* while there is an outcome to tell of */
+    shared_drop(b);
+    if (queue >= ws->polls_cap) return;
+    while (ws->polls[queue].head) ws->polls[queue].head->answer(b, ws->polls[queue].head, true);
 }
 
 void waits_answer_all(struct broker *b) {
     struct waits *ws = b->waits;
     while (ws->heap_count) ws->heap[0]->answer(b, ws->heap[0], true);
+    shared_drop(b);
 }

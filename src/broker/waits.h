@@ -39,8 +39,10 @@ struct wait {
     u32 heap_at;
     i64 deadline_ms;          /* monotonic */
     struct wait *prev, *next; /* of its list */
-    struct wait *due_next;
+    struct wait *due_prev, *due_next;
 };
+
+#define WAIT_NO_DEADLINE INT64_MAX /* ended by its owner alone */
 
 struct waits *waits_new(void);
 void waits_free(struct broker *b); /* nobody is answered any more */
@@ -57,11 +59,13 @@ void waits_wake_queue(struct broker *b, u16 queue);
 /* A poll waits though something is ready, for there was no room for its lease: it is looked at again with the clock. */
 void waits_starve(struct broker *b);
 
+/* Both take a part of a turn, and leave the rest for the next. */
 void waits_run(struct broker *b);                     /* answers what can be answered */
 void waits_run_due(struct broker *b);                 /* answers those whose time is over */
 void waits_end_of_queue(struct broker *b, u16 queue); /* answers its polls: it is about to be deleted */
 void waits_answer_all(struct broker *b);              /* as if everybody's time were over */
 
+bool waits_unfinished(const struct broker *b); /* some could be answered, and were left for the next turn */
 u32 waits_count(const struct broker *b);
 i64 waits_next_ms(const struct broker *b, i64 mono_ms, i64 at_most); /* until somebody's time is over */
 

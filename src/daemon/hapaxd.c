@@ -73,6 +73,11 @@ static void release(void *ctx, u64 position) {
     http_release(d->server, 0, position);
 }
 
+static u64 now_us(void *ctx) {
+    (void)ctx;
+    return (u64)clock_mono_us();
+}
+
 static void put_number(struct buf *b, const char *name, u64 v) {
     if (b->p[b->len - 1] != '{') buf_char(b, ',');
     buf_printf(b, "\"%s\":%llu", name, (unsigned long long)v);
@@ -405,8 +410,9 @@ static hx_st open_storage(struct daemon *d, const char *path, u32 files, struct 
 
 /* The rules are the config's from the first request on; *config is taken. */
 static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf *err) {
-    struct broker_options options = {.journal = d->journal,
-                                     .port = {.ctx = d, .respond = respond, .release = release, .stats = world_stats}};
+    struct broker_options options = {
+        .journal = d->journal,
+        .port = {.ctx = d, .respond = respond, .release = release, .now_us = now_us, .stats = world_stats}};
     journal_file_secret(d->journal, options.secret);
     random_bytes(&options.seed, sizeof options.seed);
     i64 began = clock_mono_ms();

@@ -1,8 +1,85 @@
 #!/usr/bin/env python3
 """Nobody waits long for what somebody else asked for: long requests are worked off in parts, and so are answers that become
 possible together. Each test has a broker of its own, whose longest turn is its own doing."""
+import contextlib
+import threading
+import time
+
 import hx
 from hx import problem_members, same, test
+
+
+@contextlib.contextmanager
+def others(broker):
+    """Somebody who asks for something small all the time. Says how often he was answered."""
+    answered, over = [0], threading.Event()
+
+    def ask():
+        with broker.connect() as conn:
+            while not over.is_set():
+                same(conn.request("GET", "/healthz").status, 200)
+                answered[0] += 1
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield answered
+    finally:
+        over.set()
+        thread.join()
+
+
+def in_parts(broker, seconds):
+    """The longest turn was a small part of the whole, or short by any measure; so it holds on a slow machine too."""
+    longest = broker.get("/v1/stats").json()["loop"]["turn_us_max"] / 1e6
+    assert longest < 0.1 or longest < seconds / 4, f"a turn of {longest:.3f} s, the whole took {seconds:.3f} s"
+
+
+@test
+def others_are_answered_while_ten_thousand_steps_are_recorded(_):
+    with hx.Broker() as broker:
+        broker.put("q", "k")
+        message = broker.one("q", lease="1h")
+        steps = [{"token": message["token"], "name": f"s{i}", "result": "x" * 80} for i in range(10000)]
+        with others(broker) as answered:
+            began = time.monotonic()
+            reply = broker.post("/v1/step", steps)
+            took = time.monotonic() - began
+        same(reply.status, 200)
+        same(len(reply.json()), 10000)
+        same({item.get("status") for item in reply.json() if "code" not in item}, {"new"})
+        assert answered[0] > 10, f"answered {answered[0]} times in {took:.3f} s"
+        in_parts(broker, took)
+
+
+@test
+def others_are_answered_while_a_settled_message_is_acked_ten_thousand_times(_):
+    with hx.Broker() as broker:
+        broker.put("q", "k")
+        message = broker.one("q")
+        broker.ok("ack", message)
+        acks = [{"token": message["token"], "effect_id": f"e{i}-" + "x" * 200} for i in range(10000)]
+        with others(broker) as answered:
+            began = time.monotonic()
+            reply = broker.post("/v1/ack", acks)
+            took = time.monotonic() - began
+        same(reply.status, 200)
+        assert all(item["duplicate"] for item in reply.json())
+        assert answered[0] > 3, f"answered {answered[0]} times in {took:.3f} s"
+        in_parts(broker, took)
+
+
+@test
+def the_parts_of_a_long_batch_are_answered_as_one(_):
+    with hx.Broker() as broker:
+        lines = [{"key": f"k{i % 6000}", "payload": "x" * 200} for i in range(10000)]
+        began = time.monotonic()
+        replies = broker.batch("q", lines).lines()
+        took = time.monotonic() - began
+        same([r["key"] for r in replies], [line["key"] for line in lines])
+        same([r["duplicate"] for r in replies], [i >= 6000 for i in range(10000)])
+        same(broker.get("/v1/queues/q").json()["pending"], 6000)
+        in_parts(broker, took)
 
 
 @test
@@ -14,6 +91,49 @@ def a_line_with_a_hundred_thousand_attributes_is_refused_where_the_hundredth_end
         same(replies[1]["outcome"], "accepted")
         longest = broker.get("/v1/stats").json()["loop"]["turn_us_max"] / 1e6
         assert longest < 3, f"a turn of {longest:.3f} s"
+
+
+@test
+def two_hundred_polls_for_a_thousand_messages_each_are_answered_in_parts(_):
+    with hx.Broker() as broker, contextlib.ExitStack() as conns:
+        broker.put("q", "first")
+        broker.one("q")
+        polls = [conns.enter_context(broker.connect()) for _ in range(200)]
+        for conn in polls:
+            conn.start("POST", "/v1/queues/q/receive?max=1000&wait=60s", b"")
+        hx.until(lambda: broker.get("/v1/stats").json()["waiting"] == 200, "all polls wait")
+        began = time.monotonic()
+        for n in range(10):
+            same(broker.batch("q", [{"key": f"{n}-{i}", "payload": "x"} for i in range(10000)]).status, 200)
+        got = [len(conn.reply().json()["messages"]) for conn in polls[:100]]
+        in_parts(broker, time.monotonic() - began)
+        assert sum(got) > 0 and max(got) <= 1000, got
+
+
+@test
+def hundreds_who_wait_for_one_large_result_share_it(_):
+    with hx.Broker() as broker, contextlib.ExitStack() as conns:
+        broker.put("q", "k")
+        message = broker.one("q")
+        waiting = [conns.enter_context(broker.connect()) for _ in range(300)]
+        for n, conn in enumerate(waiting):
+            if n % 2:
+                conn.start("GET", "/v1/queues/q/keys/k/result?wait=60s")
+            else:
+                conn.start("POST", "/v1/queues/q/messages", b"x", [("Idempotency-Key", "k"), ("Prefer", "wait=60")])
+        hx.until(lambda: broker.get("/v1/stats").json()["waiting"] == 300, "all wait")
+        before = broker.get("/v1/stats").json()["process"]["resident_bytes"]
+        result = "r" * 900000
+        began = time.monotonic()
+        broker.ok("ack", message, result=result)
+        hx.until(lambda: broker.get("/v1/stats").json()["waiting"] == 0, "all are answered")
+        in_parts(broker, time.monotonic() - began)
+        grown = broker.get("/v1/stats").json()["process"]["resident_bytes"] - before
+        assert grown < 130 << 20, f"300 answers of 900 KB took {grown >> 20} MiB"
+        for n, conn in enumerate(waiting):
+            reply = conn.reply()
+            same(reply.status, 200)
+            same((reply.body.decode() if n % 2 else reply.json()["result"]["body"]) == result, True)
 
 
 hx.main()

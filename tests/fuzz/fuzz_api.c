@@ -16,7 +16,7 @@ static struct world {
     u32 answers;
     char token[64];
     char id[64]; /* of the last message spoken of */
-    u64 receipt;
+    u64 receipt, clock_us;
 } w;
 
 static void check_json(slice text) {
@@ -53,12 +53,18 @@ static void respond(void *ctx, void *conn, const struct http_reply *reply) {
     }
 }
 
+/* Long requests are cut into parts. */
+static u64 now_us(void *ctx) {
+    (void)ctx;
+    return w.clock_us += 700;
+}
+
 static void open_world(void) {
     struct errbuf err;
     w.disk = disk_sim_new(1, 1u << 30);
     struct journal_file_options jo = {.disk = w.disk, .segment_bytes = 4u << 20, .manual = true};
     CHECK(journal_file_open(&jo, &w.journal, &err) == ST_OK);
-    struct broker_options bo = {.journal = w.journal, .port = {.respond = respond}};
+    struct broker_options bo = {.journal = w.journal, .port = {.respond = respond, .now_us = now_us}};
     w.t = (struct broker_time){.mono_ms = 1000, .wall_ms = 1800000000000};
     CHECK(broker_open(&bo, w.t, &w.broker, &err) == ST_OK);
 }

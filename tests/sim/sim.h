@@ -184,6 +184,7 @@ struct profile {
     u32 nack, stale, conflict, group, delay, ttl, explicit_start, batch, prefer_wait, big_result, fat_result;
     bool long_run;
     bool drift;
+    u32 us_a_look; /* what the broker's look at the clock costs: at 2000 the least work is more than its share of a turn */
 };
 
 /* ---- the world */
@@ -211,6 +212,7 @@ struct world {
     struct model *model;
 
     i64 mono_ms, wall_ms, drift_acc;
+    u64 clock_us; /* only ever compared with itself */
     struct disk *inner, *disk;
     struct faults *faults;
     struct journal *journal;
@@ -253,6 +255,7 @@ static inline i64 between(struct world *w, i64 low, i64 high) {
 }
 
 /* world.c */
+u64 world_us(void *ctx);
 void sim_run(u64 seed);
 bool world_dead(struct world *w);   /* the journal failed: the process has to go */
 void world_beside(struct world *w); /* perhaps the disk gets something done */

@@ -14,6 +14,7 @@
 #define ROOM_KEPT       130000u /* the core's own headroom, and what one turn may add */
 #define KEYS_MANY       150u
 #define DRAIN_TURNS_MAX 1500u
+#define PARTS_MAX       2000u
 
 struct tally tally;
 
@@ -73,6 +74,7 @@ static struct profile profile_of(u64 seed) {
     p.big_result = some(&r, 500, 3000);
     p.drift = rng_below(&r, 2);
     p.long_run = rng_below(&r, 12) == 0;
+    p.us_a_look = some(&r, 200, 2000);
     p.disk_beside = some(&r, 300, 3000);
     return p;
 }
@@ -96,7 +98,7 @@ static void open_world(struct world *w, u64 seed) {
 
 static hx_st boot(struct world *w, struct errbuf *err) {
     struct journal_file_options o = {.disk = w->disk, .segment_bytes = w->profile.segment_bytes, .manual = true};
-    struct broker_options b = {.port = {.ctx = w, .respond = net_respond, .release = net_released},
+    struct broker_options b = {.port = {.ctx = w, .respond = net_respond, .release = net_released, .now_us = world_us},
                                .seed = w->profile.seed + w->lives};
     w->journal = NULL;
     w->broker = NULL;
@@ -106,6 +108,14 @@ static hx_st boot(struct world *w, struct errbuf *err) {
     journal_file_secret(w->journal, b.secret);
     b.journal = w->journal;
     return broker_open(&b, world_time(w), &w->broker, err);
+}
+
+/* Every look at the clock costs time, more in some seeds than in others: work is cut into parts at any point. Requests take
+ * none: their own parts would have to be told to the model one by one (tests/unit/broker_test.c cuts those). */
+u64 world_us(void *ctx) {
+    struct world *w = ctx;
+    if (!w->asking && !w->census) w->clock_us += w->profile.us_a_look;
+    return w->clock_us;
 }
 
 static void drop_objects(struct world *w) {
@@ -329,6 +339,10 @@ static bool broker_part(struct world *w, bool clients) {
     world_beside(w);
     tally.failed_mid_turn += world_dead(w);
     broker_turn_end(w->broker, world_time(w));
+    for (u32 i = 0; i < PARTS_MAX && !world_dead(w) && broker_unfinished(w->broker); i++) {
+        broker_tick(w->broker, world_time(w)); /* work that was cut into parts goes on at once */
+        broker_turn_end(w->broker, world_time(w));
+    }
     return !world_dead(w);
 }
 

@@ -22,7 +22,8 @@ static struct world {
     struct broker_time t;
     u32 answers;
     u16 status;
-    u64 after, released; /* what the last reply waits for; what may leave */
+    u64 clock_us, us_a_look; /* what each look at the clock costs */
+    u64 after, released;     /* what the last reply waits for; what may leave */
     struct buf body, fields;
     char token[TOKEN_TEXT + 1], id[ID_TEXT + 1];
 } w;
@@ -53,11 +54,17 @@ static void release(void *ctx, u64 position) {
     w.released = position;
 }
 
+static u64 now_us(void *ctx) {
+    (void)ctx;
+    return w.clock_us += w.us_a_look;
+}
+
 static void open_broker(void) {
     struct errbuf err;
     struct journal_file_options jo = {.disk = w.disk, .segment_bytes = 1u << 20, .manual = true};
     assert_int_equal(journal_file_open(&jo, &w.journal, &err), ST_OK);
-    struct broker_options bo = {.journal = w.journal, .port = {.respond = respond, .release = release}};
+    struct broker_options bo = {.journal = w.journal,
+                                .port = {.respond = respond, .release = release, .now_us = now_us}};
     journal_file_secret(w.journal, bo.secret);
     hx_st st = broker_open(&bo, w.t, &w.broker, &err);
     if (st != ST_OK) print_error("%s\n", err.text);
@@ -617,6 +624,161 @@ static void many_times_to_live_that_end_together_are_ended_in_slices(void **stat
     assert_said("\"cancelled\":9000");
 }
 
+/* ---- long work in parts */
+
+/* Turns until there has been another answer. */
+static u32 turns_to_answer(u32 answers) {
+    u32 turns = 0;
+    for (; w.answers < answers && turns < 10000; turns++) work();
+    assert_int_equal(w.answers, answers);
+    return turns;
+}
+
+static void put_acks(struct buf *body, u32 *count) {
+    static const char name[] = "\"token\":\"";
+    slice rest = buf_slice(&w.body);
+    const char *at;
+    *count = 0;
+    buf_char(body, '[');
+    while ((at = memmem(rest.p, rest.n, name, sizeof name - 1))) {
+        at += sizeof name - 1;
+        if ((*count)++) buf_char(body, ',');
+        buf_printf(body, "{\"token\":\"%.*s\"}", (int)TOKEN_TEXT, at);
+        rest = slice_of(at, rest.n - (size_t)(at - rest.p));
+    }
+    buf_char(body, ']');
+}
+
+static u32 times_said(const char *part) {
+    u32 n = 0;
+    for (const char *at = w.body.p; (at = strstr(at, part)); at++) n++;
+    return n;
+}
+
+static void others_are_answered_while_a_long_array_is_settled(void **state) {
+    (void)state;
+    struct buf acks = {0};
+    u32 count;
+    send_many("q", "k", 500);
+    assert_int_equal(call("POST /v1/queues/q/receive?max=500", ""), 200);
+    put_acks(&acks, &count);
+    assert_int_equal(count, 500);
+    w.us_a_look = 100;
+    u32 answers = w.answers;
+    assert_int_equal(submit("POST /v1/ack", NULL, buf_slice(&acks), NULL), 0);
+    memset(acks.p, 'x', acks.len); /* the request's bytes are the network's */
+    buf_free(&acks);
+    broker_turn_end(w.broker, w.t);
+    assert_int_equal(w.answers, answers);
+    assert_int_equal(submit("GET /v1/queues/q", NULL, SL(""), NULL), 200);
+    assert_null(strstr(w.body.p, "\"leased\":500"));
+    assert_null(strstr(w.body.p, "\"leased\":0"));
+    assert_int_equal(broker_next_ms(w.broker, w.t), 0);
+    assert_true(turns_to_answer(answers + 2) > 3);
+    assert_int_equal(w.status, 200);
+    assert_int_equal(times_said("\"state\":\"done\""), 500);
+    call("GET /v1/queues/q", "");
+    assert_said("\"leased\":0");
+    assert_said("\"keys\":500");
+}
+
+static void others_are_answered_while_a_long_batch_is_taken(void **state) {
+    (void)state;
+    struct buf lines = {0};
+    for (u32 i = 0; i < 300; i++) buf_printf(&lines, "{\"key\":\"k%u\",\"payload\":\"x\"}\n", i % 150);
+    w.us_a_look = 100;
+    u32 answers = w.answers;
+    assert_int_equal(submit("POST /v1/queues/q/batch", NULL, buf_slice(&lines), NULL), 0);
+    assert_int_equal(submit("POST /v1/queues/q/messages", "k149", SL("x"), NULL), 202);
+    assert_said("accepted");
+    memset(lines.p, 'x', lines.len);
+    buf_free(&lines);
+    assert_true(turns_to_answer(answers + 2) > 3);
+    assert_int_equal(times_said("\n"), 300);
+    assert_int_equal(times_said("\"outcome\":\"accepted\""), 149);
+    assert_int_equal(times_said("\"outcome\":\"duplicate\""), 151);
+    slice rest = slice_str(w.body.p), line;
+    for (u32 i = 0; i < 300; i++) { /* in order */
+        char key[32];
+        snprintf(key, sizeof key, "\"key\":\"k%u\"", i % 150);
+        slice_cut(rest, '\n', &line, &rest);
+        assert_non_null(memmem(line.p, line.n, key, strlen(key)));
+    }
+}
+
+static void a_batch_goes_on_though_its_client_is_gone_and_its_queue_was_deleted(void **state) {
+    (void)state;
+    struct buf lines = {0};
+    void *user = NULL;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"semantics\":\"at_most_once\"}"), 201);
+    for (u32 i = 0; i < 200; i++) buf_printf(&lines, "{\"key\":\"k%u\",\"payload\":\"x\"}\n", i);
+    w.us_a_look = 100;
+    assert_int_equal(submit("POST /v1/queues/q/batch", NULL, buf_slice(&lines), &user), 0);
+    buf_free(&lines);
+    w.us_a_look = 0;
+    assert_int_equal(submit("POST /v1/queues/q/receive?max=1000", NULL, SL(""), NULL), 200);
+    u32 taken = times_said("\"token\"");
+    assert_true(taken > 0 && taken < 200);
+    assert_int_equal(submit("DELETE /v1/queues/q", NULL, SL(""), NULL), 204);
+    broker_gone(w.broker, w.t, user);
+    u32 answers = w.answers;
+    for (u32 i = 0; i < 20; i++) work();
+    assert_int_equal(w.answers, answers);
+    call("GET /v1/queues/q", "");
+    char pending[32];
+    snprintf(pending, sizeof pending, "\"pending\":%u,", 200 - taken);
+    assert_said(pending);
+    assert_said("\"origin\":\"auto\"");
+}
+
+static void many_who_wait_for_one_outcome_are_answered_over_turns(void **state) {
+    (void)state;
+    assert_int_equal(send("q", "k", "x"), 202);
+    assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
+    for (u32 i = 0; i < 300; i++)
+        assert_int_equal(submit("GET /v1/queues/q/keys/k/result?wait=60s", NULL, SL(""), NULL), 0);
+    w.us_a_look = 100;
+    u32 answers = w.answers;
+    assert_int_equal(settle("ack", ",\"result\":\"r\""), 200);
+    assert_true(w.answers < answers + 1 + 100);
+    assert_int_equal(broker_next_ms(w.broker, w.t), 0);
+    assert_true(turns_to_answer(answers + 301) > 2);
+    assert_string_equal(w.body.p, "r");
+}
+
+static void many_polls_that_can_be_answered_together_are_answered_over_turns(void **state) {
+    (void)state;
+    assert_int_equal(send("q", "first", "x"), 202);
+    assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
+    for (u32 i = 0; i < 300; i++) assert_int_equal(submit("POST /v1/queues/q/receive?wait=60s", NULL, SL(""), NULL), 0);
+    u32 answers = w.answers;
+    w.us_a_look = 0;
+    struct buf lines = {0};
+    for (u32 i = 0; i < 300; i++) buf_printf(&lines, "{\"key\":\"k%u\",\"payload\":\"x\"}\n", i);
+    assert_int_equal(submit("POST /v1/queues/q/batch", NULL, buf_slice(&lines), NULL), 200);
+    buf_free(&lines);
+    w.us_a_look = 100;
+    assert_true(turns_to_answer(answers + 301) > 2);
+    call("GET /v1/queues/q", "");
+    assert_said("\"leased\":301");
+}
+
+static void a_request_too_long_to_be_kept_is_refused_before_anything_is_applied(void **state) {
+    (void)state;
+    struct buf lines = {0};
+    for (u32 i = 0; i < 5000; i++) buf_printf(&lines, "{\"key\":\"k%u\",\"payload\":\"%01000u\"}\n", i, i); /* 5 MB */
+    w.us_a_look = 4000;
+    u32 kept = 0;
+    while (submit("POST /v1/queues/q/batch", NULL, buf_slice(&lines), NULL) == 0) kept++;
+    buf_free(&lines);
+    assert_in_range(kept, 8, 16); /* 64 MiB */
+    assert_int_equal(w.status, 503);
+    assert_said("\"applied\":\"no\"");
+    assert_int_equal(submit("POST /v1/queues/q/messages", "other", SL("x"), NULL), 202);
+    w.us_a_look = 0;
+    turns_to_answer(w.answers + kept);
+}
+
 /* ---- time */
 
 static void a_clock_read_earlier_in_the_turn_is_not_charged_twice(void **state) {
@@ -758,6 +920,15 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_is_refused_for_lack_of_room_is_not_in_the_audit_trail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(operators_can_make_room_on_a_full_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(many_times_to_live_that_end_together_are_ended_in_slices, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_settled, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_batch_is_taken, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_batch_goes_on_though_its_client_is_gone_and_its_queue_was_deleted, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(many_who_wait_for_one_outcome_are_answered_over_turns, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(many_polls_that_can_be_answered_together_are_answered_over_turns, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_request_too_long_to_be_kept_is_refused_before_anything_is_applied, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(a_clock_read_earlier_in_the_turn_is_not_charged_twice, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nothing_leaves_before_what_it_saw_is_durable, set_up, tear_down_effects),
         cmocka_unit_test_setup_teardown(effects_leave_in_the_order_they_were_parked, set_up, tear_down_effects),

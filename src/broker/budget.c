@@ -1,0 +1,17 @@
+#include "broker/budget.h"
+
+#include "broker/broker_priv.h"
+
+static u64 now_us(const struct broker *b) {
+    return b->options.port.now_us(b->options.port.ctx);
+}
+
+struct budget budget_of(const struct broker *b, u32 us) {
+    return (struct budget){.b = b, .until_us = b->options.port.now_us ? now_us(b) + us : UINT64_MAX};
+}
+
+bool budget_spent(struct budget *g) {
+    bool begun = g->begun;
+    g->begun = true;
+    return begun && g->until_us != UINT64_MAX && now_us(g->b) >= g->until_us;
+}

@@ -1,0 +1,31 @@
+/* Budgets: how long a piece of a turn may take, so that nobody waits long for what somebody else asked for. Work that is not
+ * done when its time is up goes on in a later turn.
+ *
+ * Measured by the world's clock (broker_port.now_us). A world without one has no end of time, and is bound by counts alone. */
+#ifndef HAPAX_BROKER_BUDGET_H
+#define HAPAX_BROKER_BUDGET_H
+
+#include "base/base.h"
+
+/* The network hands over requests for 16 ms of a turn. The turn's end comes on top: together they stay below 50 ms. */
+#define REQUEST_US 4000u /* the first part of a long request, a page of a list */
+#define ANSWERS_US                                                                                                     \
+    2000u /* waits that can be answered, at the end of a turn: outcomes, polls, those whose time is over */
+#define JOBS_US    4000u /* further parts of long requests */
+#define TASKS_US   3000u
+#define TTLS_US    2000u
+#define COMPACT_US 8000u
+
+struct broker;
+
+struct budget {
+    const struct broker *b;
+    u64 until_us;
+    bool begun;
+};
+
+struct budget budget_of(const struct broker *b, u32 us);
+/* Asked before each piece of the work. Not so the first time: however little time there is, something gets done. */
+bool budget_spent(struct budget *g);
+
+#endif

@@ -1,0 +1,129 @@
+#include "broker/jobs.h"
+
+#include "broker/broker_priv.h"
+#include "broker/limits.h"
+#include "broker/waits.h"
+
+#define JOBS_MAX       1024u
+#define JOBS_BYTES_MAX (64ull << 20) /* of requests that are kept */
+#define JOB_SLICE_US   1000u
+
+struct jobs {
+    struct job *first, *last; /* they take turns */
+    u32 count;
+    u64 bytes;
+};
+
+struct jobs *jobs_new(void) {
+    return mem_zalloc(sizeof(struct jobs));
+}
+
+bool jobs_waiting(const struct broker *b) {
+    return b->jobs->first != NULL;
+}
+
+bool jobs_have_room(struct call *c) {
+    const struct jobs *js = c->b->jobs;
+    if (js->count < JOBS_MAX && js->bytes + c->req->body.n <= JOBS_BYTES_MAX) return true;
+    return fail(c, PROBLEM_overloaded, "%u long requests are being worked on already", js->count);
+}
+
+static void link_last(struct jobs *js, struct job *j) {
+    j->next = NULL;
+    if (js->last)
+        js->last->next = j;
+    else
+        js->first = j;
+    js->last = j;
+}
+
+static struct job *unlink_first(struct jobs *js) {
+    struct job *j = js->first;
+    js->first = j->next;
+    if (!js->first) js->last = NULL;
+    return j;
+}
+
+static void release(struct job *j) {
+    j->kind->free(j);
+    failure_free(&j->c.failure);
+    buf_free(&j->reply);
+    buf_free(&j->kept);
+}
+
+static void answer_wait(struct broker *b, struct wait *w, bool over) {
+    (void)b, (void)w, (void)over; /* it has no deadline: jobs_run answers it */
+}
+
+/* It goes on later: what it points at is kept. */
+static void park(struct call *c, struct job *small) {
+    struct broker *b = c->b;
+    struct job *j = mem_alloc(small->kind->size);
+    memcpy(j, small, small->kind->size);
+    buf_slice_add(&j->kept, c->arg[0]);
+    buf_slice_add(&j->kept, j->text);
+    j->c.arg[0] = slice_of(j->kept.p, c->arg[0].n);
+    j->text = slice_of(j->kept.p + c->arg[0].n, j->text.n);
+    j->c.req = NULL;
+    j->c.user = NULL;
+    j->wait = wait_new(b, c->conn, c->user, WAIT_NO_DEADLINE, answer_wait);
+    j->wait->owner = &j->wait;
+    link_last(b->jobs, j);
+    b->jobs->count++;
+    b->jobs->bytes += j->kept.len;
+}
+
+/* The reply's memory is lent from request to request. */
+static void give_back(struct broker *b, struct job *j) {
+    buf_free(&b->scratch->body);
+    b->scratch->body = j->reply;
+    j->reply = (struct buf){0};
+}
+
+void job_start(struct call *c, struct job *j) {
+    struct budget g = budget_of(c->b, REQUEST_US);
+    j->c = (struct call){.b = c->b, .conn = c->conn, .arg = {c->arg[0]}};
+    j->text = c->req->body;
+    j->reply = c->b->scratch->body;
+    c->b->scratch->body = (struct buf){0};
+    buf_reset(&j->reply);
+    if (!j->kind->run(j, &g)) return park(c, j);
+    j->kind->answer(j);
+    give_back(c->b, j);
+    release(j);
+}
+
+/* Done, whether or not anybody still waits for the answer. */
+static void end_job(struct broker *b, struct job *j) {
+    b->jobs->count--;
+    b->jobs->bytes -= j->kept.len;
+    if (j->wait) {
+        wait_end(b, j->wait);
+        j->kind->answer(j);
+    }
+    release(j);
+    mem_free(j);
+}
+
+void jobs_run(struct broker *b) {
+    struct jobs *js = b->jobs;
+    struct budget all = budget_of(b, JOBS_US);
+    while (js->first && !budget_spent(&all)) {
+        struct budget own = budget_of(b, JOB_SLICE_US);
+        struct job *j = unlink_first(js);
+        if (j->kind->run(j, &own))
+            end_job(b, j);
+        else
+            link_last(js, j);
+    }
+}
+
+void jobs_free(struct broker *b) {
+    while (b->jobs && b->jobs->first) {
+        struct job *j = unlink_first(b->jobs);
+        if (j->wait) wait_end(b, j->wait);
+        release(j);
+        mem_free(j);
+    }
+    mem_free(b->jobs);
+}

@@ -1,0 +1,47 @@
+/* Jobs: requests of many parts, an array to settle or a batch of lines. What is not done in a few milliseconds goes on at the
+ * ends of later turns, so that nobody else waits for it; the reply is sent when all of it is done.
+ *
+ * Other requests are decided in between, as they would be between single requests. A job whose client has hung up is done
+ * all the same: the whole request had arrived. */
+#ifndef HAPAX_BROKER_JOBS_H
+#define HAPAX_BROKER_JOBS_H
+
+#include "broker/budget.h"
+#include "broker/call.h"
+
+struct broker;
+struct job;
+struct jobs;
+
+struct job_kind {
+    size_t size; /* of what begins with the struct job */
+    /* Does parts of it, one at least, until all is done (true) or its time is up (false). */
+    bool (*run)(struct job *j, struct budget *g);
+    void (*answer)(struct job *j);
+    void (*free)(struct job *j); /* what it holds; not the reply, not the failure */
+};
+
+/* First member of what a kind of job needs to know. That may move: it holds no pointers into itself, nor into the text. */
+struct job {
+    const struct job_kind *kind;
+    struct call c;    /* b, conn, failure, arg[0] and req->body of the request */
+    slice text;       /* its body */
+    struct buf reply; /* as far as it is made */
+    /* jobs.c's own, once it goes on later */
+    struct wait *wait; /* the client's; NULL: it is gone */
+    struct buf kept;   /* the request's bytes */
+    struct job *next;
+};
+
+struct jobs *jobs_new(void);
+void jobs_free(struct broker *b);
+
+/* Does the request, or begins with it. j: filled in by the caller (kind, and what the kind needs), taken. */
+void job_start(struct call *c, struct job *j);
+/* May a request with such a body be taken up? It may have to be kept. false: the failure is set. */
+bool jobs_have_room(struct call *c);
+
+void jobs_run(struct broker *b);
+bool jobs_waiting(const struct broker *b);
+
+#endif
