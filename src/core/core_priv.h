@@ -298,7 +298,8 @@ u32 group_waiting(const struct core *c, u32 head);
 
 /* message.c */
 u8 message_traits(const struct message *m);
-/* P8: room. */
+
+/* room.c */
 u64 settlement_room(const struct core *c, const struct message *m);
 u64 lease_room(const struct core *c);
 u64 admission_room(const struct core *c, size_t key, size_t request_id);

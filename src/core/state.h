@@ -28,7 +28,8 @@ void place_as(struct core *c, u32 no, enum state state, u8 traits, bool front);
 void message_end(struct core *c, u32 no);
 /* Live leases get their full length again. */
 void leases_rearm(struct core *c);
-/* The room a message has paid for in advance (P8): taken off before a change to it, put back after it. */
+
+/* room.c: what a message has paid for in advance, taken off before a change to it, put back after it */
 void reserve_off(struct core *c, const struct message *m);
 void reserve_on(struct core *c, const struct message *m);
 

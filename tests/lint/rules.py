@@ -39,7 +39,7 @@ WRAPPED = {"yaml.h": "src/config/tree_yaml.c"}
 
 # Who may change the core's state. A decision that sees this header could do so without a record.
 STATE_HEADER = "core/state.h"
-STATE_KEEPERS = {f"src/core/{name}.c" for name in "apply derive core message group heap purge forget arrivals audit".split()}
+STATE_KEEPERS = {f"src/core/{name}.c" for name in "apply derive core message room group heap purge forget arrivals audit".split()}
 
 BANNED = "strcpy strcat sprintf vsprintf gets atoi atol atoll atof strtok sscanf alloca"
 # What a replay from the journal would not see the same way.
