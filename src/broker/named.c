@@ -49,7 +49,7 @@ static bool make_queue(struct call *c, slice name, u16 *queue) {
     struct rules rules = rules_default();
     room_prepare(b, 0);
     if (core_queue_ensure(b->core, b->now, name, &rules, queue)) return true;
-    if (core_queue_count(b->core) >= QUEUES_MAX)
+    if (core_queues_full(b->core))
         return fail(c, PROBLEM_queue_limit, "%u queues are the most one broker has", QUEUES_MAX);
     return fail(c, PROBLEM_storage_full, "no room to create queue '%.*s'", (int)name.n, name.p);
 }

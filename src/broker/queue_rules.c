@@ -128,7 +128,7 @@ static hx_st can_be_had(struct broker *b, const struct config *config, struct er
                            q->at.line, q->at.column, q->name.p, CONFIG_BYTES_MAX);
     }
     if (made + core_queue_count(b->core) > QUEUES_MAX)
-        return err_set(err, ST_NO_SPACE, "%u queues are the most one broker has, deleted ones included", QUEUES_MAX);
+        return err_set(err, ST_NO_SPACE, "%u queues are the most one broker has", QUEUES_MAX);
     if (bytes && !room_beside_promises(b, bytes + RELOAD_BYTES))
         return err_set(err, ST_NO_SPACE, "the disk has no room to write the queues' rules down");
     return ST_OK;

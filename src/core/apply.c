@@ -145,8 +145,30 @@ static void queue_load_window(struct core *c, struct queue *q, const struct rec_
     INVARIANT(14, !c->sink || q->pos == 0 || window_left_ms(q, c->now.run_ms, 0) >= before);
 }
 
+/* Its number is another queue's from here on. In recovery the former one's keys may still be there. */
+static void queue_clear(struct core *c, struct queue *q) {
+    u32 all = UINT32_MAX;
+    INVARIANT(15, q->unsettled == 0 && (!c->sink || q->vacant));
+    if (!c->sink) {
+        window_reap(c, &all);
+        all = UINT32_MAX;
+        c->sweep_at = 1;
+        window_sweep(c, &all);
+    }
+    if (q->vacant) c->queues_vacant--;
+    c->live_bytes -= q->size;
+    for (u32 i = 0; i < q->kept_count; i++) c->live_bytes -= q->kept[i].bytes;
+    mem_free((void *)(uintptr_t)q->name.p);
+    mem_free((void *)(uintptr_t)q->config.p);
+    mem_free(q->buckets);
+    mem_free(q->forgotten);
+    mem_free(q->kept);
+    *q = (struct queue){.id = q->id, .rules = rules_default()};
+}
+
 static hx_st apply_queue(struct core *c, const struct rec_queue *r, u64 pos, u64 size) {
     struct queue *q = queue_touch(c, r->queue);
+    if (q->deleted && !r->deleted) queue_clear(c, q);
     if (!q->known) queue_name(c, q, r->name);
     q->paused = r->paused;
     q->created_ms = r->created_ms;

@@ -88,6 +88,7 @@ void tally_view(const struct tally *t, struct rec_arrivals *out) {
 /* false: no room; it stays as it is. */
 static bool tally_write(struct core *c, struct tally *t) {
     if (t->fresh == 0 && t->fresh_conflicts == 0) return true;
+    if (queue_at(c, t->ref.queue)->deleted) return true; /* nothing names that again */
     struct record r; /* large, and written thousands at a time: only what is used is set */
     r.type = REC_ARRIVALS;
     r.about = t->entry;

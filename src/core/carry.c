@@ -76,6 +76,17 @@ static void carry_arrivals(struct core *c, const struct rec_arrivals *old, u64 p
     }
 }
 
+/* Of a deleted queue it is kept only for the sake of older records. There are none left in front of it, and since then none was
+ * written: once its keys are out of memory too, nothing knows its number. */
+static void carry_queue(struct core *c, u16 queue, u64 pos) {
+    const struct queue *q = queue_at(c, queue);
+    if (q->pos != pos) return;
+    if (q->deleted && c->reaping_count == 0 && c->sweep_at == 0)
+        core_derive(c, &(struct derived){.kind = DERIVE_VACANT, .queue = queue});
+    else
+        core_queue_write(c, queue);
+}
+
 void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos,
                 const struct rec_arrivals *arrivals) {
     c->now = now;
@@ -85,7 +96,7 @@ void core_carry(struct core *c, struct core_now now, const struct record *r, u64
     if (entry != ENTRY_NONE && arrivals) write_arrivals_again(c, entry, arrivals);
     if (r->type == REC_ARRIVALS) carry_arrivals(c, &r->arrivals, pos);
     if (r->type == REC_AUDIT) audit_carry(c, &r->audit, pos);
-    if (r->type == REC_QUEUE && queue_at(c, r->queue.queue)->pos == pos) core_queue_write(c, r->queue.queue);
+    if (r->type == REC_QUEUE) carry_queue(c, r->queue.queue, pos);
 }
 
 void core_carry_end(struct core *c, struct core_now now) {

@@ -118,8 +118,8 @@ struct queue_spec {
 struct audit_in;
 bool core_queue_set(struct core *c, struct core_now now, slice name, const struct queue_spec *spec,
                     const struct audit_in *audit, u16 *queue);
-/* The queue and all its settled keys are forgotten at once; their memory is freed little by little. Its number is not used
- * again: a data directory makes at most QUEUES_MAX queues in its life. */
+/* The queue and all its settled keys are forgotten at once; their memory is freed little by little. Its number is given again
+ * when compaction has passed its last record. */
 enum delete_verdict {
     DELETE_OK,
     DELETE_UNSETTLED, /* it has messages that are not settled: purge it first */
@@ -130,7 +130,8 @@ enum pause_verdict { PAUSE_OK, PAUSE_NO_CHANGE /* nothing is written */, PAUSE_F
 enum pause_verdict core_queue_pause(struct core *c, struct core_now now, u16 queue, bool paused,
                                     const struct audit_in *audit);
 void core_queue_info(const struct core *c, struct core_now now, u16 queue, struct queue_info *out);
-u32 core_queue_count(const struct core *c); /* queues are numbered 1..count, deleted ones included */
+bool core_queues_full(const struct core *c); /* no number is left for another */
+u32 core_queue_count(const struct core *c);  /* queues are numbered 1..count, deleted ones included */
 const struct rules *core_queue_rules(const struct core *c, u16 queue);
 
 /* ---- looking up */

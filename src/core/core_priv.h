@@ -93,6 +93,7 @@ struct queue {
     u16 id;
     bool known; /* its QUEUE record was read; false only during replay */
     bool paused, deleted;
+    bool vacant;        /* deleted, and no record names its number any more: it may be given again */
     bool announced;     /* on_ready was called and it has been ready since */
     bool pressed;       /* in memory only: after a restart the limits themselves are asked again */
     u8 origin;          /* enum origin */
@@ -167,7 +168,7 @@ struct core {
     struct index orphans; /* replay only: arrivals whose key has not come yet */
 
     struct queue **queues; /* [1..queue_count] */
-    u32 queue_count, queue_cap;
+    u32 queue_count, queue_cap, queues_vacant;
     struct index queue_names; /* hash of the name -> id in `at` */
 
     struct message **message_chunks;
@@ -241,6 +242,7 @@ enum derivation {
     DERIVE_PASSED_OVER, /* `message` is ready, but there was no room for its lease: it goes behind the others */
     DERIVE_PRESSURE,    /* `queue` is over a limit (`yes`), or well below all of them again */
     DERIVE_COUNT,       /* a counter of `queue` that no record implies: written down within a second */
+    DERIVE_VACANT,      /* the last record of the deleted `queue` is about to go: its number may be given again */
     DERIVE_ARRIVAL,     /* the key of `entry` came again: written down within a second, a conflict at once */
 };
 struct derived {

@@ -38,6 +38,17 @@ static void write_queue(struct core *c, const struct rec_queue *q) {
     core_emit(c, &(struct record){.type = REC_QUEUE, .queue = *q});
 }
 
+bool core_queues_full(const struct core *c) {
+    return c->queue_count >= QUEUES_MAX && c->queues_vacant == 0;
+}
+
+/* The least one that nothing names any more, else the next. */
+static u16 free_number(const struct core *c) {
+    for (u32 id = 1; c->queues_vacant && id <= c->queue_count; id++)
+        if (queue_at(c, (u16)id)->vacant) return (u16)id;
+    return (u16)(c->queue_count + 1);
+}
+
 static bool queue_make(struct core *c, slice name, const struct queue_spec *spec, const struct audit_in *audit,
                        u16 *queue) {
     struct record r = {.type = REC_QUEUE};
@@ -51,8 +62,8 @@ static bool queue_make(struct core *c, slice name, const struct queue_spec *spec
     window_change(NULL, c->now.run_ms, &r.queue);
     /* The trail names the queue by its number, so here the deed comes first: there must be room for both. */
     u64 room = c->sink->cost(record_size(&r)) + (audit ? AUDIT_BYTES_MAX + audit->detail.n : 0);
-    if (c->queue_count >= QUEUES_MAX || !room_for(c, room)) return false;
-    r.queue.queue = *queue = (u16)(c->queue_count + 1);
+    if (core_queues_full(c) || !room_for(c, room)) return false;
+    r.queue.queue = *queue = free_number(c);
     core_emit(c, &r);
     if (audit) CHECK(audit_deed(c, audit, *queue, NULL, SL(""), 0));
     return true;

@@ -27,7 +27,8 @@ void write_counts(struct core *c) {
     for (u32 id = 1; id <= c->queue_count; id++) {
         const struct queue *q = queue_at(c, (u16)id);
         static const struct counters none;
-        if (memcmp(&q->uncounted, &none, sizeof none) == 0) continue;
+        if (q->deleted || memcmp(&q->uncounted, &none, sizeof none) == 0)
+            continue; /* deleted: nothing names it again */
         struct record r = {.type = REC_COUNTS, .counts = {.queue = (u16)id, .add = q->uncounted}};
         if (!room_for_count(c, c->sink->cost(record_size(&r)))) {
             c->uncounted = true;

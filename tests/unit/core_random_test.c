@@ -129,6 +129,9 @@ static void see_arrivals(const struct core *c, struct picture *p, const struct s
 
 static void see(const struct core *c, struct picture *p) {
     for (u32 queue = 1; queue <= core_queue_count(c); queue++) {
+        struct queue_info info;
+        core_queue_info(c, w.now, (u16)queue, &info);
+        if (info.deleted) continue; /* its number is all that is left, and may be nobody's any more */
         see_queue(c, p, (u16)queue);
         see_counters(c, p, (u16)queue);
         u32 cursor = 0;

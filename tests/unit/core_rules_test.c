@@ -1325,6 +1325,34 @@ static void an_idle_hour_on_a_full_disk_leaves_room_for_those_who_make_more(void
     w.metered = false;
 }
 
+static void a_directory_is_not_worn_out_by_queues_that_come_and_go(void **state) {
+    (void)state;
+    u16 first = 0, queue = 0;
+    for (u32 i = 0; i < 500; i++) {
+        struct rules plain = rules_default();
+        char name[16];
+        snprintf(name, sizeof name, "q-%u", i);
+        assert_true(core_queue_ensure(w.core, w.now, slice_str(name), &plain, &queue));
+        if (i == 0) first = queue;
+        w.queue = queue;
+        assert_int_equal(send("k", "v"), SEND_ACCEPTED); /* its number had this key before */
+        struct leased l = receive();
+        assert_int_equal(ack(&l, ""), SETTLE_OK);
+        assert_int_equal(send("k", "v"), SEND_DUPLICATE);
+        assert_int_equal(core_queue_delete(w.core, w.now, queue, NULL), DELETE_OK);
+        pass(1000);
+        if (i % 3 == 0) restart_after(0);
+        if (i % 2 == 0) compact(); /* what is left of it is passed, and its number free */
+        if (i % 5 == 0) restart_after(0);
+    }
+    compact();
+    pass(1000);
+    assert_true(queue <= first + 3);
+    restart_after(0);
+    w.queue = 1;
+    assert_int_equal(info().unsettled, 0);
+}
+
 /* ---- what grows must not walk. A walk along these takes minutes, a step or two each takes well below a second: the
  * bound of ten seconds of processor time lies far from both, on any machine. */
 
@@ -1471,6 +1499,7 @@ int main(void) {
         R(keys_of_a_shortened_window_are_let_go_while_older_promises_stand),
         R(a_release_does_not_make_an_old_message_young),
         R(an_idle_hour_on_a_full_disk_leaves_room_for_those_who_make_more),
+        R(a_directory_is_not_worn_out_by_queues_that_come_and_go),
         R(a_hot_group_of_carried_messages_is_recovered_without_a_walk_for_each),
         R(redriving_into_a_hot_group_does_not_walk_along_it),
         R(a_purge_ends_however_much_is_sent_meanwhile),
