@@ -93,17 +93,34 @@ static bool not_from_file(struct call *c, u16 queue) {
                 config->at.line);
 }
 
+/* The first mistake in words, all of them in a list. */
+static void tell_mistakes(struct call *c, slice lines) {
+    struct buf *more = &c->failure.more;
+    slice line;
+    u32 count = 0;
+    slice_cut(lines, '\n', &line, &lines);
+    fail(c, PROBLEM_config_invalid, "%.*s%s", (int)line.n, line.p, lines.n ? "; `errors` has more" : "");
+    buf_reset(more);
+    json_put_name(more, "errors");
+    buf_char(more, '[');
+    do {
+        if (count++) buf_char(more, ',');
+        json_put_string(more, line);
+    } while (slice_cut(lines, '\n', &line, &lines));
+    buf_char(more, ']');
+}
+
 static bool read_rules(struct call *c, struct queue_config **out) {
-    struct errbuf err;
+    struct buf errors = {0};
     *out = NULL;
     if (slice_trim(c->req->body).n == 0) { /* a script whose file came out empty must not reset a queue */
         fail(c, PROBLEM_config_invalid, "the body is empty; {} gives a queue the default rules");
         return false;
     }
-    if (config_queue_from_json(c->arg[0], c->req->body, out, &err) != ST_OK)
-        return fail(c, PROBLEM_config_invalid, "%s", err.text);
-    if ((*out)->json.n <= CONFIG_BYTES_MAX) return true;
-    return fail(c, PROBLEM_config_invalid, "the rules take more than %u bytes", CONFIG_BYTES_MAX);
+    if (config_queue_from_json(c->arg[0], c->req->body, out, &errors) == ST_OK) return true;
+    tell_mistakes(c, buf_slice(&errors));
+    buf_free(&errors);
+    return false;
 }
 
 static bool no_room_for_queue(struct call *c) {

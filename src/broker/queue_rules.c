@@ -76,18 +76,22 @@ void queue_rules_drop(struct broker *b, u16 queue) {
 static void bind_stored(struct broker *b, u16 queue) {
     struct queue_info q;
     struct queue_config *config = NULL;
-    struct errbuf err;
+    struct buf errors = {0};
+    slice why, rest;
     core_queue_info(b->core, b->now, queue, &q);
     if (q.deleted) return;
-    bool readable = q.config.n == 0 || config_queue_from_json(q.name, q.config, &config, &err) == ST_OK;
+    bool readable = q.config.n == 0 || config_queue_from_json(q.name, q.config, &config, &errors) == ST_OK;
     bind_queue(b, queue, config, config != NULL);
     if (readable) return;
+    slice_cut(buf_slice(&errors), '\n', &why, &rest);
     struct queue_rules *at = slot_of(b->rulebook, queue);
     at->unreadable = at->special = true;
-    log_line(LOG_ERROR,
-             "queue %.*s: this version cannot read the rules it was given: %s. It takes no messages until it is given "
-             "others",
-             (int)q.name.n, q.name.p, err.text);
+    log_line(
+        LOG_ERROR,
+        "queue %.*s: this version cannot read the rules it was given: %.*s. It takes no messages until it is given "
+        "others",
+        (int)q.name.n, q.name.p, (int)why.n, why.p);
+    buf_free(&errors);
 }
 
 void rulebook_load(struct broker *b) {
@@ -105,28 +109,22 @@ void rulebook_free(struct rulebook *r) {
 /* ---- a config file */
 
 /* Would the core write the queue down? Then *bytes grows by what that takes. */
-static bool weigh(struct broker *b, const struct queue_config *q, u64 *bytes, u32 *made) {
+static void weigh(struct broker *b, const struct queue_config *q, u64 *bytes, u32 *made) {
     u16 queue;
     struct queue_info info;
-    if (q->json.n > CONFIG_BYTES_MAX) return false;
+    _Static_assert(CONFIG_QUEUE_BYTES_MAX <= CONFIG_BYTES_MAX, "what is valid can be written down");
     bool known = core_queue_find(b->core, q->name, &queue);
     if (known) core_queue_info(b->core, b->now, queue, &info);
-    if (known && info.origin == ORIGIN_FILE && slice_eq(info.config, q->json)) return true;
+    if (known && info.origin == ORIGIN_FILE && slice_eq(info.config, q->json)) return;
     *bytes += journal_cost(QUEUE_RECORD_BYTES + q->json.n);
     *made += known ? 0 : 1;
-    return true;
 }
 
 /* All of it or nothing: is there room for all of it? */
 static hx_st can_be_had(struct broker *b, const struct config *config, struct errbuf *err) {
     u64 bytes = 0;
     u32 made = 0;
-    for (u32 i = 0; i < config->queues.count; i++) {
-        const struct queue_config *q = config->queues.at[i];
-        if (!weigh(b, q, &bytes, &made))
-            return err_set(err, ST_INVALID, "%s:%u:%u: queue %s: its rules take more than %u bytes", q->file.p,
-                           q->at.line, q->at.column, q->name.p, CONFIG_BYTES_MAX);
-    }
+    for (u32 i = 0; i < config->queues.count; i++) weigh(b, config->queues.at[i], &bytes, &made);
     if (made + core_queue_count(b->core) > QUEUES_MAX)
         return err_set(err, ST_NO_SPACE, "%u queues are the most one broker has", QUEUES_MAX);
     if (bytes && !room_beside_promises(b, bytes + RELOAD_BYTES))

@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "config/explain.h"
 #include "config/lint.h"
+#include "config/tree.h"
 
 const struct flag flags_lint[] = {
     {"format", "FORMAT", "text (default) or json"},
@@ -69,8 +70,8 @@ struct shown {
 };
 
 /* "FILE:LINE:COL: TEXT" apart; what has no place (the file cannot be read) keeps its text. */
-static struct shown config_error(const char *file, const struct errbuf *err) {
-    struct shown s = {.code = "config", .severity = "error", .text = slice_str(err->text)};
+static struct shown config_error(const char *file, slice text) {
+    struct shown s = {.code = "config", .severity = "error", .text = text};
     slice rest = s.text, line, column;
     u64 l, c;
     size_t prefix = strlen(file);
@@ -137,6 +138,16 @@ static int lint_config(const char *file, const struct config *c, bool json) {
     return ok ? EXIT_DONE : EXIT_REFUSED;
 }
 
+static int show_errors(const char *file, slice lines, bool json) {
+    struct shown all[TREE_MISTAKES_MAX + 1];
+    slice line;
+    u32 count = 0;
+    while (count < TREE_MISTAKES_MAX + 1 && slice_cut(lines, '\n', &line, &lines))
+        all[count++] = config_error(file, line);
+    print_findings(file, all, count, false, json);
+    return EXIT_REFUSED;
+}
+
 int cmd_lint(struct cli *cli) {
     const char *file = args_word(cli, 0), *format = args_get(cli, "format"), *code = args_get(cli, "explain");
     if (code) return explain(cli, code);
@@ -145,13 +156,10 @@ int cmd_lint(struct cli *cli) {
     if (format && !json && strcmp(format, "text") != 0)
         return args_wrong(cli, "--format is text or json, not \"%s\"", format);
     struct config *c;
-    struct errbuf err;
-    if (config_load(file, SECRETS_AS_WRITTEN, &c, &err) != ST_OK) {
-        struct shown wrong = config_error(file, &err);
-        print_findings(file, &wrong, 1, false, json);
-        return EXIT_REFUSED;
-    }
-    int rc = lint_config(file, c, json);
+    struct buf errors = {0};
+    bool valid = config_load(file, &(struct config_use){0}, &c, &errors) == ST_OK;
+    int rc = valid ? lint_config(file, c, json) : show_errors(file, buf_slice(&errors), json);
+    buf_free(&errors);
     config_free(c);
     return rc;
 }
@@ -182,9 +190,11 @@ static void print_explanation(const struct cli *cli, const struct queue_config *
 
 static int explain_from_file(const struct cli *cli, const char *file, slice queue) {
     struct config *c;
-    struct errbuf err;
-    if (config_load(file, SECRETS_AS_WRITTEN, &c, &err) != ST_OK) {
-        say("%s", err.text);
+    struct buf errors = {0};
+    if (config_load(file, &(struct config_use){.listen_elsewhere = true}, &c, &errors) != ST_OK) {
+        slice rest = buf_slice(&errors), line;
+        while (slice_cut(rest, '\n', &line, &rest)) say("%.*s", (int)line.n, line.p);
+        buf_free(&errors);
         return EXIT_REFUSED;
     }
     const struct queue_config *q = config_find(c, queue);
@@ -197,15 +207,17 @@ static int explain_from_file(const struct cli *cli, const char *file, slice queu
 }
 
 static int explain_reply(const struct cli *cli, slice queue, slice reply) {
-    struct errbuf err = {"it does not show its rules"};
+    struct buf errors = {0};
     struct queue_config *q = NULL;
-    slice rules = member_raw(reply, "config");
-    if (rules.n) config_queue_from_json(queue, rules, &q, &err);
+    slice rules = member_raw(reply, "config"), why = SL("it does not show its rules"), rest;
+    if (rules.n && config_queue_from_json(queue, rules, &q, &errors) != ST_OK)
+        slice_cut(buf_slice(&errors), '\n', &why, &rest);
     if (q)
         print_explanation(cli, q);
     else
-        say("the broker speaks another version than this command: %s", err.text);
+        say("the broker speaks another version than this command: %.*s", (int)why.n, why.p);
     config_queue_free(q);
+    buf_free(&errors);
     return q ? EXIT_DONE : EXIT_REFUSED;
 }
 

@@ -138,11 +138,9 @@ static hx_st bind_entry(const struct binding *b, const struct level *l, const st
 static hx_st bind_level(const struct binding *b, const struct level *l, const struct node *map) {
     if (map->kind == NODE_NULL) return bind_no_value(map, b->err);
     if (map->kind != NODE_MAP) return not_a_map(b, l, map);
-    for (const struct node *entry = map->first; entry; entry = entry->next) {
-        hx_st st = bind_entry(b, l, entry);
-        if (st != ST_OK) return st;
-    }
-    return ST_OK;
+    hx_st st = ST_OK;
+    for (const struct node *entry = map->first; entry; entry = entry->next) st = both(st, bind_entry(b, l, entry));
+    return st;
 }
 
 hx_st bind_map(const struct binding *b, const struct node *map) {

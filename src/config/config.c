@@ -2,52 +2,63 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/address.h"
+
 /* ---- the file's own keys */
+
+static hx_st read_queue(const struct binding *b, const struct node *n) {
+    struct config *c = b->base;
+    struct errbuf why;
+    struct queue_config *q = NULL;
+    hx_st st = ST_OK;
+    if (!config_queue_name_ok(n->name->text, &why)) st = node_error(n->name, b->err, "%s", why.text);
+    if (n->kind == NODE_NULL) return node_error(n, b->err, "nothing is given; write {} for the default rules");
+    st = both(st, config_queue_from_node(n->name->text, n, &q, b->err));
+    if (q) c->queues.at[c->queues.count++] = q;
+    return st;
+}
 
 hx_st queues_read(const struct binding *b, const struct node *n) {
     struct config *c = b->base;
+    hx_st st = ST_OK;
     if (n->kind != NODE_MAP) return node_error(n, b->err, "expected a map of queues, not %s", node_kind_text(n));
     c->queues.at = arena_alloc(c->arena, n->count * sizeof(*c->queues.at));
-    for (const struct node *q = n->first; q; q = q->next) {
-        struct errbuf why;
-        if (!config_queue_name_ok(q->name->text, &why)) return node_error(q->name, b->err, "%s", why.text);
-        if (q->kind == NODE_NULL) return node_error(q, b->err, "nothing is given; write {} for the default rules");
-        hx_st st = config_queue_from_node(q->name->text, q, &c->queues.at[c->queues.count], b->err);
-        if (st != ST_OK) return st;
-        c->queues.count++;
-    }
-    return ST_OK;
+    for (const struct node *q = n->first; q; q = q->next) st = both(st, read_queue(b, q));
+    return st;
 }
 
 static hx_st read_relay(const struct binding *b, const struct node *n, struct relay_config *r) {
     struct binding inner = {
         .keys = &config_keys[SCOPE_RELAY], .base = r, .arena = b->arena, .secrets = b->secrets, .err = b->err};
     hx_st st = bind_map(&inner, n);
-    if (st != ST_OK) return st;
+    const struct node *dsn = node_get(n, SL("dsn")), *queue = node_get(n, SL("queue"));
+    if (n->kind != NODE_MAP) return st;
     r->at = (struct said_at){n->line, n->column};
-    if (!r->dsn.n) return node_error(n, b->err, "dsn is missing");
-    if (!r->queue.n) return node_error(n, b->err, "queue is missing");
-    r->dsn_plain = !strstr(node_get(n, SL("dsn"))->text.p, "${");
+    if (!dsn) st = node_error(n, b->err, "dsn is missing");
+    if (!queue) st = node_error(n, b->err, "queue is missing");
+    if (st != ST_OK || !dsn || !queue) return st;
+    r->queue_at = (struct said_at){queue->line, queue->column};
+    r->dsn_plain = !strstr(dsn->text.p, "${");
     struct errbuf why;
-    if (!config_queue_name_ok(r->queue, &why)) return node_error(node_get(n, SL("queue")), b->err, "%s", why.text);
-    return ST_OK;
+    return config_queue_name_ok(r->queue, &why) ? ST_OK : node_error(queue, b->err, "%s", why.text);
 }
 
 hx_st relays_read(const struct binding *b, const struct node *n) {
     struct config *c = b->base;
+    hx_st st = ST_OK;
     if (n->kind != NODE_SEQ) return node_error(n, b->err, "expected a list of maps, not %s", node_kind_text(n));
     c->relays.at = arena_alloc(c->arena, n->count * sizeof(*c->relays.at));
     for (const struct node *r = n->first; r; r = r->next) {
         struct relay_config *relay = &c->relays.at[c->relays.count++];
         *relay = (struct relay_config){
             .table = SL("outbox"), .workers = 2, .batch = 1000, .poll_ms = 100, .timeout_ms = 5000};
-        hx_st st = read_relay(b, r, relay);
-        if (st != ST_OK) return st;
+        st = both(st, read_relay(b, r, relay));
     }
-    return ST_OK;
+    return st;
 }
 
 static struct config *config_new(void) {
@@ -72,29 +83,79 @@ void config_free(struct config *c) {
     arena_free(c->arena);
 }
 
-/* ---- reading */
+/* ---- what cannot go together */
 
-static hx_st read_root(struct config *c, const struct node *root, enum config_secrets secrets, struct errbuf *err) {
-    struct binding b = {
-        .keys = &config_keys[SCOPE_TOP], .base = c, .said = c->said, .arena = c->arena, .secrets = secrets, .err = err};
-    if (root->kind != NODE_MAP)
-        return node_error(root, err, "expected keys like listen, data and queues, not %s", node_kind_text(root));
-    return bind_map(&b, root);
+/* Without tokens whoever reaches the address can do everything. */
+static hx_st check_listen(const struct config *c, const struct node *root, const struct config_use *use) {
+    const struct node *said = node_get(root, SL("listen"));
+    struct address address;
+    if (!said || use->listen_elsewhere || use->insecure_listen || c->insecure_listen) return ST_OK;
+    CHECK(address_parse(c->listen, &address));
+    return address_is_local(&address) ? ST_OK : node_error(said, NULL, ADDRESS_IS_OPEN, c->listen.p);
 }
 
-hx_st config_parse(slice yaml, const char *file, enum config_secrets secrets, struct config **out, struct errbuf *err) {
+/* A relay sends each row under its id, again and again until it is taken. */
+static hx_st check_relay(const struct config *c, const struct relay_config *r, const struct node *n) {
+    const struct queue_config *q = config_find(c, r->queue);
+    const struct node *at = node_get(n, SL("queue"));
+    if (q && q->key)
+        return node_error(at, NULL, "queue %s makes its own keys (key:), and a relay sends its rows' ids", r->queue.p);
+    if (q && q->rules.semantics == SEMANTICS_AT_LEAST_ONCE)
+        return node_error(at, NULL, "queue %s is at_least_once: what a relay sends again would be taken again",
+                          r->queue.p);
+    return ST_OK;
+}
+
+static hx_st check_file(const struct config *c, const struct node *root, const struct config_use *use) {
+    const struct node *relays = node_get(root, SL("relay"));
+    hx_st st = check_listen(c, root, use);
+    u32 i = 0;
+    for (const struct node *n = relays ? relays->first : NULL; n; n = n->next)
+        st = both(st, check_relay(c, &c->relays.at[i++], n));
+    return st;
+}
+
+/* ---- reading */
+
+static int by_name(const void *a, const void *b) {
+    slice x = (*(const struct queue_config *const *)a)->name, y = (*(const struct queue_config *const *)b)->name;
+    int order = memcmp(x.p, y.p, x.n < y.n ? x.n : y.n);
+    return order ? order : (x.n > y.n) - (x.n < y.n);
+}
+
+static void order_queues(struct config *c) {
+    size_t bytes = c->queues.count * sizeof(*c->queues.ordered);
+    c->queues.ordered = arena_alloc(c->arena, bytes);
+    if (!bytes) return;
+    memcpy(c->queues.ordered, c->queues.at, bytes);
+    qsort(c->queues.ordered, c->queues.count, sizeof(*c->queues.ordered), by_name);
+}
+
+static hx_st read_root(struct config *c, const struct node *root, const struct config_use *use) {
+    struct binding b = {
+        .keys = &config_keys[SCOPE_TOP], .base = c, .said = c->said, .arena = c->arena, .secrets = use->secrets};
+    if (root->kind != NODE_MAP)
+        return node_error(root, NULL, "expected keys like listen, data and queues, not %s", node_kind_text(root));
+    hx_st st = bind_map(&b, root);
+    order_queues(c);
+    return st == ST_OK ? check_file(c, root, use) : st;
+}
+
+hx_st config_parse(slice yaml, const char *file, const struct config_use *use, struct config **out,
+                   struct buf *errors) {
     struct tree tree;
     *out = NULL;
-    hx_st st = tree_from_yaml(yaml, file, &tree, err);
-    if (st != ST_OK) return st;
+    hx_st st = tree_read(TREE_YAML, yaml, file, &tree);
     struct config *c = config_new();
     c->file = arena_copy(c->arena, slice_str(file));
-    st = read_root(c, tree.root, secrets, err);
-    tree_free(&tree);
-    if (st == ST_OK)
+    if (tree.root) st = both(st, read_root(c, tree.root, use));
+    if (st == ST_OK) {
         *out = c;
-    else
+    } else {
+        tree_put_mistakes(&tree, errors);
         config_free(c);
+    }
+    tree_free(&tree);
     return st;
 }
 
@@ -117,11 +178,15 @@ static hx_st read_file(const char *path, struct buf *out, struct errbuf *err) {
     return n < 0 ? err_set(err, ST_IO, "%s: %s", path, strerrordesc_np(failed)) : ST_OK;
 }
 
-hx_st config_load(const char *path, enum config_secrets secrets, struct config **out, struct errbuf *err) {
+hx_st config_load(const char *path, const struct config_use *use, struct config **out, struct buf *errors) {
     struct buf text = {0};
+    struct errbuf err;
     *out = NULL;
-    hx_st st = read_file(path, &text, err);
-    if (st == ST_OK) st = config_parse(buf_slice(&text), path, secrets, out, err);
+    hx_st st = read_file(path, &text, &err);
+    if (st == ST_OK)
+        st = config_parse(buf_slice(&text), path, use, out, errors);
+    else
+        buf_printf(errors, "%s\n", err.text);
     buf_free(&text);
     return st;
 }
@@ -129,13 +194,15 @@ hx_st config_load(const char *path, enum config_secrets secrets, struct config *
 /* ---- looking */
 
 const struct queue_config *config_find(const struct config *c, slice queue) {
-    for (u32 i = 0; i < c->queues.count; i++)
-        if (c->queues.at[i] && slice_eq(c->queues.at[i]->name, queue)) return c->queues.at[i];
-    return NULL;
+    struct queue_config sought = {.name = queue}, *key = &sought;
+    struct queue_config **found =
+        c->queues.count ? bsearch(&key, c->queues.ordered, c->queues.count, sizeof(key), by_name) : NULL;
+    return found ? *found : NULL;
 }
 
 static void diff_queue(const struct queue_config *before, const struct queue_config *after, struct buf *out) {
     struct buf prefix = {0};
+    if (before && after && slice_eq(before->json, after->json)) return;
     buf_printf(&prefix, "queue %s: ", (before ? before : after)->name.p);
     buf_char(&prefix, '\0');
     if (before && after)

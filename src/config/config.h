@@ -1,8 +1,8 @@
 /* config: what may a user say about a queue? Reads hapax.yaml and the bodies of PUT /v1/queues/{q} into plain structs.
  *
  * keys.def is the list of all keys; tree.h is the document they stand in; template.h, fingerprint.h and schema.h compile
- * what a queue says about its payloads. A config is valid or it is refused with one line that names file, line and
- * column. What is valid but unwise is lint's business (lint.h). */
+ * what a queue says about its payloads. A config is valid or it is refused with a line for each mistake, which names file,
+ * line and column. What is valid but unwise is lint's business (lint.h). */
 #ifndef HAPAX_CONFIG_CONFIG_H
 #define HAPAX_CONFIG_CONFIG_H
 
@@ -40,6 +40,8 @@ enum queue_key {
 #include "config/keys.def"
     QUEUE_KEY_COUNT
 };
+
+#define CONFIG_QUEUE_BYTES_MAX 32768u /* of a queue's rules as one line of JSON */
 
 struct said_at {
     u32 line, column; /* 0: not said */
@@ -88,7 +90,7 @@ struct relay_config {
     u32 workers, batch;
     i64 poll_ms, timeout_ms;
     bool dsn_plain; /* without any ${NAME}: everything in it is in the file */
-    struct said_at at;
+    struct said_at at, queue_at;
 };
 
 struct config {
@@ -96,7 +98,7 @@ struct config {
     bool insecure_listen, auto_create;
     i64 audit_keep_ms; /* WINDOW_FOREVER: never dropped */
     struct {
-        struct queue_config **at; /* a taker may set an entry to NULL and own the queue */
+        struct queue_config **at, **ordered; /* as the file has them; by their names */
         u32 count;
     } queues;
     struct {
@@ -109,16 +111,26 @@ struct config {
 };
 
 /* With secrets their ${NAME} must be in the environment and are put in place; without (lint, --check-config in CI) they
- * stay as written. On failure *out is NULL and err is one line. config_free ends a config. */
+ * stay as written. */
 enum config_secrets { SECRETS_AS_WRITTEN, SECRETS_FROM_ENVIRONMENT };
-hx_st config_load(const char *path, enum config_secrets secrets, struct config **out, struct errbuf *err);
-hx_st config_parse(slice yaml, const char *file, enum config_secrets secrets, struct config **out, struct errbuf *err);
+
+/* What the caller knows beside the file. All zero: what `hapax lint` knows. */
+struct config_use {
+    enum config_secrets secrets;
+    bool listen_elsewhere; /* a flag or the environment says where, so the file's address does not matter */
+    bool insecure_listen;  /* a flag allows an address beyond this machine */
+};
+
+/* On failure *out is NULL and `errors` has got a line for each mistake, in the order of the file, at most
+ * TREE_MISTAKES_MAX and one that counts the others. config_free ends a config. */
+hx_st config_load(const char *path, const struct config_use *use, struct config **out, struct buf *errors);
+hx_st config_parse(slice yaml, const char *file, const struct config_use *use, struct config **out, struct buf *errors);
 struct config *config_default(void); /* no file: auto_create is true */
 void config_free(struct config *c);  /* NULL is fine */
 const struct queue_config *config_find(const struct config *c, slice queue);
 
 /* One queue from the config's keys as JSON. Errors name the key: "retry.unknown: ...". */
-hx_st config_queue_from_json(slice name, slice json, struct queue_config **out, struct errbuf *err);
+hx_st config_queue_from_json(slice name, slice json, struct queue_config **out, struct buf *errors);
 struct queue_config *config_queue_default(slice name);
 void config_queue_free(struct queue_config *q); /* NULL is fine */
 /* The effective values under the config's key names, unset ones left out; read again it makes the same queue. */

@@ -45,10 +45,10 @@ static hx_st read_paths(const struct node *list, struct fingerprint *f, struct e
         return node_error(list, err, "expected a list of fields, as in [sent_at, meta.retry]");
     if (list->count > FINGERPRINT_PATHS_MAX) return node_error(list, err, "more than %d fields", FINGERPRINT_PATHS_MAX);
     f->paths = arena_alloc(&f->arena, list->count * sizeof *f->paths);
-    for (const struct node *said = list->first; said; said = said->next) {
-        hx_st st = read_path(said, f, &f->paths[f->count++], err);
-        if (st != ST_OK) return st;
-    }
+    hx_st st = ST_OK;
+    for (const struct node *said = list->first; said; said = said->next)
+        st = both(st, read_path(said, f, &f->paths[f->count++], err));
+    if (st != ST_OK) return st;
     qsort(f->paths, f->count, sizeof *f->paths, by_text);
     path_set_make(f->paths, f->count, &f->arena, &f->set);
     return ST_OK;

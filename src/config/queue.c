@@ -65,17 +65,18 @@ static bool retries_said(const struct queue_config *q, enum queue_key *which) {
 
 static hx_st check_at_most_once(struct queue_config *q, const struct node *n, struct errbuf *err) {
     enum queue_key retry;
+    hx_st st = ST_OK;
     if (q->rules.semantics != SEMANTICS_AT_MOST_ONCE) {
         if (!q->loss_ppm) return ST_OK;
         return wrong(n, QUEUE_KEY_loss, err, "only an at_most_once queue may lose messages");
     }
     if (!said(q, QUEUE_KEY_on_unknown)) q->rules.on_unknown = ON_UNKNOWN_RETRY; /* whatever the preset said */
     if (q->rules.on_unknown != ON_UNKNOWN_RETRY)
-        return wrong(n, QUEUE_KEY_on_unknown, err,
-                     "an at_most_once queue settles what it hands out: no outcome is unknown");
+        st = wrong(n, QUEUE_KEY_on_unknown, err,
+                   "an at_most_once queue settles what it hands out: no outcome is unknown");
     if (retries_said(q, &retry))
-        return wrong(n, retry, err, "an at_most_once queue settles what it hands out: nothing is retried");
-    return ST_OK;
+        st = wrong(n, retry, err, "an at_most_once queue settles what it hands out: nothing is retried");
+    return st;
 }
 
 static hx_st check_conflicts(const struct queue_config *q, const struct node *n, struct errbuf *err) {
@@ -89,28 +90,32 @@ static hx_st check_conflicts(const struct queue_config *q, const struct node *n,
 }
 
 static hx_st check_alerts(const struct queue_config *q, const struct node *n, struct errbuf *err) {
+    hx_st st = ST_OK;
     if (q->dead_alert_count && !q->dead_alert_within_ms)
-        return wrong(n, QUEUE_KEY_dead_alert_count, err, "needs dead.alert.within beside it");
+        st = wrong(n, QUEUE_KEY_dead_alert_count, err, "needs dead.alert.within beside it");
     if (q->dead_alert_within_ms && !q->dead_alert_count)
-        return wrong(n, QUEUE_KEY_dead_alert_within, err, "needs dead.alert.count beside it");
-    if (q->lag_for_ms && !q->lag_alert_ms) return wrong(n, QUEUE_KEY_lag_for, err, "needs lag.alert beside it");
+        st = wrong(n, QUEUE_KEY_dead_alert_within, err, "needs dead.alert.count beside it");
+    if (q->lag_for_ms && !q->lag_alert_ms) st = wrong(n, QUEUE_KEY_lag_for, err, "needs lag.alert beside it");
     if (q->lag_alert_ms && q->lag_alert_ms < q->lag_p95_ms)
-        return wrong(n, QUEUE_KEY_lag_alert, err, "is below lag.p95: it would always alert");
-    return ST_OK;
+        st = wrong(n, QUEUE_KEY_lag_alert, err, "is below lag.p95: it would always alert");
+    return st;
 }
 
 static hx_st check_together(struct queue_config *q, const struct node *n, struct errbuf *err) {
     const struct rules *r = &q->rules;
+    hx_st st = ST_OK;
     if (r->backoff_ms > r->backoff_max_ms) {
         enum queue_key k =
             said(q, QUEUE_KEY_retry_transient_max) ? QUEUE_KEY_retry_transient_max : QUEUE_KEY_retry_transient_backoff;
-        return wrong(n, k, err, "retry.transient.backoff is above retry.transient.max");
+        st = wrong(n, k, err, "retry.transient.backoff is above retry.transient.max");
     }
     if (r->limit_bytes && r->limit_bytes < q->payload_max)
-        return wrong(n, QUEUE_KEY_limits_bytes, err, "is below limits.payload: the largest message would never fit");
-    hx_st st = check_at_most_once(q, n, err);
-    if (st == ST_OK) st = check_conflicts(q, n, err);
-    return st == ST_OK ? check_alerts(q, n, err) : st;
+        st = wrong(n, QUEUE_KEY_limits_bytes, err, "is below limits.payload: the largest message would never fit");
+    if (q->json.n > CONFIG_QUEUE_BYTES_MAX)
+        st = node_error(n, err, "its rules take more than %u bytes", CONFIG_QUEUE_BYTES_MAX);
+    st = both(st, check_at_most_once(q, n, err));
+    st = both(st, check_conflicts(q, n, err));
+    return both(st, check_alerts(q, n, err));
 }
 
 /* ---- making */
@@ -172,7 +177,7 @@ static void remember(struct queue_config *q, const struct node *n) {
     q->json = arena_copy(q->arena, buf_slice(&json));
     buf_free(&json);
     const struct node *at = n->name ? n->name : n;
-    q->file = arena_copy(q->arena, slice_str(n->file));
+    q->file = arena_copy(q->arena, slice_str(n->document->file));
     q->at = (struct said_at){at->line, at->column};
 }
 
@@ -180,20 +185,26 @@ hx_st config_queue_from_node(slice name, const struct node *n, struct queue_conf
     struct queue_config *q = queue_new(name);
     struct binding b = {.keys = &config_keys[SCOPE_QUEUE], .base = q, .said = q->said, .arena = q->arena, .err = err};
     hx_st st = read_class(&b, q, n);
-    if (st == ST_OK) st = bind_map(&b, n);
-    if (st == ST_OK) st = check_together(q, n, err);
-    if (st == ST_OK) remember(q, n);
+    st = both(st, bind_map(&b, n));
+    if (st == ST_OK) {
+        remember(q, n);
+        st = check_together(q, n, err); /* what was misread would only make more noise */
+    }
     if (st != ST_OK) config_queue_free(q);
     *out = st == ST_OK ? q : NULL;
     return st;
 }
 
-hx_st config_queue_from_json(slice name, slice json, struct queue_config **out, struct errbuf *err) {
+hx_st config_queue_from_json(slice name, slice json, struct queue_config **out, struct buf *errors) {
     struct tree tree;
     *out = NULL;
-    hx_st st = tree_from_json(json, NULL, &tree, err);
-    if (st != ST_OK) return st;
-    st = config_queue_from_node(name, tree.root, out, err);
+    hx_st st = tree_read(TREE_JSON, json, NULL, &tree);
+    if (tree.root) st = both(st, config_queue_from_node(name, tree.root, out, NULL));
+    if (st != ST_OK) {
+        config_queue_free(*out);
+        *out = NULL;
+        tree_put_mistakes(&tree, errors);
+    }
     tree_free(&tree);
     return st;
 }

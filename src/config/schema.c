@@ -90,12 +90,15 @@ static struct field *field_of(struct reading *r, const struct node *said) {
 
 static hx_st read_required(struct reading *r, const struct node *list) {
     if (list->kind != NODE_SEQ) return node_error(list, r->err, "expected a list of fields, as in [id, amount]");
+    hx_st st = ST_OK;
     for (const struct node *said = list->first; said; said = said->next) {
         struct field *field = field_of(r, said);
-        if (!field) return ST_INVALID;
-        field->required = true;
+        if (field)
+            field->required = true;
+        else
+            st = ST_INVALID;
     }
-    return ST_OK;
+    return st;
 }
 
 static hx_st read_type(struct reading *r, const struct node *said, u8 *types) {
@@ -114,11 +117,9 @@ static hx_st read_type(struct reading *r, const struct node *said, u8 *types) {
 static hx_st read_types(struct reading *r, const struct node *said, struct field *field) {
     if (said->kind != NODE_SEQ) return read_type(r, said, &field->types);
     if (said->count == 0) return node_error(said, r->err, "no type in the list");
-    for (const struct node *one = said->first; one; one = one->next) {
-        hx_st st = read_type(r, one, &field->types);
-        if (st != ST_OK) return st;
-    }
-    return ST_OK;
+    hx_st st = ST_OK;
+    for (const struct node *one = said->first; one; one = one->next) st = both(st, read_type(r, one, &field->types));
+    return st;
 }
 
 static bool is_number(slice text) {
@@ -216,11 +217,9 @@ static hx_st read_rule(struct reading *r, const struct node *said, size_t rule) 
 
 static hx_st read_rules(struct reading *r, const struct node *map, size_t rule) {
     if (map->kind != NODE_MAP) return node_error(map, r->err, "expected a map from fields, as in {amount: ...}");
-    for (const struct node *said = map->first; said; said = said->next) {
-        hx_st st = read_rule(r, said, rule);
-        if (st != ST_OK) return st;
-    }
-    return ST_OK;
+    hx_st st = ST_OK;
+    for (const struct node *said = map->first; said; said = said->next) st = both(st, read_rule(r, said, rule));
+    return st;
 }
 
 static hx_st read_entry(struct reading *r, const struct node *said) {
@@ -238,7 +237,7 @@ hx_st schema_from_tree(const struct node *said, struct schema **out, struct errb
     struct schema *s = mem_zalloc(sizeof *s);
     struct reading r = {s, patterns_of_a_schema, err};
     hx_st st = ST_OK;
-    for (const struct node *entry = said->first; entry && st == ST_OK; entry = entry->next) st = read_entry(&r, entry);
+    for (const struct node *entry = said->first; entry; entry = entry->next) st = both(st, read_entry(&r, entry));
     if (st == ST_OK) {
         path_set_make(s->paths, s->count, &s->arena, &s->set);
         *out = s;

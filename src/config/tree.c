@@ -59,43 +59,70 @@ void node_path(const struct node *at, struct buf *out) {
 }
 
 /* Names come from the file: a control character in one must not reach a terminal, nor break the one line. */
-static void set_line(struct errbuf *err, struct buf *b) {
+static void clean_line(struct buf *b) {
     for (size_t i = 0; i < b->len; i++)
         if ((u8)b->p[i] < 0x20 || b->p[i] == 0x7F) b->p[i] = ' ';
-    err_set(err, ST_INVALID, "%.*s", (int)b->len, b->p);
 }
 
-static void put_position(struct buf *b, const char *file, u32 line, u32 column) {
-    if (file) buf_printf(b, "%s:%u:%u: ", file, line, column);
+/* What one mistake makes wrong in two places is told once. */
+static void add_mistake(struct document *d, u32 line, u32 column, slice text) {
+    for (u32 i = 0; i < d->count; i++)
+        if (slice_eq(d->mistakes[i].text, text)) return;
+    if (d->count < TREE_MISTAKES_MAX)
+        d->mistakes[d->count++] = (struct mistake){line, column, arena_copy(d->arena, text)};
+    d->found++;
+}
+
+/* `at` NULL: about a place that has no node. */
+static hx_st mistake(struct document *d, u32 line, u32 column, const struct node *at, const char *message) {
+    struct errbuf cut; /* no line is longer than this one holds */
+    struct buf b = {0};
+    if (d->file) buf_printf(&b, "%s:%u:%u: ", d->file, line, column);
+    if (at) node_path(at, &b);
+    buf_slice_add(&b, slice_str(message));
+    clean_line(&b);
+    err_set(&cut, ST_INVALID, "%.*s", (int)b.len, b.p);
+    add_mistake(d, line, column, slice_str(cut.text));
+    buf_free(&b);
+    return ST_INVALID;
 }
 
 hx_st node_error(const struct node *at, struct errbuf *err, const char *fmt, ...) {
-    struct buf b = {0};
     char message[sizeof(err->text)];
     va_list args;
     va_start(args, fmt);
     vsnprintf(message, sizeof(message), fmt, args);
     va_end(args);
-    put_position(&b, at->file, at->line, at->column);
-    node_path(at, &b);
-    buf_slice_add(&b, slice_str(message));
-    set_line(err, &b);
-    buf_free(&b);
-    return ST_INVALID;
+    mistake(at->document, at->line, at->column, at, message);
+    return err_set(err, ST_INVALID, "%s", at->document->mistakes[0].text.p);
 }
 
 hx_st builder_error(const struct tree_builder *builder, u32 line, u32 column, const char *fmt, ...) {
-    struct buf b = {0};
-    char message[sizeof(builder->err->text)];
+    char message[sizeof(struct errbuf)];
     va_list args;
     va_start(args, fmt);
     vsnprintf(message, sizeof(message), fmt, args);
     va_end(args);
-    put_position(&b, builder->file, line, column);
-    buf_slice_add(&b, slice_str(message));
-    set_line(builder->err, &b);
-    buf_free(&b);
-    return ST_INVALID;
+    return mistake(builder->tree.document, line, column, NULL, message);
+}
+
+static int by_place(const void *a, const void *b) {
+    const struct mistake *x = *(const struct mistake *const *)a, *y = *(const struct mistake *const *)b;
+    if (x->line != y->line) return x->line < y->line ? -1 : 1;
+    if (x->column != y->column) return x->column < y->column ? -1 : 1;
+    return (x > y) - (x < y); /* in the order they were found */
+}
+
+void tree_put_mistakes(const struct tree *t, struct buf *out) {
+    const struct document *d = t->document;
+    const struct mistake *ordered[TREE_MISTAKES_MAX];
+    for (u32 i = 0; i < d->count; i++) ordered[i] = &d->mistakes[i];
+    qsort(ordered, d->count, sizeof ordered[0], by_place);
+    for (u32 i = 0; i < d->count; i++) {
+        buf_slice_add(out, ordered[i]->text);
+        buf_char(out, '\n');
+    }
+    if (d->found > d->count) buf_printf(out, "and %u more\n", d->found - d->count);
 }
 
 const char *node_kind_text(const struct node *n) {
@@ -149,12 +176,6 @@ void node_put_json(const struct node *n, struct buf *out) {
 
 /* ---- building */
 
-void builder_init(struct tree_builder *b, const char *file, struct errbuf *err) {
-    *b = (struct tree_builder){.err = err};
-    b->tree.arena = arena_new();
-    b->file = file ? arena_string(b->tree.arena, slice_str(file)) : NULL;
-}
-
 static hx_st check_limits(struct tree_builder *b, enum node_kind kind, u32 line, u32 column) {
     bool container = kind == NODE_MAP || kind == NODE_SEQ;
     if (container && b->depth == TREE_DEPTH_MAX)
@@ -166,11 +187,10 @@ static hx_st check_limits(struct tree_builder *b, enum node_kind kind, u32 line,
     return ST_OK;
 }
 
-static hx_st check_name(struct tree_builder *b, const struct node *name) {
-    if (name->kind != NODE_SCALAR && name->kind != NODE_NULL) return node_error(name, b->err, "a key must be a name");
-    if (name->text.n == 0) return node_error(name, b->err, "a key is missing before ':'");
-    if (!name->quoted && is_text(name->text, "<<"))
-        return node_error(name, b->err, "merge keys (<<) are not supported");
+static hx_st check_name(const struct node *name) {
+    if (name->kind != NODE_SCALAR && name->kind != NODE_NULL) return node_error(name, NULL, "a key must be a name");
+    if (name->text.n == 0) return node_error(name, NULL, "a key is missing before ':'");
+    if (!name->quoted && is_text(name->text, "<<")) return node_error(name, NULL, "merge keys (<<) are not supported");
     return ST_OK;
 }
 
@@ -182,7 +202,7 @@ static hx_st place(struct tree_builder *b, struct node *n) {
         return ST_OK;
     }
     if (open->kind == NODE_MAP && !b->name) {
-        hx_st st = check_name(b, n);
+        hx_st st = check_name(n);
         b->name = n;
         return st;
     }
@@ -200,8 +220,12 @@ static hx_st place(struct tree_builder *b, struct node *n) {
 struct node *builder_add(struct tree_builder *b, enum node_kind kind, slice text, bool quoted, u32 line, u32 column) {
     if (check_limits(b, kind, line, column) != ST_OK) return NULL;
     struct node *n = arena_alloc(b->tree.arena, sizeof(*n));
-    *n = (struct node){
-        .kind = kind, .quoted = quoted, .line = line, .column = column, .parent = b->open, .file = b->file};
+    *n = (struct node){.kind = kind,
+                       .quoted = quoted,
+                       .line = line,
+                       .column = column,
+                       .parent = b->open,
+                       .document = b->tree.document};
     n->text = arena_copy(b->tree.arena, text);
     if (place(b, n) != ST_OK) return NULL;
     if (kind == NODE_MAP || kind == NODE_SEQ) {
@@ -220,37 +244,40 @@ static int by_name(const void *a, const void *b) {
     return order ? order : (x->column > y->column) - (x->column < y->column);
 }
 
-/* By sorting, so that a map of thousands of keys is no work for minutes. */
-static hx_st check_no_name_twice(const struct tree_builder *b, const struct node *map) {
-    hx_st st = ST_OK;
-    const struct node **sorted = mem_alloc(map->count * sizeof(*sorted)), **end = sorted;
-    for (const struct node *n = map->first; n; n = n->next) *end++ = n;
-    if (map->count) qsort(sorted, map->count, sizeof(*sorted), by_name);
-    for (u32 i = 1; i < map->count && st == ST_OK; i++) {
-        const struct node *name = sorted[i]->name, *before = sorted[i - 1]->name;
-        if (slice_eq(name->text, before->text))
-            st = node_error(name, b->err, "%.*s is given twice; first on line %u", (int)name->text.n, name->text.p,
-                            before->line);
+static void take_out_repeated(struct node *map) {
+    struct node **link = &map->first;
+    for (struct node *n = map->first; n; n = n->next) {
+        if (n->repeated) {
+            map->count--;
+            continue;
+        }
+        *link = n;
+        link = &n->next;
     }
-    mem_free(sorted);
-    return st;
+    *link = NULL;
 }
 
-hx_st builder_close(struct tree_builder *b) {
+/* By sorting, so that a map of thousands of keys is no work for minutes. */
+static void check_no_name_twice(struct node *map) {
+    struct node **sorted = mem_alloc(map->count * sizeof(*sorted)), **end = sorted;
+    bool repeated = false;
+    for (struct node *n = map->first; n; n = n->next) *end++ = n;
+    if (map->count) qsort(sorted, map->count, sizeof(*sorted), by_name);
+    for (u32 i = 1; i < map->count; i++) {
+        const struct node *name = sorted[i]->name, *before = sorted[i - 1]->name;
+        if (!slice_eq(name->text, before->text)) continue;
+        node_error(name, NULL, "%.*s is given twice; first on line %u", (int)name->text.n, name->text.p, before->line);
+        sorted[i]->repeated = repeated = true;
+    }
+    if (repeated) take_out_repeated(map);
+    mem_free(sorted);
+}
+
+void builder_close(struct tree_builder *b) {
     struct node *closed = b->open;
     b->last = b->last_of[--b->depth];
     b->open = (struct node *)closed->parent;
-    return closed->kind == NODE_MAP ? check_no_name_twice(b, closed) : ST_OK;
-}
-
-hx_st builder_end(struct tree_builder *b, hx_st st, struct tree *out) {
-    if (st == ST_OK) {
-        *out = b->tree;
-    } else {
-        *out = (struct tree){0};
-        tree_free(&b->tree);
-    }
-    return st;
+    if (closed->kind == NODE_MAP) check_no_name_twice(closed);
 }
 
 void tree_free(struct tree *t) {
@@ -272,7 +299,7 @@ static size_t utf8_prefix(slice text) {
     return at;
 }
 
-hx_st text_check(const struct tree_builder *b, slice text) {
+static hx_st text_check(const struct tree_builder *b, slice text) {
     u32 line, column;
     if (text.n > TREE_BYTES_MAX)
         return builder_error(b, 1, 1, "%zu bytes are too many: the limit is %d", text.n, TREE_BYTES_MAX);
@@ -284,4 +311,35 @@ hx_st text_check(const struct tree_builder *b, slice text) {
     if (utf8_valid(text)) return ST_OK;
     text_position(text, utf8_prefix(text), &line, &column);
     return builder_error(b, line, column, "not UTF-8");
+}
+
+hx_st tree_read(enum tree_format format, slice text, const char *file, struct tree *out) {
+    struct tree_builder b = {0};
+    struct tree *t = &b.tree;
+    t->arena = arena_new();
+    t->document = arena_alloc(t->arena, sizeof(*t->document));
+    t->document->arena = t->arena;
+    t->document->file = file ? arena_string(t->arena, slice_str(file)) : NULL;
+    hx_st st = text_check(&b, text);
+    if (st == ST_OK) st = format == TREE_YAML ? tree_read_yaml(text, &b) : tree_read_json(text, &b);
+    if (st != ST_OK) t->root = NULL;
+    *out = *t;
+    return t->document->found ? ST_INVALID : st;
+}
+
+static hx_st first_mistake(enum tree_format format, slice text, const char *file, struct tree *out,
+                           struct errbuf *err) {
+    hx_st st = tree_read(format, text, file, out);
+    if (st == ST_OK) return st;
+    err_set(err, st, "%s", out->document->mistakes[0].text.p);
+    tree_free(out);
+    return st;
+}
+
+hx_st tree_from_yaml(slice text, const char *file, struct tree *out, struct errbuf *err) {
+    return first_mistake(TREE_YAML, text, file, out, err);
+}
+
+hx_st tree_from_json(slice text, const char *file, struct tree *out, struct errbuf *err) {
+    return first_mistake(TREE_JSON, text, file, out, err);
 }

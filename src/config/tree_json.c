@@ -3,7 +3,7 @@
 
 struct reader {
     struct json json;
-    struct tree_builder builder;
+    struct tree_builder *builder;
     slice text;
     size_t seen; /* line and column are those of this byte */
     u32 line, column;
@@ -20,13 +20,13 @@ static void move_to(struct reader *r, const char *at) {
 }
 
 static struct node *add(struct reader *r, enum node_kind kind, slice text, bool quoted) {
-    return builder_add(&r->builder, kind, text, quoted, r->line, r->column);
+    return builder_add(r->builder, kind, text, quoted, r->line, r->column);
 }
 
 static hx_st syntax_error(struct reader *r) {
     u32 line, column;
     text_position(r->text, r->json.error_at, &line, &column);
-    return builder_error(&r->builder, line, column, "JSON: %s", r->json.error);
+    return builder_error(r->builder, line, column, "JSON: %s", r->json.error);
 }
 
 static hx_st read_value(struct reader *r);
@@ -42,7 +42,9 @@ static hx_st read_object(struct reader *r) {
         hx_st st = read_value(r);
         if (st != ST_OK) return st;
     }
-    return r->json.error ? syntax_error(r) : builder_close(&r->builder);
+    if (r->json.error) return syntax_error(r);
+    builder_close(r->builder);
+    return ST_OK;
 }
 
 static hx_st read_array(struct reader *r) {
@@ -52,7 +54,9 @@ static hx_st read_array(struct reader *r) {
         hx_st st = read_value(r);
         if (st != ST_OK) return st;
     }
-    return r->json.error ? syntax_error(r) : builder_close(&r->builder);
+    if (r->json.error) return syntax_error(r);
+    builder_close(r->builder);
+    return ST_OK;
 }
 
 /* At most TREE_DEPTH_MAX deep: the builder refuses to open more. */
@@ -67,13 +71,11 @@ static hx_st read_value(struct reader *r) {
     return add(r, type == JSON_NULL ? NODE_NULL : NODE_SCALAR, text, type == JSON_STRING) ? ST_OK : ST_INVALID;
 }
 
-hx_st tree_from_json(slice text, const char *file, struct tree *out, struct errbuf *err) {
-    struct reader r = {.text = text, .line = 1, .column = 1};
-    builder_init(&r.builder, file, err);
+hx_st tree_read_json(slice text, struct tree_builder *b) {
+    struct reader r = {.builder = b, .text = text, .line = 1, .column = 1};
     json_init(&r.json, text);
-    hx_st st = text_check(&r.builder, text);
-    if (st == ST_OK) st = read_value(&r);
+    hx_st st = read_value(&r);
     if (st == ST_OK && !json_end(&r.json)) st = syntax_error(&r);
     json_free(&r.json);
-    return builder_end(&r.builder, st, out);
+    return st;
 }

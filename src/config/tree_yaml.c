@@ -4,7 +4,7 @@
 
 struct reader {
     yaml_parser_t parser;
-    struct tree_builder builder;
+    struct tree_builder *builder;
     slice text;
 };
 
@@ -20,7 +20,7 @@ static u32 column_of(yaml_mark_t m) {
 static hx_st reader_error(struct reader *r) {
     u32 line, column;
     text_position(r->text, r->parser.problem_offset, &line, &column);
-    return builder_error(&r->builder, line, column, "%s", r->parser.problem);
+    return builder_error(r->builder, line, column, "%s", r->parser.problem);
 }
 
 /* The two mistakes everybody makes get plain words. */
@@ -30,14 +30,14 @@ static hx_st syntax_error(struct reader *r) {
     yaml_mark_t at = p->problem_mark;
     const char *problem = p->problem ? p->problem : "not YAML";
     if (at.index < r->text.n && r->text.p[at.index] == '\t')
-        return builder_error(&r->builder, line_of(at), column_of(at), "a tab: indent with spaces");
+        return builder_error(r->builder, line_of(at), column_of(at), "a tab: indent with spaces");
     if (strcmp(problem, "mapping values are not allowed in this context") == 0)
-        return builder_error(&r->builder, line_of(at), column_of(at),
+        return builder_error(r->builder, line_of(at), column_of(at),
                              "a ':' where none can be: is the line above indented or quoted wrongly?");
     if (p->context && p->context_mark.line != at.line)
-        return builder_error(&r->builder, line_of(at), column_of(at), "YAML: %s, %s begun on line %u", problem,
+        return builder_error(r->builder, line_of(at), column_of(at), "YAML: %s, %s begun on line %u", problem,
                              p->context, line_of(p->context_mark));
-    return builder_error(&r->builder, line_of(at), column_of(at), "YAML: %s", problem);
+    return builder_error(r->builder, line_of(at), column_of(at), "YAML: %s", problem);
 }
 
 static bool is_null(slice s) {
@@ -48,11 +48,11 @@ static bool add_scalar(struct reader *r, const yaml_event_t *e) {
     slice text = slice_of(e->data.scalar.value, e->data.scalar.length);
     bool quoted = e->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
     enum node_kind kind = !quoted && is_null(text) ? NODE_NULL : NODE_SCALAR;
-    return builder_add(&r->builder, kind, text, quoted, line_of(e->start_mark), column_of(e->start_mark));
+    return builder_add(r->builder, kind, text, quoted, line_of(e->start_mark), column_of(e->start_mark));
 }
 
 static bool open_container(struct reader *r, const yaml_event_t *e, enum node_kind kind) {
-    return builder_add(&r->builder, kind, SL(""), false, line_of(e->start_mark), column_of(e->start_mark));
+    return builder_add(r->builder, kind, SL(""), false, line_of(e->start_mark), column_of(e->start_mark));
 }
 
 struct decoration {
@@ -73,7 +73,7 @@ static struct decoration decoration_of(const yaml_event_t *e) {
 }
 
 static hx_st refuse(struct reader *r, const yaml_event_t *e, const char *what) {
-    return builder_error(&r->builder, line_of(e->start_mark), column_of(e->start_mark), "%s", what);
+    return builder_error(r->builder, line_of(e->start_mark), column_of(e->start_mark), "%s", what);
 }
 
 static hx_st check_plain(struct reader *r, const yaml_event_t *e) {
@@ -81,7 +81,7 @@ static hx_st check_plain(struct reader *r, const yaml_event_t *e) {
     if (d.anchor) return refuse(r, e, "anchors (&name) are not supported: write the value out");
     if (d.tag) return refuse(r, e, "tags (!name) are not supported");
     if (e->type == YAML_ALIAS_EVENT) return refuse(r, e, "aliases (*name) are not supported: write the value out");
-    if (e->type == YAML_DOCUMENT_START_EVENT && r->builder.tree.root)
+    if (e->type == YAML_DOCUMENT_START_EVENT && r->builder->tree.root)
         return refuse(r, e, "a second document: one file is one document");
     return ST_OK;
 }
@@ -93,7 +93,7 @@ static hx_st take(struct reader *r, const yaml_event_t *e) {
     if (e->type == YAML_SCALAR_EVENT) ok = add_scalar(r, e);
     if (e->type == YAML_MAPPING_START_EVENT) ok = open_container(r, e, NODE_MAP);
     if (e->type == YAML_SEQUENCE_START_EVENT) ok = open_container(r, e, NODE_SEQ);
-    if (e->type == YAML_MAPPING_END_EVENT || e->type == YAML_SEQUENCE_END_EVENT) return builder_close(&r->builder);
+    if (e->type == YAML_MAPPING_END_EVENT || e->type == YAML_SEQUENCE_END_EVENT) builder_close(r->builder);
     return ok ? ST_OK : ST_INVALID;
 }
 
@@ -107,19 +107,15 @@ static hx_st read_events(struct reader *r) {
         yaml_event_delete(&event);
         if (st != ST_OK) return st;
     }
-    if (r->builder.tree.root) return ST_OK;
-    return builder_error(&r->builder, 1, 1, "the file is empty");
+    if (r->builder->tree.root) return ST_OK;
+    return builder_error(r->builder, 1, 1, "the file is empty");
 }
 
-hx_st tree_from_yaml(slice text, const char *file, struct tree *out, struct errbuf *err) {
-    struct reader r = {.text = text};
-    builder_init(&r.builder, file, err);
-    hx_st st = text_check(&r.builder, text);
-    if (st == ST_OK) {
-        CHECK(yaml_parser_initialize(&r.parser)); /* fails only without memory */
-        yaml_parser_set_input_string(&r.parser, (const yaml_char_t *)text.p, text.n);
-        st = read_events(&r);
-        yaml_parser_delete(&r.parser);
-    }
-    return builder_end(&r.builder, st, out);
+hx_st tree_read_yaml(slice text, struct tree_builder *b) {
+    struct reader r = {.builder = b, .text = text};
+    CHECK(yaml_parser_initialize(&r.parser)); /* fails only without memory */
+    yaml_parser_set_input_string(&r.parser, (const yaml_char_t *)text.p, text.n);
+    hx_st st = read_events(&r);
+    yaml_parser_delete(&r.parser);
+    return st;
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "config/address.h"
 #include "config/config_priv.h"
 #include "config/fingerprint.h"
 #include "config/schema.h"
@@ -141,19 +142,10 @@ static hx_st read_text(const struct binding *b, const struct key *k, const struc
     return st;
 }
 
-/* HOST:PORT, the host in brackets if it has colons itself. */
-static bool is_address(slice s) {
-    size_t colon = s.n;
-    while (colon > 0 && s.p[colon - 1] != ':') colon--;
-    u64 port;
-    if (colon < 2 || !slice_u64(slice_of(s.p + colon, s.n - colon), &port) || port > 65535) return false;
-    slice host = slice_of(s.p, colon - 1);
-    return (host.p[0] == '[' && host.n > 2 && host.p[host.n - 1] == ']') || !memchr(host.p, ':', host.n);
-}
-
 static hx_st read_address(const struct binding *b, const struct key *k, const struct node *n) {
+    struct address address;
     hx_st st = read_text(b, k, n);
-    return st == ST_OK && !is_address(n->text) ? not_a(n, k, b->err) : st;
+    return st == ST_OK && !address_parse(n->text, &address) ? not_a(n, k, b->err) : st;
 }
 
 static hx_st put_variable(const struct binding *b, const struct node *n, slice name, struct buf *out) {
@@ -206,20 +198,22 @@ static hx_st read_template(const struct binding *b, const struct key *k, const s
     return node_error(&at, b->err, "%s", why.text);
 }
 
+static hx_st read_bound(const struct binding *b, const struct key *k, const struct node *n, u64 *min, u64 *max) {
+    bool is_min = is(n->name->text, "min");
+    if (!is_min && !is(n->name->text, "max"))
+        return node_error(n->name, b->err, "no key \"%.*s\": an adaptive window has min and max", (int)n->name->text.n,
+                          n->name->text.p);
+    return n->kind == NODE_NULL ? bind_no_value(n, b->err) : read_number(b, k, n, is_min ? min : max);
+}
+
 static hx_st read_window_bounds(const struct binding *b, const struct key *k, const struct node *n) {
     struct rules *r = &((struct queue_config *)b->base)->rules;
     struct key bound = *k;
     bound.type = TYPE_DURATION;
     u64 min = 0, max = 0;
-    for (const struct node *c = n->first; c; c = c->next) {
-        bool is_min = is(c->name->text, "min");
-        if (!is_min && !is(c->name->text, "max"))
-            return node_error(c->name, b->err, "no key \"%.*s\": an adaptive window has min and max",
-                              (int)c->name->text.n, c->name->text.p);
-        if (c->kind == NODE_NULL) return bind_no_value(c, b->err);
-        hx_st st = read_number(b, &bound, c, is_min ? &min : &max);
-        if (st != ST_OK) return st;
-    }
+    hx_st st = ST_OK;
+    for (const struct node *c = n->first; c; c = c->next) st = both(st, read_bound(b, &bound, c, &min, &max));
+    if (st != ST_OK) return st;
     if (!min || !max) return node_error(n, b->err, "an adaptive window needs both min and max");
     if (min > max) return node_error(n, b->err, "min is above max");
     r->window_ms = r->window_min_ms = (i64)min;
@@ -245,14 +239,13 @@ static hx_st read_upstreams(const struct binding *b, const struct key *k, const 
     each.type = TYPE_DURATION;
     u->at = arena_alloc(b->arena, n->count * sizeof(*u->at));
     u->count = 0;
+    hx_st st = ST_OK;
     for (const struct node *c = n->first; c; c = c->next) {
         u64 ms = 0;
-        if (c->kind == NODE_NULL) return bind_no_value(c, b->err);
-        hx_st st = read_number(b, &each, c, &ms);
-        if (st != ST_OK) return st;
+        st = both(st, c->kind == NODE_NULL ? bind_no_value(c, b->err) : read_number(b, &each, c, &ms));
         u->at[u->count++] = (struct upstream){arena_copy(b->arena, c->name->text), (i64)ms};
     }
-    return ST_OK;
+    return st;
 }
 
 static slice keep_json(struct arena *a, const struct node *n) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "broker/broker.h"
+#include "config/address.h"
 #include "config/config.h"
 #include "daemon/relays.h"
 #include "journal/disk.h"
@@ -44,10 +45,9 @@ struct settings {
 };
 
 /* Where it is going to serve, and from which directory. */
-struct address {
+struct place {
     const char *listen, *data;
-    char host[64];
-    u16 port;
+    struct address address;
 };
 
 static struct broker_time time_now(void) {
@@ -226,11 +226,17 @@ static void on_terminate(void *ctx) {
 
 /* ---- reading the config again */
 
-static void log_lines(slice text) {
+static struct config_use settings_use(const struct settings *s) {
+    return (struct config_use){.secrets = SECRETS_FROM_ENVIRONMENT,
+                               .listen_elsewhere = s->listen != NULL,
+                               .insecure_listen = s->insecure_listen};
+}
+
+static void log_lines(enum log_level level, slice text) {
     slice line;
     while (text.n) {
         slice_cut(text, '\n', &line, &text);
-        if (line.n) log_line(LOG_INFO, "config: %.*s", (int)line.n, line.p);
+        if (line.n) log_line(level, "config: %.*s", (int)line.n, line.p);
     }
 }
 
@@ -241,28 +247,32 @@ static void log_restart(const char *name, slice now, const char *at_start, const
              at_start);
 }
 
-/* All of it or nothing: what is wrong with the new one is one line, and the old one goes on. */
+/* All of it or nothing: what is wrong with the new one is said, a line for each mistake, and the old one goes on. */
 static void on_hangup(void *ctx) {
     struct daemon *d = ctx;
     const struct settings *s = d->settings;
     struct errbuf err = {{0}};
     struct config *config;
-    struct buf changes = {0};
+    struct config_use use = settings_use(s);
+    struct buf changes = {0}, errors = {0};
     if (!s->config) return log_line(LOG_INFO, "SIGHUP: there is no configuration file to read again");
-    hx_st st = config_load(s->config, SECRETS_FROM_ENVIRONMENT, &config, &err);
+    hx_st st = config_load(s->config, &use, &config, &errors);
     if (st == ST_OK) {
         log_restart("listen", config->listen, s->file_listen, s->listen);
         log_restart("data", config->data, s->file_data, s->data);
         st = broker_configure(d->broker, time_now(), config, "SIGHUP", &changes, &err);
         if (st != ST_OK) config_free(config);
+        if (st != ST_OK) buf_slice_add(&errors, slice_str(err.text));
     }
     if (st != ST_OK) {
-        log_line(LOG_ERROR, "config: reload refused, the old rules stay: %s", err.text);
+        log_lines(LOG_ERROR, buf_slice(&errors));
+        log_line(LOG_ERROR, "config: reload refused, the old rules stay");
     } else {
-        log_lines(buf_slice(&changes));
+        log_lines(LOG_INFO, buf_slice(&changes));
         log_line(LOG_INFO, "config: %s %s", s->config, changes.len ? "is in force" : "says nothing new");
     }
     buf_free(&changes);
+    buf_free(&errors);
     broker_turn_end(d->broker, time_now());
     arm_timer(d);
 }
@@ -350,28 +360,6 @@ static void parse_flags(int argc, char **argv, struct settings *s) {
     exit(2);
 }
 
-/* HOST:PORT, [HOST]:PORT; the host numeric. */
-static bool parse_listen(const char *text, char host[64], u16 *port) {
-    const char *colon = strrchr(text, ':');
-    u64 n;
-    if (!colon || colon == text || !slice_u64(slice_str(colon + 1), &n) || n > 65535) return false;
-    size_t len = (size_t)(colon - text);
-    if (text[0] == '[' && text[len - 1] == ']') {
-        text++;
-        len -= 2;
-    }
-    if (len == 0 || len >= 64) return false;
-    memcpy(host, text, len);
-    host[len] = 0;
-    if (strcmp(host, "localhost") == 0) memcpy(host, "127.0.0.1", sizeof "127.0.0.1");
-    *port = (u16)n;
-    return true;
-}
-
-static bool is_loopback(const char *host) {
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
-}
-
 /* Descriptors are shared out before anything takes one: however many connections come, the journal finds its own. */
 struct files {
     u32 journal, connections;
@@ -424,7 +412,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
     return st;
 }
 
-static hx_st open_server(struct daemon *d, const struct address *p, u32 connections, struct errbuf *err) {
+static hx_st open_server(struct daemon *d, const struct place *p, u32 connections, struct errbuf *err) {
     struct http_handler handler = {
         .ctx = d,
         .on_request = on_request,
@@ -436,11 +424,11 @@ static hx_st open_server(struct daemon *d, const struct address *p, u32 connecti
         .render_error = render_error,
     };
     struct http_limits limits = {.connections_max = connections};
-    return http_server_open(loop_uv(d->loop), p->host, p->port, &limits, &handler, &d->server, err);
+    return http_server_open(loop_uv(d->loop), p->address.host, p->address.port, &limits, &handler, &d->server, err);
 }
 
 /* The address comes first: a start that finds it taken leaves nothing behind. Clients are let in last. */
-static hx_st start(struct daemon *d, const struct address *p, struct config **config, struct errbuf *err) {
+static hx_st start(struct daemon *d, const struct place *p, struct config **config, struct errbuf *err) {
     d->loop = loop_new();
     loop_on_wake(d->loop, on_wake, d);
     struct files files = {0};
@@ -456,29 +444,15 @@ static hx_st start(struct daemon *d, const struct address *p, struct config **co
 }
 
 static struct config *load_config(const struct settings *s) {
-    struct errbuf err = {{0}};
+    struct buf errors = {0};
     struct config *config;
+    struct config_use use = settings_use(s);
     if (!s->config) return config_default();
-    enum config_secrets secrets = s->check_config ? SECRETS_AS_WRITTEN : SECRETS_FROM_ENVIRONMENT;
-    if (config_load(s->config, secrets, &config, &err) == ST_OK) return config;
-    fprintf(stderr, "hapaxd: %s\n", err.text);
+    if (s->check_config) use.secrets = SECRETS_AS_WRITTEN;
+    if (config_load(s->config, &use, &config, &errors) == ST_OK) return config;
+    slice rest = buf_slice(&errors), line;
+    while (slice_cut(rest, '\n', &line, &rest)) fprintf(stderr, "hapaxd: %.*s\n", (int)line.n, line.p);
     exit(1);
-}
-
-/* Said in the file: then the line is named. */
-static bool may_listen(const struct settings *s, const struct config *config, const char *listen, const char *host) {
-    if (is_loopback(host) || s->insecure_listen || config->insecure_listen) return true;
-    struct said_at at = config->said[TOP_KEY_listen];
-    if (!s->listen && at.line)
-        fprintf(stderr, "hapaxd: %s:%u:%u: listen: ", config->file.p, at.line, at.column);
-    else
-        fprintf(stderr, "hapaxd: ");
-    fprintf(
-        stderr,
-        "%s is not a loopback address. There are no access tokens yet, so anybody who reaches it could send "
-        "and settle anything. Give --insecure-listen (in the file: insecure_listen: true) if that is what you want.\n",
-        listen);
-    return false;
 }
 
 static char *copy_text(slice s) {
@@ -488,25 +462,28 @@ static char *copy_text(slice s) {
 }
 
 /* 0: go on. Else the exit status. */
-static int find_address(struct settings *s, const struct config *config, struct address *p) {
+static int find_place(struct settings *s, const struct config *config, struct place *p) {
     s->file_listen = copy_text(config->listen);
     s->file_data = copy_text(config->data);
     p->listen = s->listen ? s->listen : s->file_listen;
     p->data = s->data ? s->data : s->file_data;
-    if (!parse_listen(p->listen, p->host, &p->port)) {
+    if (!address_parse(slice_str(p->listen), &p->address)) {
         fprintf(stderr, "hapaxd: --listen wants HOST:PORT with a numeric host, not '%s'\n", p->listen);
         return 2;
     }
-    return may_listen(s, config, p->listen, p->host) ? 0 : s->listen ? 2 : 1; /* 2: the call is wrong, 1: the file is */
+    if (address_is_local(&p->address) || s->insecure_listen || config->insecure_listen) return 0;
+    fprintf(stderr, "hapaxd: " ADDRESS_IS_OPEN "\n", p->listen);
+    return 2;
 }
 
-static void serve(struct daemon *d, const struct address *p) {
+static void serve(struct daemon *d, const struct place *p) {
     loop_signal(d->loop, SIGTERM, on_terminate, d);
     loop_signal(d->loop, SIGINT, on_terminate, d);
     loop_signal(d->loop, SIGHUP, on_hangup, d);
-    bool six = strchr(p->host, ':') != NULL;
+    bool six = strchr(p->address.host, ':') != NULL;
     char url[96];
-    snprintf(url, sizeof url, "http://%s%s%s:%u", six ? "[" : "", p->host, six ? "]" : "", http_server_port(d->server));
+    snprintf(url, sizeof url, "http://%s%s%s:%u", six ? "[" : "", p->address.host, six ? "]" : "",
+             http_server_port(d->server));
     printf("hapaxd ready on %s\n", url);
     fflush(stdout);
     relays_start(d->relays, url);
@@ -520,10 +497,10 @@ int main(int argc, char **argv) {
     struct settings s = {0};
     struct daemon d = {.settings = &s};
     struct errbuf err = {{0}};
-    struct address at;
+    struct place at;
     parse_flags(argc, argv, &s);
     struct config *config = load_config(&s);
-    int status = find_address(&s, config, &at);
+    int status = find_place(&s, config, &at);
     if (status == 0 && s.check_config) {
         printf("%s: valid, %u queue%s\n", s.config, config->queues.count, config->queues.count == 1 ? "" : "s");
     } else if (status == 0) {

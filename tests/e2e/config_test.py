@@ -174,6 +174,34 @@ def every_wrong_file_gets_one_clear_line_with_its_place():
         assert not re.search(r"[\x00-\x08\x0b-\x1f]", lines[0]), (name, said)
 
 
+MISTAKES = """\
+lisen: 127.0.0.1:1
+queues:
+  pay:
+    class: mony
+    window: soon
+    schema: {pattern: {a: "("}, types: {b: int}}
+    lease: 5s
+    lease: 6s
+  mail: {retry: often}
+"""
+PLACES = ["1:1", "4:12", "5:13", "6:27", "6:44", "8:5", "9:17"]
+
+
+@test
+def every_mistake_of_a_file_is_told_in_its_order():
+    code, said = check(MISTAKES)
+    same((code, re.findall(r"^hapaxd: .*?hapax\.yaml:(\d+:\d+): ", said, re.M)), (1, PLACES))
+    same(len(said.splitlines()), len(PLACES))
+    code, said = check("queues:\n" + "".join(f"  q{i}: {{lease: x}}\n" for i in range(2000)))
+    lines = said.splitlines()
+    same((code, len(lines), lines[-1]), (1, 51, "hapaxd: and 1950 more"))
+    with hx.Broker(config=PAYMENTS) as b:
+        said = b.reload(MISTAKES)
+        same(re.findall(r"config: \S*hapax\.yaml:(\d+:\d+): ", said), PLACES)
+        assert "reload refused, the old rules stay" in said, said
+
+
 @test
 def a_wrong_file_keeps_the_broker_from_starting():
     with tempfile.TemporaryDirectory(prefix="hapax-e2e-") as home:

@@ -396,8 +396,7 @@ class Broker(Verbs):
         self.configure(text)
         said = len(self.stderr())
         self.signal(signal.SIGHUP)
-        until(lambda: re.search("config", self.stderr()[said:]), "the broker says something about its config")
-        time.sleep(0.01)  # what it says may be several lines, written at once
+        until(lambda: re.search("config: .*(reload refused|is in force|says nothing new)", self.stderr()[said:]), "the broker says what became of it")
         return self.stderr()[said:]
 
     def remove(self):

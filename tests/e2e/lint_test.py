@@ -10,6 +10,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HAPAX = os.environ.get("HAPAX", os.path.join(ROOT, "build", "hapax"))
+HAPAXD = os.environ.get("HAPAXD", os.path.join(ROOT, "build", "hapaxd"))
 EXAMPLE = os.path.join(ROOT, "hapax.example.yaml")
 WORK = tempfile.mkdtemp(prefix="hapax-lint-")
 TESTS = []
@@ -90,6 +91,23 @@ def a_config_error_is_one_line_with_its_place():
     found = json.loads(out)["findings"]
     same((code, len(found)), (1, 1))
     same((found[0]["code"], found[0]["line"], found[0]["column"]), ("config", 3, 5))
+
+
+@test
+def lint_and_the_daemon_judge_a_file_alike():
+    relay = "relay: [{dsn: d, queue: q}]\nqueues: {q: {%s}}\n"
+    for text, lines in (("listen: 0.0.0.0:4279\n", 1), ("listen: broker.example:4279\n", 1), (relay % "key: '${a}'", 1), (relay % "class: audit", 1),
+                        ("lisen: 1\nqueues: {a: {lease: x, window: y}, b: {lease: z}}\n", 4),
+                        ("queues: {q: {schema: {enum: {a: [" + "1234567, " * 5000 + "1]}}}}\n", 1), (relay % "dead: {owner: me}", 0),
+                        ("listen: 0.0.0.0:4279\ninsecure_listen: true\n", 0)):
+        path = written(text)
+        code, out, _ = hapax("lint", path)
+        errors = [line.replace(": error: ", ": ").removesuffix(" [config]") for line in out.splitlines() if line.endswith("[config]")]
+        ran = subprocess.run([HAPAXD, "--config", path, "--check-config"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60)
+        same([line.removeprefix("hapaxd: ") for line in ran.stderr.decode().splitlines()], errors)
+        same(len(errors), lines)
+        same(ran.returncode, 1 if lines else 0)
+        assert not lines or code == 1, (code, out)
 
 
 @test

@@ -122,6 +122,10 @@ def wrong_rules_are_refused_by_the_name_of_their_key(q):
             (b'{"fingerprint":{"onyl":["a"]}}', "fingerprint"), (b'{"window":"1h","window":"2h"}', "repeated")]:
         reply = b.call("PUT", f"/v1/queues/{q}", body)
         assert words in problem(reply, 400, "config_invalid")["detail"], reply
+    reply = b.call("PUT", f"/v1/queues/{q}", b'{"windwo":"1h","lease":"x","retry":{"unknown":{"attempts":0}}}')
+    told = problem(reply, 400, "config_invalid")
+    same([error.split(":")[0] for error in told["errors"]], ['no key "windwo". Did you mean window?', "lease", "retry.unknown.attempts"])
+    assert told["detail"].startswith(told["errors"][0]), told
     same(b.queue(q)["window"], "1h", "the old rules stay")
     problem(b.call("PUT", "/v1/queues/a%20b", b"{}"), 400, "queue_invalid")
     problem(b.call("PUT", f"/v1/queues/{q}", b""), 400, "config_invalid")

@@ -193,7 +193,8 @@ static void make_dead(const char *queue, u32 count) {
 
 static hx_st configure(const char *yaml, struct errbuf *err) {
     struct config *config;
-    hx_st st = config_parse(slice_str(yaml), "hapax.yaml", SECRETS_AS_WRITTEN, &config, err);
+    struct buf errors = {0};
+    hx_st st = config_parse(slice_str(yaml), "hapax.yaml", &(struct config_use){0}, &config, &errors);
     assert_int_equal(st, ST_OK);
     st = broker_configure(w.broker, w.t, config, "test", NULL, err);
     if (st != ST_OK) config_free(config);
@@ -251,7 +252,8 @@ static void a_file_wins_over_the_api_and_what_it_lets_go_keeps_its_rules(void **
 static void give_unreadable_rules(void) {
     struct config *config;
     struct errbuf err;
-    assert_int_equal(config_parse(SL("queues: {q: {}}\n"), "f", SECRETS_AS_WRITTEN, &config, &err), ST_OK);
+    struct buf errors = {0};
+    assert_int_equal(config_parse(SL("queues: {q: {}}\n"), "f", &(struct config_use){0}, &config, &errors), ST_OK);
     config->queues.at[0]->json = SL("{\"schema\":{\"pattern\":{\"a\":\"(a)\\\\1\"}}}");
     assert_int_equal(broker_configure(w.broker, w.t, config, "test", NULL, &err), ST_OK);
     work();

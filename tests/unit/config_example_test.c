@@ -88,9 +88,10 @@ static void every_key_is_shown_with_its_doc_its_default_and_its_unit(void **stat
 static void it_loads_and_lint_finds_nothing(void **state) {
     (void)state;
     struct config *c;
-    struct errbuf err;
+    struct buf errors = {0};
     struct lint_report r = {0};
-    if (config_load(EXAMPLE, SECRETS_AS_WRITTEN, &c, &err) != ST_OK) fail_msg("%s", err.text);
+    if (config_load(EXAMPLE, &(struct config_use){0}, &c, &errors) != ST_OK)
+        fail_msg("%.*s", (int)errors.len, errors.p);
     lint_run(c, &r);
     for (u32 i = 0; i < r.count; i++)
         fail_msg(EXAMPLE ":%u: %s: %s", r.at[i].at.line, r.at[i].rule->code, r.at[i].text);
@@ -115,16 +116,15 @@ static void put_said(struct buf *b, const char *path, const char *value) {
 
 /* The effective values of a scope when the file says just this. */
 static void effective(enum key_scope scope, const char *path, const char *value, struct buf *out) {
-    struct buf yaml = {0};
+    struct buf yaml = {0}, errors = {0};
     struct config *c;
-    struct errbuf err;
     if (scope == SCOPE_QUEUE) buf_lit(&yaml, "queues: {q: {");
     if (scope == SCOPE_RELAY) buf_lit(&yaml, "relay: [{dsn: d, queue: q, ");
     if (scope == SCOPE_TOP) buf_char(&yaml, '{');
     if (path) put_said(&yaml, path, value);
     buf_slice_add(&yaml, scope == SCOPE_QUEUE ? SL("}}") : scope == SCOPE_RELAY ? SL("}]") : SL("}"));
-    if (config_parse(buf_slice(&yaml), "f", SECRETS_AS_WRITTEN, &c, &err) != ST_OK)
-        fail_msg("%.*s: %s", (int)yaml.len, yaml.p, err.text);
+    if (config_parse(buf_slice(&yaml), "f", &(struct config_use){0}, &c, &errors) != ST_OK)
+        fail_msg("%.*s: %.*s", (int)yaml.len, yaml.p, (int)errors.len, errors.p);
     const void *base = scope == SCOPE_TOP ? c : scope == SCOPE_RELAY ? (void *)c->relays.at : (void *)c->queues.at[0];
     buf_reset(out);
     bind_put_json(&config_keys[scope], base, out);

@@ -14,9 +14,10 @@ enum { WIDTH_MAX = 150 };
 static void explain(const char *flow, struct buf *out) {
     char yaml[2048];
     struct config *c;
-    struct errbuf err;
+    struct buf errors = {0};
     snprintf(yaml, sizeof yaml, "queues: {q: {%s}}\n", flow);
-    if (config_parse(slice_str(yaml), "f", SECRETS_AS_WRITTEN, &c, &err) != ST_OK) fail_msg("%s", err.text);
+    if (config_parse(slice_str(yaml), "f", &(struct config_use){0}, &c, &errors) != ST_OK)
+        fail_msg("%.*s", (int)errors.len, errors.p);
     explain_queue(c->queues.at[0], out);
     buf_char(out, '\0');
     config_free(c);

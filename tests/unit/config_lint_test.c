@@ -11,8 +11,9 @@
 
 static struct config *parse(const char *yaml) {
     struct config *c;
-    struct errbuf err = {0};
-    if (config_parse(slice_str(yaml), "f", SECRETS_AS_WRITTEN, &c, &err) != ST_OK) fail_msg("%s\n%s", err.text, yaml);
+    struct buf errors = {0};
+    if (config_parse(slice_str(yaml), "f", &(struct config_use){0}, &c, &errors) != ST_OK)
+        fail_msg("%.*s%s", (int)errors.len, errors.p, yaml);
     return c;
 }
 
@@ -155,13 +156,13 @@ static void every_explanation_ends_with_an_example_that_its_rule_accepts(void **
         const char *example = strstr(lint_rules[i].explanation, "\n    ");
         assert_non_null(example);
         char text[512];
-        struct buf yaml = {0};
+        struct buf yaml = {0}, errors = {0};
         struct config *c;
-        struct errbuf err;
         buf_printf(&yaml, "queues:\n  q:%s\n", example); /* a queue's keys, or the file's */
         buf_char(&yaml, '\0');
-        bool queue = config_parse(slice_of(yaml.p, yaml.len - 1), "f", SECRETS_AS_WRITTEN, &c, &err) == ST_OK;
+        bool queue = config_parse(slice_of(yaml.p, yaml.len - 1), "f", &(struct config_use){0}, &c, &errors) == ST_OK;
         config_free(c);
+        buf_free(&errors);
         const char *found = finding_of(queue ? yaml.p : example, lint_rules[i].code, text);
         if (found) fail_msg("%s: its own example: %s", lint_rules[i].code, found);
         buf_free(&yaml);

@@ -90,17 +90,61 @@ static void every_node_knows_its_line_and_column(void **state) {
     tree_free(&t);
 }
 
+static void assert_mistakes(const struct tree *t, const char *expected) {
+    struct buf lines = {0};
+    tree_put_mistakes(t, &lines);
+    buf_char(&lines, '\0');
+    assert_string_equal(lines.p, expected);
+    buf_free(&lines);
+}
+
 static void a_queue_is_named_as_people_name_it(void **state) {
     (void)state;
     struct tree t;
     struct errbuf err;
     assert_int_equal(tree_from_yaml(SL("queues:\n  payments:\n    retry: {unknown: 3}\n"), "f", &t, &err), ST_OK);
     const struct node *queue = node_get(node_get(t.root, SL("queues")), SL("payments"));
-    node_error(queue, &err, "x");
-    assert_string_equal(err.text, "f:3:5: queue payments: x");
     node_error(node_get(node_get(queue, SL("retry")), SL("unknown")), &err, "x\ny");
     assert_string_equal(err.text, "f:3:22: queue payments: retry.unknown: x y");
+    node_error(queue, &err, "x");
+    assert_mistakes(&t, "f:3:5: queue payments: x\nf:3:22: queue payments: retry.unknown: x y\n");
+    assert_string_equal(err.text, "f:3:22: queue payments: retry.unknown: x y"); /* the first that was found */
     tree_free(&t);
+}
+
+static void reading_goes_on_behind_a_name_given_twice(void **state) {
+    (void)state;
+    struct tree t;
+    assert_int_equal(tree_read(TREE_YAML, SL("a: 1\nb: {c: 1, c: 2, d: 3, c: 4}\na: 5\n"), "f", &t), ST_INVALID);
+    assert_mistakes(&t, "f:2:11: b: c is given twice; first on line 2\n"
+                        "f:2:23: b: c is given twice; first on line 2\n"
+                        "f:3:1: a is given twice; first on line 1\n");
+    assert_int_equal(t.root->count, 2);
+    assert_int_equal(node_get(t.root, SL("b"))->count, 2);
+    assert_true(slice_eq(node_get(t.root, SL("a"))->text, SL("1")));
+    tree_free(&t);
+    assert_int_equal(tree_read(TREE_YAML, SL("a: 1\na: 2\nb: [\n"), "f", &t), ST_INVALID);
+    assert_null(t.root);
+    tree_free(&t);
+}
+
+static void mistakes_are_counted_and_the_first_fifty_told(void **state) {
+    (void)state;
+    struct tree t;
+    struct buf yaml = {0}, lines = {0};
+    for (int i = 0; i < 500; i++) buf_lit(&yaml, "- x\n");
+    assert_int_equal(tree_read(TREE_YAML, buf_slice(&yaml), "f", &t), ST_OK);
+    for (const struct node *n = t.root->first; n; n = n->next) {
+        node_error(n, NULL, "wrong");
+        if (n->line < 5) node_error(n, NULL, "wrong"); /* told once */
+    }
+    tree_put_mistakes(&t, &lines);
+    assert_true(slice_starts(buf_slice(&lines), SL("f:1:3: [0]: wrong\nf:2:3: [1]: wrong\n")));
+    const char *last = "f:50:3: [49]: wrong\nand 450 more\n";
+    assert_true(lines.len > strlen(last) && memcmp(lines.p + lines.len - strlen(last), last, strlen(last)) == 0);
+    tree_free(&t);
+    buf_free(&yaml);
+    buf_free(&lines);
 }
 
 static void what_a_config_does_not_need_is_refused_with_its_place(void **state) {
@@ -177,6 +221,8 @@ int main(void) {
         cmocka_unit_test(json_becomes_the_same),
         cmocka_unit_test(every_node_knows_its_line_and_column),
         cmocka_unit_test(a_queue_is_named_as_people_name_it),
+        cmocka_unit_test(reading_goes_on_behind_a_name_given_twice),
+        cmocka_unit_test(mistakes_are_counted_and_the_first_fifty_told),
         cmocka_unit_test(what_a_config_does_not_need_is_refused_with_its_place),
         cmocka_unit_test(broken_json_is_refused_with_its_place),
         cmocka_unit_test(nothing_grows_without_bound),

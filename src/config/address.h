@@ -1,0 +1,22 @@
+/* Where the broker listens. */
+#ifndef HAPAX_CONFIG_ADDRESS_H
+#define HAPAX_CONFIG_ADDRESS_H
+
+#include "base/base.h"
+
+struct address {
+    char host[64]; /* numeric, without brackets */
+    u16 port;
+};
+
+/* HOST:PORT or [HOST]:PORT, the host a numeric address or localhost. */
+bool address_parse(slice text, struct address *out);
+/* Is it reached from this machine alone? */
+bool address_is_local(const struct address *a);
+
+/* What is said of one that is not, unless that was asked for. */
+#define ADDRESS_IS_OPEN                                                                                                \
+    "%s is not a loopback address. There are no access tokens yet, so anybody who reaches it could send and settle "   \
+    "anything. Give --insecure-listen (in the file: insecure_listen: true) if that is what you want."
+
+#endif
