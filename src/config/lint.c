@@ -98,28 +98,115 @@ static void window_below_retries(struct lint *l, const struct queue_config *q) {
 
 /* ---- keys */
 
-/* "meta.Message-Id" -> "messageid": how the last name reads without its spelling. */
-static void plain_name(const struct template_field *f, char out[64]) {
+/* "meta.Message-Id" -> "messageid": how the last name reads without its spelling, and the one before it ("meta"). */
+struct plain_name {
+    char last[64], before[64];
+};
+
+static struct plain_name plain_name(const struct template_field *f) {
+    static const char *const prefixes[] = {"x-", "hapax-attr-", "hapax-"};
+    struct plain_name out = {0};
     size_t n = 0;
     slice name = f->name;
-    if (f->source == TEMPLATE_HEADER && slice_starts(name, SL("x-"))) name = slice_of(name.p + 2, name.n - 2);
+    for (size_t i = 0; f->source == TEMPLATE_HEADER && i < sizeof prefixes / sizeof *prefixes; i++) {
+        slice prefix = slice_str(prefixes[i]);
+        if (slice_starts(name, prefix)) name = slice_of(name.p + prefix.n, name.n - prefix.n);
+    }
     for (size_t i = 0; i < name.n; i++) {
         char c = name.p[i];
-        if (c == '.') n = 0;
-        if (c == '[') break;
+        if (c == '.') {
+            memcpy(out.before, out.last, sizeof out.last);
+            memset(out.last, 0, sizeof out.last);
+            n = 0;
+        }
         if (c >= 'A' && c <= 'Z') c = (char)(c - 'A' + 'a');
         bool letter = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
-        if (letter && n < 63) out[n++] = c;
+        if (letter && n < sizeof out.last - 1) out.last[n++] = c;
     }
-    out[n] = '\0';
+    return out;
 }
 
-static const char *const transport_names[] = {
-    "messageid", "msgid",          "deliverytag",   "deliveryid",  "deliverycount", "receipthandle", "offset",
-    "partition", "sequencenumber", "retry",         "retries",     "retrycount",    "retrycounter",  "attempt",
-    "attempts",  "attemptcount",   "receivecount",  "redelivered", "receivedat",    "receivetime",   "receivedtime",
-    "sentat",    "sendtime",       "senttimestamp", "enqueuedat",  "publishedat",   "publishtime",   "processedat",
-    "requestid", "traceid",        "spanid",        "traceparent", "hostname",      "pid",           NULL};
+/* What one delivery, one event or one try is called: another each time the same work is sent. */
+static const char *const transport_names[] = {"messageid",
+                                              "msgid",
+                                              "eventid",
+                                              "evtid",
+                                              "webhookid",
+                                              "deliveryid",
+                                              "deliverytag",
+                                              "deliverycount",
+                                              "notificationid",
+                                              "requestid",
+                                              "reqid",
+                                              "receipthandle",
+                                              "offset",
+                                              "partition",
+                                              "sequencenumber",
+                                              "seqno",
+                                              "nonce",
+                                              "retry",
+                                              "retries",
+                                              "retrycount",
+                                              "retrycounter",
+                                              "retrynumber",
+                                              "tries",
+                                              "attempt",
+                                              "attempts",
+                                              "attemptcount",
+                                              "attemptnumber",
+                                              "receivecount",
+                                              "redelivered",
+                                              "redelivery",
+                                              "traceid",
+                                              "spanid",
+                                              "traceparent",
+                                              "hostname",
+                                              "podname",
+                                              "pid",
+                                              "now",
+                                              "ts",
+                                              "datetime",
+                                              "createdat",
+                                              "createdon",
+                                              "createdtime",
+                                              "creationtime",
+                                              "createtime",
+                                              "created",
+                                              "updatedat",
+                                              "updated",
+                                              "modifiedat",
+                                              "lastmodified",
+                                              "generatedat",
+                                              "emittedat",
+                                              "firedat",
+                                              "triggeredat",
+                                              "sentat",
+                                              "sendtime",
+                                              "senttime",
+                                              "enqueuedat",
+                                              "queuedat",
+                                              "publishedat",
+                                              "publishtime",
+                                              "receivedat",
+                                              "receivetime",
+                                              "receivedtime",
+                                              "deliveredat",
+                                              "processedat",
+                                              "ingestedat",
+                                              "requestedat",
+                                              "attemptedat",
+                                              "requesttime",
+                                              "cetime",
+                                              NULL};
+/* However it goes on before: "x-amz-sns-message-id", "webhook-timestamp". */
+static const char *const transport_ends[] = {"timestamp",    "requestid",  "traceid",     "snsmessageid",
+                                             "sqsmessageid", "retrycount", "deliverytag", "deliveryattempt",
+                                             "receivecount", NULL};
+/* Of nothing in particular, or of an envelope, it names the message; of an order it names the order. */
+static const char *const bare_names[] = {"uuid", "guid", "ulid", "random", NULL};
+static const char *const envelope_names[] = {"",         "meta",    "metadata", "header",  "headers",
+                                             "envelope", "message", "event",    "webhook", "delivery",
+                                             "request",  "context", "trace",    NULL};
 
 static const char *const hash_names[] = {
     "hash",   "sha",  "sha1",     "sha256",      "sha512",      "md5",         "crc",        "crc32",       "checksum",
@@ -130,22 +217,39 @@ static bool in_list(const char *const *names, const char *name) {
     return *names != NULL;
 }
 
-static void key_from(struct lint *l, const struct queue_config *q, const char *const *names, const char *what) {
+static bool ends_in(const char *const *ends, const char *name) {
+    size_t n = strlen(name);
+    for (; *ends; ends++) {
+        size_t end = strlen(*ends);
+        if (n >= end && strcmp(name + n - end, *ends) == 0) return true;
+    }
+    return false;
+}
+
+static bool is_transport(struct plain_name name) {
+    return in_list(transport_names, name.last) || ends_in(transport_ends, name.last) ||
+           (in_list(bare_names, name.last) && in_list(envelope_names, name.before));
+}
+
+static bool is_hash(struct plain_name name) {
+    return in_list(hash_names, name.last);
+}
+
+static void key_from(struct lint *l, const struct queue_config *q, bool (*is_bad)(struct plain_name name),
+                     const char *what) {
     if (!q->key || !dedups(q)) return;
     for (u32 i = 0; i < template_field_count(q->key); i++) {
         struct template_field f = template_field_at(q->key, i);
-        char name[64];
-        plain_name(&f, name);
-        if (in_list(names, name)) found(l, q, QUEUE_KEY_key, "the key uses %.*s, %s", (int)f.name.n, f.name.p, what);
+        if (is_bad(plain_name(&f))) found(l, q, QUEUE_KEY_key, "the key uses %.*s, %s", (int)f.name.n, f.name.p, what);
     }
 }
 
 static void key_from_transport(struct lint *l, const struct queue_config *q) {
-    key_from(l, q, transport_names, "which changes when the same work is sent again");
+    key_from(l, q, is_transport, "which changes when the same work is sent again");
 }
 
 static void key_from_hash(struct lint *l, const struct queue_config *q) {
-    key_from(l, q, hash_names, "which is made from the content");
+    key_from(l, q, is_hash, "which is made from the content");
 }
 
 static bool requires_field(const struct queue_config *q, slice field) {
@@ -244,6 +348,17 @@ static void listen_open(struct lint *l) {
     const struct config *c = l->config;
     if (!c->insecure_listen) return;
     found_in_file(l, c->said[TOP_KEY_insecure_listen], "insecure_listen is set; the broker asks for no credentials");
+}
+
+/* It may have been made through the API; a file that says so by itself can be read by itself. */
+static void relay_undeclared(struct lint *l) {
+    const struct config *c = l->config;
+    for (u32 i = 0; i < c->relays.count; i++) {
+        const struct relay_config *r = &c->relays.at[i];
+        if (!c->auto_create && !config_find(c, r->queue))
+            found_in_file(l, r->queue_at, "relay[%u] sends to queue %s, which the file does not declare", i,
+                          r->queue.p);
+    }
 }
 
 /* "password=..." of libpq's keyword form, or user:password@ of its URL form. */

@@ -56,6 +56,9 @@ static const struct example examples[] = {
     {"key-from-transport", Q("key: '${a}:${receivedAt}'"),
      "2:7 q: the key uses receivedAt, which changes when the same work is sent again",
      Q("class: audit, key: '${a}:${receivedAt}'")},
+    {"key-from-transport", Q("key: '${header.x-amz-sns-message-id}'"),
+     "2:7 q: the key uses x-amz-sns-message-id, which changes when the same work is sent again",
+     Q("key: '${cloudevent}'")},
     {"key-from-hash", Q("key: 'a:${payload_hash}'"), "2:7 q: the key uses payload_hash, which is made from the content",
      Q("key: 'a:${tx_hash}'")},
     {"unknown-retried", Q("downstream: {idempotency: none}"),
@@ -92,6 +95,12 @@ static const struct example examples[] = {
      "auto_create: true\n"},
     {"listen-open", "listen: 0.0.0.0:4279\ninsecure_listen: true\n",
      "2:1 : insecure_listen is set; the broker asks for no credentials", "listen: 127.0.0.1:4279\n"},
+    {"relay-undeclared", "relay: [{dsn: d, queue: orders}]\nqueues: {q: {}}\n",
+     "1:25 : relay[0] sends to queue orders, which the file does not declare",
+     "relay: [{dsn: d, queue: q}]\nqueues: {q: {}}\n"},
+    {"relay-undeclared", "relay: [{dsn: d, queue: orders}]\n",
+     "1:25 : relay[0] sends to queue orders, which the file does not declare",
+     "relay: [{dsn: d, queue: orders}]\nauto_create: true\n"},
     {"secret-in-file", "relay:\n  - {dsn: 'host=db password=x', queue: q}\n", "2:5 : relay[0].dsn holds a password",
      "relay: [{dsn: 'host=db password=${X}', queue: q}]\n"},
     {"secret-in-file", "relay: [{dsn: 'postgresql://me:secret@db/x', queue: q}]\n",
@@ -133,6 +142,69 @@ static void every_rule_fires_at_its_place_and_is_content_when_put_right(void **s
         }
     }
     assert_int_equal(failures, 0);
+}
+
+/* As people spell them: in payloads, nested, and as headers. */
+static void names_of_a_transport_are_known_in_every_spelling(void **state) {
+    (void)state;
+    static const char *const bad[] = {"event_id",
+                                      "eventId",
+                                      "evt-id",
+                                      "webhook_id",
+                                      "header.webhook-id",
+                                      "uuid",
+                                      "guid",
+                                      "meta.uuid",
+                                      "event.uuid",
+                                      "timestamp",
+                                      "ts",
+                                      "sent_timestamp",
+                                      "header.webhook-timestamp",
+                                      "created_at",
+                                      "createdAt",
+                                      "order.created_at",
+                                      "created",
+                                      "updated_at",
+                                      "publishedAt",
+                                      "delivery.attempt",
+                                      "attemptNumber",
+                                      "header.hapax-request-id",
+                                      "header.hapax-attr-message-id",
+                                      "header.x-correlation-trace-id",
+                                      "data.requestId",
+                                      "nonce",
+                                      "offset",
+                                      "header.ce-time",
+                                      "ApproximateReceiveCount",
+                                      "msgs[0].msg_id",
+                                      "requested_at"};
+    static const char *const good[] = {"order_id",
+                                       "payment_intent_id",
+                                       "customer.uuid",
+                                       "order_uuid",
+                                       "order.guid",
+                                       "shipment.id",
+                                       "effectiveDate",
+                                       "appointment_time",
+                                       "retry_of",
+                                       "calendar_event_id",
+                                       "chat_message.thread_id",
+                                       "due_at",
+                                       "header.x-order",
+                                       "header.idempotency-key",
+                                       "invoice_number",
+                                       "sequence",
+                                       "timestamp.zone",
+                                       "attempt_policy"};
+    char yaml[256], text[512];
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(yaml, sizeof yaml, Q("key: 'a:${%s}'"), bad[i]);
+        if (!finding_of(yaml, "key-from-transport", text)) fail_msg("%s is not found", bad[i]);
+    }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        snprintf(yaml, sizeof yaml, Q("key: 'a:${%s}'"), good[i]);
+        if (finding_of(yaml, "key-from-transport", text)) fail_msg("%s is found", good[i]);
+    }
 }
 
 static void every_rule_has_an_example_here_and_an_explanation(void **state) {
@@ -197,6 +269,7 @@ static void advice_alone_is_contentment(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rule_fires_at_its_place_and_is_content_when_put_right),
+        cmocka_unit_test(names_of_a_transport_are_known_in_every_spelling),
         cmocka_unit_test(every_rule_has_an_example_here_and_an_explanation),
         cmocka_unit_test(every_explanation_ends_with_an_example_that_its_rule_accepts),
         cmocka_unit_test(findings_come_in_the_order_of_the_file),
