@@ -99,7 +99,7 @@ static void tell_mistakes(struct call *c, slice lines) {
     slice line;
     u32 count = 0;
     slice_cut(lines, '\n', &line, &lines);
-    fail(c, PROBLEM_config_invalid, "%.*s%s", (int)line.n, line.p, lines.n ? "; `errors` has more" : "");
+    fail(c, PROBLEM_config_invalid, "%.*s%s", (int)line.n, line.p, lines.n ? "; and more, in errors" : "");
     buf_reset(more);
     json_put_name(more, "errors");
     buf_char(more, '[');

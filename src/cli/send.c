@@ -125,9 +125,48 @@ static int send_one(struct cli *cli) {
 
 enum { LINES_MAX = 1000, BYTES_MAX = 4 << 20 };
 
+enum { REASONS_MAX = 20 };
+
 struct tally {
     u64 line, accepted, duplicate, held, refused;
+    u64 unshown; /* refused for yet other reasons */
+    struct reason {
+        struct buf text;
+        u64 first, last, count;
+    } reasons[REASONS_MAX];
+    u32 reason_count;
 };
+
+/* Each reason is told once, with the first line it met; a batch that is wrong throughout has one reason. */
+static void tally_refused(struct tally *t, slice text) {
+    u32 i = 0;
+    t->refused++;
+    while (i < t->reason_count && !slice_eq(buf_slice(&t->reasons[i].text), text)) i++;
+    if (i == REASONS_MAX) {
+        t->unshown++;
+        return;
+    }
+    struct reason *r = &t->reasons[i];
+    if (i == t->reason_count) {
+        t->reason_count++;
+        r->first = t->line;
+        buf_slice_add(&r->text, text);
+        say_wrong("line %llu: %.*s", (unsigned long long)t->line, (int)text.n, text.p);
+    }
+    r->last = t->line;
+    r->count++;
+}
+
+static void tally_rest(struct tally *t) {
+    for (u32 i = 0; i < t->reason_count; i++) {
+        struct reason *r = &t->reasons[i];
+        if (r->count > 1)
+            say_wrong("as line %llu: %llu more, the last is line %llu", (unsigned long long)r->first,
+                      (unsigned long long)r->count - 1, (unsigned long long)r->last);
+        buf_free(&r->text);
+    }
+    if (t->unshown) say_wrong("%llu more for other reasons; --json has them all", (unsigned long long)t->unshown);
+}
 
 /* One line of the reply. */
 static void tally_line(struct tally *t, slice line) {
@@ -156,11 +195,12 @@ static void tally_line(struct tally *t, slice line) {
     else if (slice_eq(outcome, SL("held")))
         t->held++;
     else {
-        struct buf changed = {0};
+        struct buf text = {0}, changed = {0};
         print_names(&changed, line, "changed");
-        t->refused++;
-        say_wrong("line %llu: %.*s: %.*s%s%.*s", (unsigned long long)t->line, (int)code.n, code.p, (int)detail.n,
-                  detail.p, changed.len ? "; changed: " : "", (int)changed.len, changed.len ? changed.p : "");
+        buf_printf(&text, "%.*s: %.*s", (int)code.n, code.p, (int)detail.n, detail.p);
+        if (changed.len) buf_printf(&text, "; changed: %.*s", (int)changed.len, changed.p);
+        tally_refused(t, buf_slice(&text));
+        buf_free(&text);
         buf_free(&changed);
     }
     json_free(&j);
@@ -231,6 +271,7 @@ static int send_batch(struct cli *cli) {
     int rc = EXIT_DONE;
     for (slice rest = buf_slice(&file); rest.n && rc == EXIT_DONE;)
         rc = send_piece(cli, target.p, next_piece(&rest), &tally);
+    tally_rest(&tally);
     if (!cli->json) tally_print(&tally);
     buf_free(&file);
     buf_free(&target);

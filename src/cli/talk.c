@@ -50,6 +50,19 @@ static void print_own_problem(const hx_error *err) {
     print_buf(&b);
 }
 
+/* Of rules that are wrong in several places: the detail has the first, here are the others. */
+static void say_other_errors(slice problem) {
+    struct json j;
+    slice text, errors = member_raw(problem, "errors");
+    json_init(&j, errors);
+    bool first = true;
+    if (errors.n && json_array(&j)) {
+        for (; json_element(&j) && json_string(&j, &text); first = false)
+            if (!first) say_wrong("%.*s", (int)text.n, text.p);
+    }
+    json_free(&j);
+}
+
 int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json) {
     if (cli->json && problem_json.size)
         print_json(problem_json);
@@ -65,6 +78,7 @@ int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json) {
     else
         say_wrong("%s: %s%s%.*s", err->code, err->detail, changed.len ? "; changed: " : "", (int)changed.len,
                   changed.len ? changed.p : "");
+    if (!cli->json) say_other_errors(slice_of(problem_json.data, problem_json.size));
     buf_free(&changed);
     return cli_exit_code(err);
 }

@@ -279,6 +279,26 @@ def a_batch_is_sent_line_by_line_and_bad_lines_fail_alone():
     replies = [json.loads(line) for line in ran.text.splitlines()]
     assert [r["status"] // 100 for r in replies] == [2, 4, 4, 4, 2], replies
     exits(2, hapax("send", "s6", "x", "--batch", path), "in the file")
+
+
+@test
+def a_batch_that_is_wrong_throughout_has_one_reason():
+    same = "".join(json.dumps({"payload": "x"}) + "\n" for _ in range(2000))
+    ran = exits(1, hapax("send", "s6b", "--batch", "-", stdin=same.encode()), "line 1: key_missing", "as line 1: 1999 more, the last is line 2000")
+    assert len(ran.err.splitlines()) == 2 and ran.text == "accepted 0, duplicate 0, refused 2000\n", ran
+    odd = "".join(json.dumps({"key": "k", "payload": "x", "odd%d" % i: 1}) + "\n" for i in range(100))
+    ran = hapax("send", "s6b", "--batch", "-", stdin=odd.encode())
+    assert len(ran.err.splitlines()) <= 21, ran
+
+
+@test
+def rules_wrong_in_several_places_are_told_in_all():
+    ran = exits(1, hapax("queues", "set", "s6c", "lease=x", "windwo=1h", "retry.unknown.attempts=0"), "lease: ", "windwo", "retry.unknown.attempts: ")
+    assert len(ran.err.splitlines()) == 3, ran
+
+
+@test
+def a_missing_batch_file_is_wrong_usage():
     exits(2, hapax("send", "s6", "--batch", os.path.join(WORK, "missing")), "No such file")
 
 
