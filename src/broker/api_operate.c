@@ -3,6 +3,7 @@
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
+#include "broker/jobs.h"
 #include "broker/lookup.h"
 #include "broker/named.h"
 #include "broker/operator.h"
@@ -207,33 +208,14 @@ void api_replay(struct call *c) {
 
 /* ---- erase and forget */
 
-/* Where keys repeat, all that have this one: whoever asks to be erased is erased. */
-static bool each_of_key(struct call *c, struct deed *d, bool (*deed)(struct call *c, struct deed *d, struct seen *s)) {
-    struct broker *b = c->b;
-    u16 queue;
-    struct seen *s = seen_of_key(c, c->arg[1]);
-    if (!s || !queue_of_call(c, false, &queue)) return false;
-    if (core_queue_rules(b->core, queue)->semantics != SEMANTICS_AT_LEAST_ONCE) return deed(c, d, s);
-    u64 hash = seen_ref(s)->hash, seqs[KEY_REPEATS_FOUND];
-    struct core_cursor cursor = {0};
-    struct found f;
-    u32 count = 0;
-    bool ok = true;
-    while (count < KEY_REPEATS_FOUND && core_find(b->core, hash, &cursor, &f)) {
-        s = f.queue == queue ? lookup_found(b, b->lookup, &f) : NULL;
-        if (s && slice_eq(seen_key(s), c->arg[1])) seqs[count++] = seen_ref(s)->seq;
-    }
-    for (u32 i = 0; ok && i < count; i++)
-        if ((s = lookup_id(b, b->lookup, hash, seqs[i]))) ok = deed(c, d, s);
-    c->failure.applied_unknown = !ok && count > 1; /* some of them may be done */
-    return ok;
-}
+/* Both concern a key. Where keys repeat (at_least_once) that is all messages that have it, and only the first 32 are found by
+ * it: the queue is walked through, a part at a time, and each message's key is read. Whoever asks to be erased is erased. */
 
 static bool fail_leased(struct call *c) {
     return fail(c, PROBLEM_leased, "somebody is working on it; ask again when that has ended");
 }
 
-static bool erase_one(struct call *c, struct deed *d, struct seen *s) {
+static bool erase_one(struct call *c, const struct deed *d, struct seen *s) {
     struct audit_in audit = deed_named(d, DEED_ERASE, SL(""));
     deed_prepare(c, d, s);
     switch (core_erase(c->b->core, c->b->now, s, &audit)) {
@@ -248,26 +230,7 @@ static bool erase_one(struct call *c, struct deed *d, struct seen *s) {
     return deed_no_room(c);
 }
 
-void api_erase(struct call *c) {
-    struct deed d;
-    bool ok = deed_read(c, &d, "") && each_of_key(c, &d, erase_one);
-    struct seen *s = ok ? seen_of_key(c, c->arg[1]) : NULL;
-    struct buf *body = &c->b->scratch->body;
-    buf_reset(body);
-    if (s) {
-        buf_char(body, '{');
-        json_put_member(body, "key", seen_key(s));
-        json_put_member_bool(body, "erased", true);
-        json_put_member(body, "state", slice_str(state_text(seen_state(c->b, s))));
-        buf_char(body, '}');
-        reply_json(c, 200, buf_slice(body));
-    } else {
-        reply_failure(c);
-    }
-    deed_free(&d);
-}
-
-static bool forget_one(struct call *c, struct deed *d, struct seen *s) {
+static bool forget_one(struct call *c, const struct deed *d, struct seen *s) {
     struct audit_in audit = deed_named(d, DEED_FORGET, SL(""));
     deed_prepare(c, d, s);
     switch (core_forget(c->b->core, c->b->now, s, &audit)) {
@@ -281,12 +244,114 @@ static bool forget_one(struct call *c, struct deed *d, struct seen *s) {
     return deed_no_room(c);
 }
 
-void api_forget(struct call *c) {
-    struct deed d;
-    bool ok = deed_read(c, &d, "") && each_of_key(c, &d, forget_one);
-    if (ok)
-        reply_with(c->b, c->conn, 204, SL(""), SL(""), SL(""), 0);
-    else
+static void reply_erased(struct call *c, slice key, enum state state, u32 messages) {
+    struct buf *body = &c->b->scratch->body;
+    buf_reset(body);
+    buf_char(body, '{');
+    json_put_member(body, "key", key);
+    json_put_member_bool(body, "erased", true);
+    json_put_member(body, "state", slice_str(state_text(state)));
+    if (messages) json_put_member_i64(body, "messages", messages);
+    buf_char(body, '}');
+    reply_json(c, 200, buf_slice(body));
+}
+
+/* Every message of a key. */
+struct key_job {
+    struct job job;
+    bool erase; /* else forget */
+    bool failed;
+    u16 queue;
+    u32 cursor, done;
+    enum state state; /* of the last one */
+    struct buf key, by, note;
+};
+
+#define LOOKS_BETWEEN 64u /* entries of the index, between two looks at the clock */
+
+static void do_one(struct key_job *j, struct seen *s) {
+    struct call *c = &j->job.c;
+    struct deed d = {.by = buf_slice(&j->by), .note = buf_slice(&j->note)};
+    struct ref ref = *seen_ref(s);
+    if (!(j->erase ? erase_one : forget_one)(c, &d, s)) {
+        j->failed = true; /* the others are done all the same */
+        return;
+    }
+    j->done++;
+    s = lookup_id(c->b, c->b->lookup, ref.hash, ref.seq);
+    if (s) j->state = seen_state(c->b, s);
+}
+
+static bool run_key(struct job *job, struct budget *g) {
+    struct key_job *j = (struct key_job *)(void *)job;
+    struct broker *b = job->c.b;
+    u16 queue;
+    if (!core_queue_find(b->core, job->c.arg[0], &queue) || queue != j->queue) return true; /* deleted meanwhile */
+    while (!budget_spent(g)) {
+        struct found f;
+        enum walk_verdict v = core_walk(b->core, queue, INT64_MIN, LOOKS_BETWEEN, &j->cursor, &f);
+        if (v == WALK_END) return true;
+        struct seen *s = v == WALK_FOUND ? lookup_found(b, b->lookup, &f) : NULL;
+        if (s && slice_eq(seen_key(s), buf_slice(&j->key))) do_one(j, s);
+    }
+    return false;
+}
+
+static void answer_key(struct job *job) {
+    struct key_job *j = (struct key_job *)(void *)job;
+    struct call *c = &job->c;
+    c->failure.applied_unknown = j->done > 0;
+    if (!j->failed && j->done == 0) j->failed = !fail(c, PROBLEM_no_such_key, "no message has this key");
+    if (j->failed)
         reply_failure(c);
+    else if (j->erase)
+        reply_erased(c, buf_slice(&j->key), j->state, j->done);
+    else
+        reply_with(c->b, c->conn, 204, SL(""), SL(""), SL(""), 0);
+}
+
+static void free_key(struct job *job) {
+    struct key_job *j = (struct key_job *)(void *)job;
+    buf_free(&j->key);
+    buf_free(&j->by);
+    buf_free(&j->note);
+}
+
+static const struct job_kind key_kind = {sizeof(struct key_job), run_key, answer_key, free_key};
+
+static void do_all_of_key(struct call *c, const struct deed *d, u16 queue, bool erase) {
+    struct key_job j = {.job = {.kind = &key_kind}, .erase = erase, .queue = queue};
+    if (!jobs_have_room(c)) return reply_failure(c);
+    buf_slice_add(&j.key, c->arg[1]);
+    buf_slice_add(&j.by, d->by);
+    buf_slice_add(&j.note, d->note);
+    job_start(c, &j.job);
+}
+
+static void erase_or_forget(struct call *c, bool erase) {
+    struct deed d;
+    u16 queue;
+    struct seen *s = NULL;
+    bool ok = deed_read(c, &d, "") && queue_of_call(c, false, &queue);
+    if (ok && core_queue_rules(c->b->core, queue)->semantics == SEMANTICS_AT_LEAST_ONCE) {
+        do_all_of_key(c, &d, queue, erase);
+        return deed_free(&d);
+    }
+    ok = ok && (s = seen_of_key(c, c->arg[1])) && (erase ? erase_one : forget_one)(c, &d, s);
+    s = ok && erase ? seen_of_key(c, c->arg[1]) : NULL;
+    if (!ok)
+        reply_failure(c);
+    else if (s)
+        reply_erased(c, seen_key(s), seen_state(c->b, s), 0);
+    else
+        reply_with(c->b, c->conn, 204, SL(""), SL(""), SL(""), 0);
     deed_free(&d);
+}
+
+void api_erase(struct call *c) {
+    erase_or_forget(c, true);
+}
+
+void api_forget(struct call *c) {
+    erase_or_forget(c, false);
 }

@@ -215,6 +215,22 @@ def every_decision_is_in_the_audit_with_who_and_why(q):
 
 
 @test
+def erase_takes_every_message_of_a_key_that_repeats(q):
+    b = hx.broker
+    b.call("PUT", f"/v1/queues/{q}", b'{"semantics":"at_least_once"}')
+    for n in range(70):
+        same(b.send(q, "jane", f"secret {n}").status, 202)
+    b.send(q, "joe", "his own")
+    reply = b.post(f"/v1/queues/{q}/keys/jane/erase", {"by": "ann"})
+    same((reply.status, reply.json()["messages"], reply.json()["erased"]), (200, 70, True))
+    got = b.post(f"/v1/queues/{q}/receive?max=100").json()["messages"]
+    same([m["key"] for m in got], ["joe"])
+    same(b.call("DELETE", f"/v1/queues/{q}/keys/jane").status, 204)
+    same(b.get(f"/v1/queues/{q}").json()["keys"], 0)
+    same(b.post(f"/v1/queues/{q}/keys/nobody/erase").status, 404)
+
+
+@test
 def what_changes_nothing_is_not_in_the_audit(q):
     b = hx.broker
     for _ in range(3):

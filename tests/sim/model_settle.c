@@ -32,6 +32,7 @@ static u32 note_count(const struct note *list) {
 
 static void effect_add(const struct settling *s, struct phase *p) {
     slice id = s->item->effect_id;
+    if (p->erased) return; /* its effect ids went, and stay away */
     if (s->verb != DO_ACK || id.n == 0 || note_find(p->effects, id) || note_count(p->effects) >= EFFECTS_KEPT) return;
     note_add(s->model, &p->effects, id, SL(""), SL(""));
 }
@@ -256,7 +257,7 @@ static bool settle_handed_out(const struct settling *s, struct phase *p) {
     if (problem(s, 400, "class_invalid")) return s->item->class == NACK_ABSENT;
     p->by_token = 1;
     p->end = END_NACKED;
-    p->reason = SL("");
+    if (!p->erased) p->reason = SL(""); /* what was erased gets no new words */
     return told_done;
 }
 
