@@ -12,6 +12,7 @@
 #include "broker/render.h"
 #include "broker/room.h"
 #include "broker/shared.h"
+#include "broker/sink.h"
 #include "broker/tasks.h"
 #include "broker/waits.h"
 
@@ -21,7 +22,6 @@
 #define TICK_MS_MAX        250           /* the running clock is charged at least this often */
 #define COMPACT_MS         4             /* between slices while there is nothing else to do */
 #define UNSYNCED_PAUSE     (64ull << 20) /* stop reading requests while this much waits for the disk */
-#define BROKER_MAGIC       0x68617061u
 
 /* Time never goes back in here, whoever calls: callers may have read their clocks at different moments of a turn. */
 void broker_advance(struct broker *b, struct broker_time t) {
@@ -35,34 +35,6 @@ void broker_advance(struct broker *b, struct broker_time t) {
 
 i64 wall_of_delay(const struct broker *b, i64 delay_ms) {
     return b->now.wall_ms + (delay_ms - b->now.delay_ms);
-}
-
-/* ---- the core's sink: the journal, and whoever waits */
-
-static struct broker *broker_of(void *ctx) {
-    struct broker *b = ctx;
-    CHECK(b && b->magic == BROKER_MAGIC);
-    return b;
-}
-
-static void *sink_reserve(void *ctx, size_t body) {
-    return journal_reserve(broker_of(ctx)->journal, body);
-}
-
-static u64 sink_append(void *ctx, u8 type, u8 version, size_t body) {
-    struct broker *b = broker_of(ctx);
-    u64 pos = journal_append(b->journal, type, version, body);
-    b->after = pos + 1;
-    room_take(b, journal_cost(body));
-    return pos;
-}
-
-static void sink_outcome(void *ctx, const struct ref *ref) {
-    waits_wake_outcome(broker_of(ctx), ref);
-}
-
-static void sink_ready(void *ctx, u16 queue) {
-    waits_wake_queue(broker_of(ctx), queue);
 }
 
 /* ---- opening and ending */
@@ -101,14 +73,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
 }
 
 static hx_st start(struct broker *b, struct broker_time t, struct errbuf *err) {
-    struct core_sink sink = {
-        .ctx = b,
-        .reserve = sink_reserve,
-        .append = sink_append,
-        .cost = journal_cost,
-        .on_outcome = sink_outcome,
-        .on_ready = sink_ready,
-    };
+    struct core_sink sink = sink_of(b);
     hx_st st = journal_replay(b->journal, replay_one, b, err);
     if (st == ST_OK) st = journal_start(b->journal, err);
     if (st == ST_OK) st = core_start(b->core, &sink, t.wall_ms, &b->now, err);

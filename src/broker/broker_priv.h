@@ -31,6 +31,13 @@ struct broker {
     struct scratch *scratch;       /* memory reused from request to request */
 };
 
+#define BROKER_MAGIC 0x68617061u
+static inline struct broker *broker_of(void *ctx) {
+    struct broker *b = ctx;
+    CHECK(b && b->magic == BROKER_MAGIC);
+    return b;
+}
+
 /* Time goes on, never back. Every entry point calls it first. */
 void broker_advance(struct broker *b, struct broker_time t);
 i64 wall_of_delay(const struct broker *b, i64 delay_ms); /* delay clock to wall clock */

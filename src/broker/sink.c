@@ -1,0 +1,36 @@
+#include "broker/sink.h"
+
+#include "broker/broker_priv.h"
+#include "broker/room.h"
+#include "broker/waits.h"
+
+static void *sink_reserve(void *ctx, size_t body) {
+    return journal_reserve(broker_of(ctx)->journal, body);
+}
+
+static u64 sink_append(void *ctx, u8 type, u8 version, size_t body) {
+    struct broker *b = broker_of(ctx);
+    u64 pos = journal_append(b->journal, type, version, body);
+    b->after = pos + 1;
+    room_take(b, journal_cost(body));
+    return pos;
+}
+
+static void sink_outcome(void *ctx, const struct ref *ref) {
+    waits_wake_outcome(broker_of(ctx), ref);
+}
+
+static void sink_ready(void *ctx, u16 queue) {
+    waits_wake_queue(broker_of(ctx), queue);
+}
+
+struct core_sink sink_of(struct broker *b) {
+    return (struct core_sink){
+        .ctx = b,
+        .reserve = sink_reserve,
+        .append = sink_append,
+        .cost = journal_cost,
+        .on_outcome = sink_outcome,
+        .on_ready = sink_ready,
+    };
+}
