@@ -283,7 +283,6 @@ static void queue_end(struct http_conn *c, struct http_after after, u64 receipt,
     if (shared) share_body(c, shared);
     http_out_release(c->out, s->gates);
     arrange_out(c);
-    account(c);
     if (!was_owed) c->progress_ms = s->now_ms;
     s->turn = true;
 }
@@ -509,20 +508,20 @@ static void cut_short(struct http_conn *c) {
 static slice consume(struct http_conn *c, slice in) {
     struct http_server *s = c->server;
     s->ahead_at = s->ahead_count = 0;
-    while (in.n && may_parse(c)) {
+    for (bool first = true; in.n && may_parse(c); first = false) {
         struct http_parse_error error;
-        enum http_parse got = next_head(s, in, &error);
-        if (got == HTTP_PARSE_MORE) break;
-        if (got == HTTP_PARSE_BAD) {
-            c->head_only = c->keep_alive = false;
-            fail(c, error.status, error.detail);
-            break;
-        }
-        in = begin_request(c, in);
-        if (in.n && may_parse(c) && http_turn_spent(s)) {
+        if (!first && http_turn_spent(s)) {
             cut_short(c);
             break;
         }
+        enum http_parse got = next_head(s, in, &error);
+        if (got == HTTP_PARSE_MORE) break;
+        if (got == HTTP_PARSE_OK) {
+            in = begin_request(c, in);
+            continue;
+        }
+        c->head_only = c->keep_alive = false;
+        fail(c, error.status, error.detail);
     }
     return in;
 }
