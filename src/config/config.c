@@ -11,7 +11,7 @@
 /* ---- the file's own keys */
 
 static hx_st read_queue(const struct binding *b, const struct node *n) {
-    struct config *c = b->base;
+    struct config *c = binding_config(b);
     struct errbuf why;
     struct queue_config *q = NULL;
     hx_st st = ST_OK;
@@ -23,7 +23,7 @@ static hx_st read_queue(const struct binding *b, const struct node *n) {
 }
 
 hx_st queues_read(const struct binding *b, const struct node *n) {
-    struct config *c = b->base;
+    struct config *c = binding_config(b);
     hx_st st = ST_OK;
     if (n->kind != NODE_MAP) return node_error(n, b->err, "expected a map of queues, not %s", node_kind_text(n));
     c->queues.at = arena_alloc(c->arena, n->count * sizeof(*c->queues.at));
@@ -48,7 +48,7 @@ static hx_st read_relay(const struct binding *b, const struct node *n, struct re
 }
 
 hx_st relays_read(const struct binding *b, const struct node *n) {
-    struct config *c = b->base;
+    struct config *c = binding_config(b);
     hx_st st = ST_OK;
     if (n->kind != NODE_SEQ) return node_error(n, b->err, "expected a list of maps, not %s", node_kind_text(n));
     c->relays.at = arena_alloc(c->arena, n->count * sizeof(*c->relays.at));

@@ -62,6 +62,16 @@ struct binding {
     struct errbuf *err;
 };
 
+/* What `base` is follows from the table: no key of one struct is read into another. */
+static inline struct config *binding_config(const struct binding *b) {
+    CHECK(b->keys == &config_keys[SCOPE_TOP]);
+    return b->base;
+}
+static inline struct queue_config *binding_queue(const struct binding *b) {
+    CHECK(b->keys == &config_keys[SCOPE_QUEUE]);
+    return b->base;
+}
+
 const char *key_type_text(enum key_type type);
 
 /* ---- bind.c */
@@ -79,6 +89,7 @@ void bind_diff(const struct key_table *keys, const void *before, const void *aft
 enum { PPM_DECIMALS = 4 }; /* of a percentage */
 
 static inline void *value_field(const struct key *k, const void *base) {
+    CHECK(base && k->size);
     return (char *)base + k->offset;
 }
 

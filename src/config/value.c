@@ -138,6 +138,7 @@ static hx_st check_text(const struct binding *b, const struct key *k, const stru
 
 static hx_st read_text(const struct binding *b, const struct key *k, const struct node *n) {
     hx_st st = check_text(b, k, n);
+    CHECK(k->size == sizeof(slice));
     if (st == ST_OK) *(slice *)value_field(k, b->base) = arena_copy(b->arena, n->text);
     return st;
 }
@@ -183,6 +184,7 @@ static hx_st read_secret(const struct binding *b, const struct key *k, const str
         st = put_variable(b, n, slice_of(name, (size_t)(end - name)), &out);
         left = slice_of(end + 1, left.n - (size_t)(end + 1 - left.p));
     }
+    CHECK(k->size == sizeof(slice));
     if (st == ST_OK) *(slice *)value_field(k, b->base) = arena_copy(b->arena, buf_slice(&out));
     buf_free(&out);
     return st;
@@ -192,6 +194,7 @@ static hx_st read_template(const struct binding *b, const struct key *k, const s
     struct errbuf why = {0};
     u32 column = 1;
     if (n->kind != NODE_SCALAR) return not_a(n, k, b->err);
+    CHECK(k->size == sizeof(struct template *));
     if (template_compile(n->text, (struct template **)value_field(k, b->base), &column, &why) == ST_OK) return ST_OK;
     struct node at = *n; /* the place inside the text */
     at.column += column - 1 + (n->quoted ? 1 : 0);
@@ -207,7 +210,7 @@ static hx_st read_bound(const struct binding *b, const struct key *k, const stru
 }
 
 static hx_st read_window_bounds(const struct binding *b, const struct key *k, const struct node *n) {
-    struct rules *r = &((struct queue_config *)b->base)->rules;
+    struct rules *r = &binding_queue(b)->rules;
     struct key bound = *k;
     bound.type = TYPE_DURATION;
     u64 min = 0, max = 0;
@@ -222,7 +225,7 @@ static hx_st read_window_bounds(const struct binding *b, const struct key *k, co
 }
 
 static hx_st read_window(const struct binding *b, const struct key *k, const struct node *n) {
-    struct rules *r = &((struct queue_config *)b->base)->rules;
+    struct rules *r = &binding_queue(b)->rules;
     if (n->kind == NODE_MAP) return read_window_bounds(b, k, n);
     u64 ms = 0;
     hx_st st = read_keep(b, k, n, &ms);
@@ -235,6 +238,7 @@ static hx_st read_window(const struct binding *b, const struct key *k, const str
 static hx_st read_upstreams(const struct binding *b, const struct key *k, const struct node *n) {
     if (n->kind != NODE_MAP) return not_a(n, k, b->err);
     struct upstreams *u = value_field(k, b->base);
+    CHECK(k->size == sizeof(*u));
     struct key each = *k;
     each.type = TYPE_DURATION;
     u->at = arena_alloc(b->arena, n->count * sizeof(*u->at));
@@ -257,13 +261,13 @@ static slice keep_json(struct arena *a, const struct node *n) {
 }
 
 static hx_st read_fingerprint(const struct binding *b, const struct node *n) {
-    struct queue_config *q = b->base;
+    struct queue_config *q = binding_queue(b);
     q->fingerprint_json = keep_json(b->arena, n);
     return fingerprint_from_tree(n, &q->fingerprint, b->err);
 }
 
 static hx_st read_schema(const struct binding *b, const struct node *n) {
-    struct queue_config *q = b->base;
+    struct queue_config *q = binding_queue(b);
     q->schema_json = keep_json(b->arena, n);
     return schema_from_tree(n, &q->schema, b->err);
 }
