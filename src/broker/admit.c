@@ -214,8 +214,8 @@ static bool admitted(struct broker *b, const struct send_in *in, struct admissio
         break;
     }
     failure_set(f, PROBLEM_storage_full,
-                "the disk has no room for new messages; acknowledging goes on, and sending "
-                "will once there is room");
+                "%s for new messages; acknowledging goes on, and sending will once there is room",
+                core_memory_short(b->core) ? "the broker's memory limit leaves no room" : "the disk has no room");
     return false;
 }
 

@@ -11,6 +11,7 @@ static void put_memory(struct broker *b, struct buf *body) {
     struct core_memory m;
     core_memory(b->core, &m);
     buf_lit(body, ",\"memory\":{");
+    json_put_member_bool(body, "short", core_memory_short(b->core));
     json_put_member_i64(body, "index_bytes", (i64)m.index_bytes);
     json_put_member_i64(body, "arrivals_bytes", (i64)m.arrivals_bytes);
     json_put_member_i64(body, "pending_bytes", (i64)m.message_bytes);

@@ -16,8 +16,9 @@
 #include "broker/tasks.h"
 #include "broker/waits.h"
 
-#define TURN_CHARGE_MS_MAX 1000          /* a stopped broker does not expire work nobody could settle */
-#define TICK_BUDGET        2000u         /* moves a tick makes before it lets requests in again */
+#define TURN_CHARGE_MS_MAX 1000  /* a stopped broker does not expire work nobody could settle */
+#define TICK_BUDGET        2000u /* moves a tick makes before it lets requests in again */
+#define MEMORY_BESIDE      (512ull << 20)
 #define TICK_BUSY_MS       10            /* between two looks at the clock under load */
 #define TICK_MS_MAX        250           /* the running clock is charged at least this often */
 #define COMPACT_MS         4             /* between slices while there is nothing else to do */
@@ -45,9 +46,15 @@ static hx_st replay_one(void *ctx, const struct journal_record *rec, struct errb
     return st == ST_OK ? ST_OK : err_wrap(err, st, "journal position %llu", (unsigned long long)rec->pos);
 }
 
+/* Of the process's memory: what buffers, tables that double and the rest may take beside the core is left to them. */
+static u64 core_share(u64 process_max) {
+    u64 beside = process_max / 3 < MEMORY_BESIDE ? process_max / 3 : MEMORY_BESIDE;
+    return process_max ? process_max - process_max / 10 - beside : 0;
+}
+
 static struct broker *broker_new(const struct broker_options *options, struct broker_time t) {
     struct broker *b = mem_zalloc(sizeof *b);
-    struct core_options core = {.seed = options->seed};
+    struct core_options core = {.seed = options->seed, .memory_max = core_share(options->memory_max)};
     memcpy(&core.hash_key, options->secret, sizeof core.hash_key);
     b->magic = BROKER_MAGIC;
     b->options = *options;

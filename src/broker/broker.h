@@ -33,8 +33,9 @@ struct broker_port {
 struct broker_options {
     struct journal *journal; /* open, not yet replayed; borrowed */
     struct broker_port port;
-    u8 secret[32]; /* of the data directory: keyed hashes and tokens hang on it */
-    u64 seed;      /* for jitter */
+    u8 secret[32];  /* of the data directory: keyed hashes and tokens hang on it */
+    u64 seed;       /* for jitter */
+    u64 memory_max; /* of the process, in bytes; 0: no bound. Sends are refused before it is reached */
 };
 
 /* Two clocks of the machine, in milliseconds. mono never steps; wall may. */

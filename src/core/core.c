@@ -169,3 +169,13 @@ u64 core_tick_bytes(const struct core *c, u32 budget) {
     u64 moves = (u64)c->leases.count + c->tally_count;
     return (moves < budget ? moves : budget) * 2 * ARRIVALS_BYTES;
 }
+
+static u64 memory_used(const struct core *c) {
+    return index_bytes(&c->keys) + c->written_bytes + c->history_bytes + c->group_bytes + index_bytes(&c->groups) +
+           c->message_count * sizeof(struct message) +
+           ((u64)c->leases.cap + c->delays.cap + c->ttls.cap) * sizeof(struct heap_item);
+}
+
+bool core_memory_short(const struct core *c) {
+    return c->options.memory_max && memory_used(c) >= c->options.memory_max;
+}

@@ -52,6 +52,7 @@ struct core_options {
     struct siphash_key hash_key; /* of this data directory, so that nobody can craft collisions */
     u64 seed;                    /* for jitter */
     u16 shard;                   /* which one this is: in every id and token, from bit 52 on; 0 where there is one */
+    u64 memory_max;              /* what it may take; above that nothing new is taken in. 0: no bound */
     i64 audit_keep_ms;           /* how long audit records are kept, running time; 0: 90 days */
 };
 
@@ -460,6 +461,8 @@ struct core_memory {
     u64 settled_keys, messages, groups, repeated_keys;
 };
 void core_memory(const struct core *c, struct core_memory *out);
+/* Over memory_max: sends, replays and large steps are refused as if the disk were full. What was accepted can be settled. */
+bool core_memory_short(const struct core *c);
 
 /* ---- tokens and ids, opaque to users: what they carry is checked, never trusted */
 #define ID_TEXT    32u

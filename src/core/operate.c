@@ -174,6 +174,7 @@ enum again_verdict core_again(struct core *c, struct core_now now, const struct 
     const struct rec_settle *s = seen->settle;
     if (!s) return AGAIN_NOT_SETTLED;
     if (!core_payload_kept(c, now, s)) return AGAIN_PAYLOAD_GONE;
+    if (core_memory_short(c)) return AGAIN_FULL;
     struct history *h = scratch_history(c, SL(""));
     struct history_item item = decision_item(c, DECISION_REPLAY, audit->who, audit->why);
     history_add(h, &item);

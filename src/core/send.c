@@ -80,7 +80,8 @@ static enum send_verdict admit(struct core *c, const struct record *r, struct se
         COUNT(c, q, backpressured);
         return SEND_BACKPRESSURE;
     }
-    if (!room_for(c, c->sink->cost(record_size(r)) + admission_room(c, m->key.n, m->request_id.n))) return SEND_FULL;
+    u64 room = c->sink->cost(record_size(r)) + admission_room(c, m->key.n, m->request_id.n);
+    if (core_memory_short(c) || !room_for(c, room)) return SEND_FULL;
     core_emit(c, r);
     out->ref = m->ref;
     out->first_seen_ms = m->first_seen_ms;
@@ -202,7 +203,7 @@ enum refuse_verdict core_refuse(struct core *c, struct core_now now, const struc
     r.message.state = STATE_DEAD;
     r.message.history = slice_of(h->p, h->len);
     bool known = refused_before(c, q, r.message.ref.hash);
-    bool fits = q->refused_copies < q->rules.refused_kept &&
+    bool fits = !core_memory_short(c) && q->refused_copies < q->rules.refused_kept &&
                 q->refused_bytes + in->payload.n <= q->rules.refused_bytes &&
                 room_for(c, c->sink->cost(record_size(&r)) + admission_room(c, h->len, in->request_id.n));
     if (known || !fits) {

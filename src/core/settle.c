@@ -2,7 +2,8 @@
  * the checks is CONTRACT.md's. */
 #include "core/core_priv.h"
 
-#define KEPT_RECORD_MAX (3u << 20) /* a settlement with a kept payload beyond this goes without it */
+#define STEP_ALWAYS_BYTES 4096u      /* a step that takes no more memory is recorded, however short that is */
+#define KEPT_RECORD_MAX   (3u << 20) /* a settlement with a kept payload beyond this goes without it */
 
 /* ---- settle records */
 
@@ -216,6 +217,7 @@ static enum settle_verdict step(struct core *c, const struct message *m, const s
     u64 kept = history_item_size(&(struct history_item){
         .kind = HISTORY_STEP, .name = in->name, .content_type = in->content_type, .result = in->result});
     if (m->history.len + kept > HISTORY_BYTES_MAX) return SETTLE_TOO_LARGE;
+    if (kept > STEP_ALWAYS_BYTES && core_memory_short(c)) return SETTLE_FULL;
     /* Itself, and its part of the settlement. */
     if (!room_for(c, c->sink->cost(record_size(&r)) + kept)) return SETTLE_FULL;
     core_emit(c, &r);

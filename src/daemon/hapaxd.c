@@ -15,6 +15,7 @@
 #include "net/http.h"
 #include "net/loop.h"
 
+#define MEMORY_MIN      ((u64)64 << 20)
 #define DRAIN_GRACE_MS  5000u
 #define CONNECTIONS_MAX 10000u
 
@@ -39,7 +40,7 @@ struct daemon {
 
 /* What flags and environment say; NULL where they say nothing, and the file or the defaults decide. */
 struct settings {
-    const char *config, *listen, *data;
+    const char *config, *listen, *data, *memory;
     bool insecure_listen, check_config;
     char *file_listen, *file_data; /* as they were at start */
 };
@@ -300,6 +301,8 @@ static void usage(FILE *out) {
           "  --listen HOST:PORT  where to serve HTTP; default 127.0.0.1:4279, port 0 picks a free one\n"
           "                      (environment: HAPAX_LISTEN)\n"
           "  --data DIR          where the journal lives; default ./hapax-data (environment: HAPAX_DATA)\n"
+          "  --memory SIZE       refuse new work before the process takes more than that (environment:\n"
+          "                      HAPAX_MEMORY); default: the limit of its control group, if it has one\n"
           "  --insecure-listen   allow an address other than loopback: whoever reaches it may do everything\n"
           "  --version           print the version\n"
           "\n"
@@ -335,9 +338,10 @@ static void parse_flags(int argc, char **argv, struct settings *s) {
     s->config = env_value("HAPAX_CONFIG");
     s->listen = env_value("HAPAX_LISTEN");
     s->data = env_value("HAPAX_DATA");
+    s->memory = env_value("HAPAX_MEMORY");
     for (int i = 1; i < argc; i++) {
         if (flag_value(argc, argv, &i, "--listen", &s->listen) || flag_value(argc, argv, &i, "--data", &s->data) ||
-            flag_value(argc, argv, &i, "--config", &s->config))
+            flag_value(argc, argv, &i, "--config", &s->config) || flag_value(argc, argv, &i, "--memory", &s->memory))
             continue;
         if (strcmp(argv[i], "--insecure-listen") == 0) {
             s->insecure_listen = true;
@@ -354,6 +358,11 @@ static void parse_flags(int argc, char **argv, struct settings *s) {
             usage(stderr);
             exit(2);
         }
+    }
+    u64 bytes;
+    if (s->memory && (!size_parse(slice_str(s->memory), &bytes) || bytes < MEMORY_MIN)) {
+        fprintf(stderr, "hapaxd: --memory wants a size of at least 64MiB, such as 4GiB, not '%s'\n", s->memory);
+        exit(2);
     }
     if (!s->check_config || s->config) return;
     fprintf(stderr, "hapaxd: --check-config needs --config FILE\n");
@@ -396,6 +405,20 @@ static hx_st open_storage(struct daemon *d, const char *path, u32 files, struct 
     return journal_file_open(&options, &d->journal, err);
 }
 
+/* As the flag says, else as the control group does; 0: no bound. */
+static u64 memory_max(const struct settings *s) {
+    u64 bytes = 0;
+    if (s->memory) {
+        CHECK(size_parse(slice_str(s->memory), &bytes)); /* looked at when it was read */
+        return bytes;
+    }
+    char text[32];
+    int fd = open("/sys/fs/cgroup/memory.max", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
+    if (fd >= 0) close(fd);
+    return slice_u64(slice_trim(slice_of(text, n > 0 ? (size_t)n : 0)), &bytes) ? bytes : 0; /* "max": none */
+}
+
 /* The rules are the config's from the first request on; *config is taken. */
 static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf *err) {
     struct broker_options options = {
@@ -403,6 +426,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
         .port = {.ctx = d, .respond = respond, .release = release, .now_us = now_us, .stats = world_stats}};
     journal_file_secret(d->journal, options.secret);
     random_bytes(&options.seed, sizeof options.seed);
+    options.memory_max = memory_max(d->settings);
     i64 began = clock_mono_ms();
     hx_st st = broker_open(&options, time_now(), &d->broker, err);
     if (st != ST_OK) return st;

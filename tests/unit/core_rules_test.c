@@ -1353,6 +1353,32 @@ static void a_directory_is_not_worn_out_by_queues_that_come_and_go(void **state)
     assert_int_equal(info().unsettled, 0);
 }
 
+static void short_of_memory_new_work_is_refused_and_the_accepted_can_be_settled(void **state) {
+    (void)state;
+    w.memory_max = 24u << 20;
+    restart_after(0);
+    char key[32];
+    u32 accepted = 0;
+    for (enum send_verdict v = SEND_ACCEPTED; v == SEND_ACCEPTED; accepted++) {
+        snprintf(key, sizeof key, "m-%u", accepted);
+        v = send(key, "");
+        assert_true(v == SEND_ACCEPTED || v == SEND_FULL);
+        assert_true(accepted < 1000000);
+    }
+    assert_true(accepted > 10000);
+    assert_true(core_memory_short(w.core));
+    restart_after(0); /* what was accepted fits a start */
+    assert_int_equal(send("m-0", ""), SEND_DUPLICATE);
+    struct leased l = receive();
+    struct settle_in step = {.verb = VERB_STEP, .name = SL("small"), .result = SL("r")};
+    assert_int_equal(settle_as(&l, step, NULL), SETTLE_OK);
+    char large[8192];
+    memset(large, 'x', sizeof large);
+    step = (struct settle_in){.verb = VERB_STEP, .name = SL("large"), .result = slice_of(large, sizeof large)};
+    assert_int_equal(settle_as(&l, step, NULL), SETTLE_FULL);
+    assert_int_equal(ack(&l, "done"), SETTLE_OK);
+}
+
 /* ---- what grows must not walk. A walk along these takes minutes, a step or two each takes well below a second: the
  * bound of ten seconds of processor time lies far from both, on any machine. */
 
@@ -1499,6 +1525,7 @@ int main(void) {
         R(keys_of_a_shortened_window_are_let_go_while_older_promises_stand),
         R(a_release_does_not_make_an_old_message_young),
         R(an_idle_hour_on_a_full_disk_leaves_room_for_those_who_make_more),
+        R(short_of_memory_new_work_is_refused_and_the_accepted_can_be_settled),
         R(a_directory_is_not_worn_out_by_queues_that_come_and_go),
         R(a_hot_group_of_carried_messages_is_recovered_without_a_walk_for_each),
         R(redriving_into_a_hot_group_does_not_walk_along_it),
