@@ -60,6 +60,16 @@ static void audit_make_room(struct audit_index *x) {
     x->at = mem_realloc(x->at, x->cap * sizeof *x->at);
 }
 
+static void grow(struct core *c, u64 size) {
+    c->live_bytes += size;
+    c->audits.bytes += size;
+}
+
+static void shrink(struct core *c, u64 size) {
+    c->live_bytes -= size;
+    c->audits.bytes -= size;
+}
+
 void audit_apply(struct core *c, const struct rec_audit *r, u64 pos, u64 size) {
     struct audit_index *x = &c->audits;
     struct audit_item item = {.number = r->number, .pos = pos, .run_ms = r->run_ms, .size = (u32)size};
@@ -67,19 +77,20 @@ void audit_apply(struct core *c, const struct rec_audit *r, u64 pos, u64 size) {
     audit_make_room(x);
     if (!c->sink) { /* in any order, and twice where it was carried: put in order when recovery ends */
         x->at[x->first + x->count++] = item;
-        c->live_bytes += size;
+        grow(c, size);
         return;
     }
     u32 at = audit_lower(x, r->number), end = x->first + x->count;
     if (at < end && x->at[at].number == r->number) { /* carried */
-        c->live_bytes += size - x->at[at].size;
+        shrink(c, x->at[at].size);
+        grow(c, size);
         x->at[at] = item;
         return;
     }
     memmove(x->at + at + 1, x->at + at, (end - at) * sizeof *x->at);
     x->at[at] = item;
     x->count++;
-    c->live_bytes += size;
+    grow(c, size);
 }
 
 /* By number; of two with the same the later in the journal comes last. */
@@ -112,7 +123,7 @@ void audit_sort(struct core *c) {
     u32 kept = 0;
     for (u32 i = 0; i < x->count; i++) {
         if (i + 1 < x->count && from[i].number == from[i + 1].number)
-            c->live_bytes -= from[i].size; /* carried since */
+            shrink(c, from[i].size); /* carried since */
         else
             from[kept++] = from[i];
     }
@@ -121,10 +132,12 @@ void audit_sort(struct core *c) {
     mem_free(to);
 }
 
+/* Whoever may operate could write without end: beyond the bound the oldest go before their time. */
 void audit_expire(struct core *c) {
     struct audit_index *x = &c->audits;
-    while (x->count && c->now.run_ms - x->at[x->first].run_ms >= c->options.audit_keep_ms) {
-        c->live_bytes -= x->at[x->first].size;
+    while (x->count &&
+           (c->now.run_ms - x->at[x->first].run_ms >= c->options.audit_keep_ms || x->bytes > AUDIT_TRAIL_BYTES_MAX)) {
+        shrink(c, x->at[x->first].size);
         x->first++;
         x->count--;
     }

@@ -14,18 +14,19 @@
 #include "base/base.h"
 #include "core/record.h"
 
-#define KEY_BYTES_MAX        255u
-#define CONSUMER_BYTES_MAX   128u
-#define REASON_BYTES_MAX     1024u
-#define REQUEST_ID_BYTES_MAX 128u
-#define STEP_NAME_BYTES_MAX  255u
-#define RESULT_BYTES_MAX     (1u << 20)
-#define QUEUES_MAX           65000u
-#define MESSAGE_NONE         0u
-#define ACTOR_BYTES_MAX      255u
-#define KEY_REPEATS_FOUND    32u   /* at_least_once: how many messages of one key can be found by it; all can by id */
-#define CONFLICTS_HELD_MAX   1000u /* of a queue; beyond, a conflict is refused as under on_conflict: reject */
-#define RESULT_ALWAYS_FITS   1024u /* P8: a settlement with a result up to this is never refused for lack of room */
+#define KEY_BYTES_MAX         255u
+#define CONSUMER_BYTES_MAX    128u
+#define REASON_BYTES_MAX      1024u
+#define REQUEST_ID_BYTES_MAX  128u
+#define STEP_NAME_BYTES_MAX   255u
+#define RESULT_BYTES_MAX      (1u << 20)
+#define QUEUES_MAX            65000u
+#define MESSAGE_NONE          0u
+#define ACTOR_BYTES_MAX       255u
+#define KEY_REPEATS_FOUND     32u   /* at_least_once: how many messages of one key can be found by it; all can by id */
+#define CONFLICTS_HELD_MAX    1000u /* of a queue; beyond, a conflict is refused as under on_conflict: reject */
+#define AUDIT_TRAIL_BYTES_MAX (128ull << 20) /* of the audit trail in the journal; beyond, its oldest records go */
+#define RESULT_ALWAYS_FITS    1024u /* P8: a settlement with a result up to this is never refused for lack of room */
 
 struct core;
 
@@ -430,7 +431,7 @@ enum forget_verdict core_forget(struct core *c, struct core_now now, const struc
                                 const struct audit_in *audit);
 
 /* ---- audit: who did what, and why. Append-only; each record is kept audit_keep_ms of running time, so that neither a clock
- * step nor downtime loses one early. */
+ * step nor downtime loses one early; but of all no more than AUDIT_TRAIL_BYTES_MAX. */
 /* What is done in many steps, or by nobody in the core, named once; queue 0: of none. false: no room, nothing is written. */
 bool core_audit(struct core *c, struct core_now now, u16 queue, const struct audit_in *in);
 void core_audit_keep(struct core *c, i64 keep_ms);

@@ -149,6 +149,7 @@ struct audit_index {
         u32 size;
     } * at;
     u32 first, count, cap; /* what is kept: at[first] .. at[first + count - 1] */
+    u64 bytes;             /* of them in the journal */
     u64 next_number;
 };
 

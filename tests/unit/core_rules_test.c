@@ -1165,6 +1165,22 @@ static void the_audit_trail_is_kept_its_time_and_read_newest_first(void **state)
     assert_int_equal(seen, 99);
 }
 
+static void the_audit_trail_has_a_bound_beyond_which_its_oldest_records_go(void **state) {
+    (void)state;
+    struct buf why = {0};
+    while (why.len < 1000) buf_lit(&why, "because ");
+    struct audit_in in = {.who = SL("ann"), .what = SL("pause"), .why = buf_slice(&why)};
+    u32 deeds = (u32)(AUDIT_TRAIL_BYTES_MAX / why.len) + 1000, seen = 0;
+    u64 live = core_live_bytes(w.core);
+    for (u32 i = 0; i < deeds; i++) assert_true(core_audit(w.core, w.now, w.queue, &in));
+    pass(1000);
+    assert_true(core_live_bytes(w.core) - live <= AUDIT_TRAIL_BYTES_MAX);
+    struct audit_at at = {0};
+    while (core_audit_prev(w.core, at.number, &at)) assert_int_equal(at.number, deeds - seen++);
+    assert_in_range(seen, deeds * 3 / 4, deeds - 1000);
+    buf_free(&why);
+}
+
 /* ---- records of the first version */
 
 /* Byte by byte as version 1 wrote them. */
@@ -1579,6 +1595,7 @@ int main(void) {
         R(rules_origin_and_text_of_a_queue_outlive_restarts),
         R(a_deleted_queue_takes_its_keys_along_and_its_name_is_free),
         R(the_audit_trail_is_kept_its_time_and_read_newest_first),
+        R(the_audit_trail_has_a_bound_beyond_which_its_oldest_records_go),
         R(a_queue_and_a_message_of_version_1_are_read_with_the_rules_of_their_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
