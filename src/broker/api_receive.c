@@ -108,14 +108,12 @@ static void prefetch_ready(struct broker *b, u16 queue) {
 
 static void take_ready(struct broker *b, struct take *t) {
     u32 full = 0, no;
-    buf_reset(t->body);
-    buf_lit(t->body, "{\"messages\":[");
+    if (t->in.lease_ms == 0) t->in.lease_ms = core_queue_rules(b->core, t->queue)->lease_ms;
     while (t->count < t->max && t->body->len < REPLY_BYTES_MAX && full < FULL_TRIES) {
         if ((no = core_next_ready(b->core, t->queue)) == MESSAGE_NONE) break;
         if (t->count % READY_AHEAD == 0 && t->max > 1) prefetch_ready(b, t->queue);
         if (take_one(b, t, no) == LEASE_FULL) full++;
     }
-    buf_lit(t->body, "]}");
 }
 
 static void reply_take(struct broker *b, void *conn, struct take *t) {
@@ -144,10 +142,18 @@ static bool parse_start(struct call *c, bool *reserve_only) {
     return (ok && !bad) || fail(c, PROBLEM_param_invalid, "start must be auto or explicit");
 }
 
+/* What the queue has for it now. A queue that is not there is as good as an empty one. */
+static void take_for(struct broker *b, struct take *t) {
+    buf_reset(t->body);
+    buf_lit(t->body, "{\"messages\":[");
+    if (t->queue) take_ready(b, t);
+    buf_lit(t->body, "]}");
+}
+
 /* There is something ready, or its time is over. */
 static void answer_poll(struct broker *b, struct wait *w, bool over) {
-    struct queue_info q;
-    core_queue_info(b->core, b->now, w->queue, &q);
+    struct queue_info q = {0};
+    if (w->queue) core_queue_info(b->core, b->now, w->queue, &q);
     struct take t = {
         .queue = w->queue,
         .max = w->max,
@@ -155,11 +161,23 @@ static void answer_poll(struct broker *b, struct wait *w, bool over) {
         .queue_name = q.name,
         .body = &b->scratch->body,
     };
-    take_ready(b, &t);
+    take_for(b, &t);
     if (t.count == 0 && !over) return;
     void *conn = w->conn;
     wait_end(b, w);
     reply_take(b, conn, &t);
+}
+
+static void wait_with(struct call *c, const struct take *t, i64 wait_ms) {
+    struct broker *b = c->b;
+    struct wait *w = wait_new(b, c->conn, c->user, wait_ms, answer_poll);
+    w->max = t->max;
+    w->lease_ms = t->in.lease_ms;
+    w->reserve_only = t->in.reserve_only;
+    buf_slice_add(&w->consumer, t->in.consumer);
+    if (t->queue == 0) return wait_for_queue(b, w, t->queue_name);
+    if (core_next_ready(b->core, t->queue) != MESSAGE_NONE) waits_starve(b);
+    wait_for_messages(b, w, t->queue);
 }
 
 void api_receive(struct call *c) {
@@ -171,24 +189,17 @@ void api_receive(struct call *c) {
     bool ok = param_u64(c, "max", 1, RECEIVE_MAX, 1, &max) && param_wait(c, &wait_ms) &&
               param_duration(c, "lease", LEASE_MS_MIN, LEASE_MS_MAX, 0, &lease_ms) &&
               parse_start(c, &t.in.reserve_only) && parse_consumer(c, &consumer, &t.in.consumer) &&
-              queue_of_call(c, true, &t.queue);
-    if (!ok) {
-        buf_free(&consumer);
-        return reply_failure(c);
-    }
-    t.max = (u32)max;
-    t.in.lease_ms = lease_ms ? (u32)lease_ms : core_queue_rules(b->core, t.queue)->lease_ms;
-    take_ready(b, &t);
-    if (t.count || wait_ms == 0 || b->draining) {
-        reply_take(b, c->conn, &t);
+              queue_to_receive(c, &t.queue);
+    if (ok) {
+        t.max = (u32)max;
+        t.in.lease_ms = lease_ms == 0 && t.queue ? core_queue_rules(b->core, t.queue)->lease_ms : (u32)lease_ms;
+        take_for(b, &t);
+        if (t.count || wait_ms == 0 || b->draining)
+            reply_take(b, c->conn, &t);
+        else
+            wait_with(c, &t, wait_ms);
     } else {
-        struct wait *w = wait_new(b, c->conn, c->user, wait_ms, answer_poll);
-        w->max = t.max;
-        w->lease_ms = t.in.lease_ms;
-        w->reserve_only = t.in.reserve_only;
-        buf_slice_add(&w->consumer, t.in.consumer);
-        if (core_next_ready(b->core, t.queue) != MESSAGE_NONE) waits_starve(b);
-        wait_for_messages(b, w, t.queue);
+        reply_failure(c);
     }
     buf_free(&consumer);
 }

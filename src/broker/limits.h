@@ -21,5 +21,6 @@
 #define LEASE_MS_MAX      ((i64)12 * 3600 * 1000)
 #define DELAY_MS_MAX      ((i64)366 * 24 * 3600 * 1000)
 #define LIST_LIMIT_MAX    1000u
+#define QUEUES_ON_USE_MAX 10000u /* made by a first message; the others are left to those who ask for a queue */
 
 #endif

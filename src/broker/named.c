@@ -2,6 +2,7 @@
 
 #include "broker/broker_priv.h"
 #include "broker/call.h"
+#include "broker/limits.h"
 #include "broker/lookup.h"
 #include "broker/parse.h"
 #include "broker/queue_rules.h"
@@ -40,32 +41,52 @@ static void remember(struct broker *b, u16 queue) {
     *b->named = (struct named_queue){.queue = queue, .name = q.name};
 }
 
+/* May a queue that is not there be made on use? */
+static bool may_make(struct call *c, slice name) {
+    const struct config *config = config_in_force(c->b);
+    if (!queue_name_ok(c, name)) return false;
+    return config->auto_create ||
+           fail(c, PROBLEM_no_such_queue, "queue '%.*s' is not declared in %.*s, nor made with PUT", (int)name.n,
+                name.p, (int)config->file.n, config->file.p);
+}
+
 static bool make_queue(struct call *c, slice name, u16 *queue) {
     struct broker *b = c->b;
-    const struct config *config = config_in_force(b);
-    if (!config->auto_create)
-        return fail(c, PROBLEM_no_such_queue, "queue '%.*s' is not declared in %.*s, nor made with PUT", (int)name.n,
-                    name.p, (int)config->file.n, config->file.p);
+    if (!may_make(c, name)) return false;
+    if (queues_made_on_use(b) >= QUEUES_ON_USE_MAX)
+        return fail(c, PROBLEM_queue_limit, "%u queues were made by their first message; ask for further ones with PUT",
+                    QUEUES_ON_USE_MAX);
     struct rules rules = rules_default();
     room_prepare(b, 0);
-    if (core_queue_ensure(b->core, b->now, name, &rules, queue)) return true;
+    if (core_queue_ensure(b->core, b->now, name, &rules, queue)) {
+        queue_rules_take(b, *queue, NULL);
+        return true;
+    }
     if (core_queues_full(b->core))
         return fail(c, PROBLEM_queue_limit, "%u queues are the most one broker has", QUEUES_MAX);
     return fail(c, PROBLEM_storage_full, "no room to create queue '%.*s'", (int)name.n, name.p);
 }
 
-bool queue_of_call(struct call *c, bool create, u16 *queue) {
-    slice name = c->arg[0];
+static bool known(struct call *c, u16 *queue) {
     struct broker *b = c->b;
     *queue = b->named->queue;
-    if (*queue && slice_eq(name, b->named->name)) return true;
-    if (core_queue_find(b->core, name, queue)) {
-        remember(b, *queue);
-        return true;
-    }
-    if (!queue_name_ok(c, name)) return false;
+    if (*queue && slice_eq(c->arg[0], b->named->name)) return true;
+    if (!core_queue_find(b->core, c->arg[0], queue)) return false;
+    remember(b, *queue);
+    return true;
+}
+
+bool queue_of_call(struct call *c, bool create, u16 *queue) {
+    slice name = c->arg[0];
+    if (known(c, queue)) return true;
     if (create) return make_queue(c, name, queue);
-    return fail(c, PROBLEM_no_such_queue, "queue '%.*s' does not exist", (int)name.n, name.p);
+    return queue_name_ok(c, name) && fail(c, PROBLEM_no_such_queue, "queue '%.*s' does not exist", (int)name.n, name.p);
+}
+
+bool queue_to_receive(struct call *c, u16 *queue) {
+    if (known(c, queue)) return true;
+    *queue = 0;
+    return may_make(c, c->arg[0]);
 }
 
 struct seen *seen_of_key(struct call *c, slice key) {

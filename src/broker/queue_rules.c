@@ -6,6 +6,7 @@
 #include "broker/operator.h"
 #include "broker/parse.h"
 #include "broker/room.h"
+#include "broker/waits.h"
 
 #define QUEUE_RECORD_BYTES 4096u   /* of a QUEUE record beside its text: more than enough */
 #define RELOAD_BYTES       131072u /* the audit trail's word on it, and the headroom the core insists on */
@@ -14,6 +15,7 @@ struct rulebook {
     struct config *config;  /* the file's, or what stands for one */
     struct queue_rules *of; /* [queue] */
     u32 cap;
+    u32 made_on_use;
 };
 
 struct rulebook *rulebook_new(void) {
@@ -24,6 +26,10 @@ struct rulebook *rulebook_new(void) {
 
 const struct config *config_in_force(const struct broker *b) {
     return b->rulebook->config;
+}
+
+u32 queues_made_on_use(const struct broker *b) {
+    return b->rulebook->made_on_use;
 }
 
 const struct queue_rules *queue_rules_of(const struct broker *b, u16 queue) {
@@ -52,22 +58,28 @@ static void bind_queue(struct broker *b, u16 queue, struct queue_config *config,
     struct queue_rules *at = slot_of(b->rulebook, queue);
     core_queue_info(b->core, b->now, queue, &q);
     if (at->owned && at->config != config) config_queue_free(at->config);
+    b->rulebook->made_on_use -= at->made_on_use;
     *at = (struct queue_rules){.config = config, .owned = owned};
+    at->made_on_use = q.origin == ORIGIN_AUTO && !q.deleted;
+    b->rulebook->made_on_use += at->made_on_use;
     at->undeclared = q.origin == ORIGIN_AUTO && !b->rulebook->config->auto_create;
     at->special = at->undeclared || (config && is_special(config));
+    if (!q.deleted) waits_queue_made(b, queue, q.name);
 }
 
 void queue_rules_take(struct broker *b, u16 queue, struct queue_config *config) {
     bind_queue(b, queue, config, config != NULL);
 }
 
-static void drop(struct queue_rules *at) {
+static void drop(struct rulebook *r, u16 queue) {
+    struct queue_rules *at = &r->of[queue];
+    r->made_on_use -= at->made_on_use;
     if (at->owned) config_queue_free(at->config);
     *at = (struct queue_rules){0};
 }
 
 void queue_rules_drop(struct broker *b, u16 queue) {
-    if (queue < b->rulebook->cap) drop(&b->rulebook->of[queue]);
+    if (queue < b->rulebook->cap) drop(b->rulebook, queue);
 }
 
 /* From the text the core has of it. What another version took and this one cannot read must not keep the broker from
@@ -100,7 +112,7 @@ void rulebook_load(struct broker *b) {
 
 void rulebook_free(struct rulebook *r) {
     if (!r) return;
-    for (u32 queue = 0; queue < r->cap; queue++) drop(&r->of[queue]);
+    for (u32 queue = 0; queue < r->cap; queue++) drop(r, (u16)queue);
     config_free(r->config);
     mem_free(r->of);
     mem_free(r);

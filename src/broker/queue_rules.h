@@ -16,6 +16,7 @@ struct rulebook;
 struct queue_rules {
     struct queue_config *config; /* NULL: nothing was said, the default rules */
     bool owned;                  /* else the config belongs to the file's */
+    bool made_on_use;            /* nobody declared it, nor asked for it by PUT */
     bool undeclared;             /* only declared queues take messages, and this one is not declared */
     bool unreadable;             /* another version took its rules; config is NULL, and it takes no messages either */
     bool special; /* a message must be looked at (key, group, fingerprint, schema, limit, semantics) before
@@ -27,6 +28,8 @@ void rulebook_free(struct rulebook *r);
 void rulebook_load(struct broker *b); /* at start: every queue of the journal */
 
 const struct queue_rules *queue_rules_of(const struct broker *b, u16 queue);
+/* How many queues were made on use. */
+u32 queues_made_on_use(const struct broker *b);
 /* After core_queue_set or _ensure: what the core has stored of this queue. config: taken, or NULL. */
 void queue_rules_take(struct broker *b, u16 queue, struct queue_config *config);
 void queue_rules_drop(struct broker *b, u16 queue); /* before core_queue_delete */

@@ -5,6 +5,7 @@
 #include "broker/shared.h"
 
 #define OUTCOME_CHAINS 4096u
+#define QUEUE_CHAINS   1024u
 #define WAIT_MAGIC     0x77616974u
 #define NOT_IN_HEAP    UINT32_MAX
 
@@ -14,6 +15,8 @@ struct poll_list {
 };
 
 struct waits {
+    struct poll_list absent[QUEUE_CHAINS]; /* of queues that are not there, by name */
+    u32 absent_waits;
     struct poll_list *polls; /* [queue] */
     u32 polls_cap;
     u16 *woken; /* queues that became ready while somebody waited, oldest first: a ring */
@@ -139,16 +142,46 @@ static struct poll_list *polls_of(struct waits *ws, u16 queue) {
     return &ws->polls[queue];
 }
 
+static void link_poll(struct poll_list *l, struct wait *w) {
+    w->prev = l->tail;
+    w->next = NULL;
+    *(l->tail ? &l->tail->next : &l->head) = w;
+    l->tail = w;
+}
+
+static void unlink_poll(struct poll_list *l, struct wait *w) {
+    *(w->prev ? &w->prev->next : &l->head) = w->next;
+    *(w->next ? &w->next->prev : &l->tail) = w->prev;
+}
+
 void wait_for_messages(struct broker *b, struct wait *w, u16 queue) {
-    struct poll_list *l = polls_of(b->waits, queue);
     w->list = WAIT_MESSAGES;
     w->queue = queue;
-    w->prev = l->tail;
-    if (l->tail)
-        l->tail->next = w;
-    else
-        l->head = w;
-    l->tail = w;
+    link_poll(polls_of(b->waits, queue), w);
+}
+
+static struct poll_list *absent_chain(struct broker *b, slice name) {
+    return &b->waits->absent[core_hash(b->core, 0, name) % QUEUE_CHAINS];
+}
+
+void wait_for_queue(struct broker *b, struct wait *w, slice name) {
+    w->list = WAIT_QUEUE;
+    buf_slice_add(&w->name, name);
+    link_poll(absent_chain(b, name), w);
+    b->waits->absent_waits++;
+}
+
+void waits_queue_made(struct broker *b, u16 queue, slice name) {
+    struct waits *ws = b->waits;
+    if (ws->absent_waits == 0) return;
+    struct poll_list *chain = absent_chain(b, name);
+    for (struct wait *w = chain->head, *next; w; w = next) {
+        next = w->next;
+        if (!slice_eq(buf_slice(&w->name), name)) continue;
+        unlink_poll(chain, w);
+        ws->absent_waits--;
+        wait_for_messages(b, w, queue);
+    }
 }
 
 static void link_due(struct waits *ws, struct wait *w) {
@@ -164,26 +197,28 @@ static void unlink_due(struct waits *ws, struct wait *w) {
     *(w->due_next ? &w->due_next->due_prev : &ws->due_last) = w->due_prev;
 }
 
-static void unlink_list(struct waits *ws, struct wait *w) {
-    if (w->prev) w->prev->next = w->next;
+static void unlink_outcome(struct waits *ws, struct wait *w) {
+    *(w->prev ? &w->prev->next : outcome_chain(ws, &w->ref)) = w->next;
     if (w->next) w->next->prev = w->prev;
-    if (w->list == WAIT_MESSAGES) {
-        struct poll_list *l = &ws->polls[w->queue];
-        if (l->head == w) l->head = w->next;
-        if (l->tail == w) l->tail = w->prev;
-    } else if (w->list == WAIT_OUTCOME) {
-        struct wait **chain = outcome_chain(ws, &w->ref);
-        if (*chain == w) *chain = w->next;
-        ws->outcome_waits--;
-    }
+    ws->outcome_waits--;
+}
+
+static void unlink_list(struct broker *b, struct wait *w) {
+    struct waits *ws = b->waits;
+    if (w->list == WAIT_MESSAGES) unlink_poll(&ws->polls[w->queue], w);
+    if (w->list == WAIT_OUTCOME) unlink_outcome(ws, w);
+    if (w->list != WAIT_QUEUE) return;
+    unlink_poll(absent_chain(b, buf_slice(&w->name)), w);
+    ws->absent_waits--;
 }
 
 void wait_end(struct broker *b, struct wait *w) {
     CHECK(w->magic == WAIT_MAGIC);
     heap_drop(b->waits, w);
     unlink_due(b->waits, w);
-    unlink_list(b->waits, w);
+    unlink_list(b, w);
     if (w->owner) *w->owner = NULL;
+    buf_free(&w->name);
     buf_free(&w->consumer);
     w->magic = 0;
     mem_free(w);

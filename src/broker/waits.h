@@ -1,8 +1,8 @@
 /* Waits: requests that are answered later. A poll waits for messages of its queue, a sender or a reader for the outcome of a
  * message, an operator for the end of a task.
  *
- * A wait is in a heap by its deadline, and in one list: its queue's polls, or the chain of those who wait for the same
- * outcome. What the core announces in the middle of a decision is only marked; the answers are made at the end of the turn. */
+ * A wait is in a heap by its deadline, and in one list: its queue's polls, those who wait for a queue that is not there yet,
+ * or the chain of those who wait for the same outcome. What the core announces in the middle of a decision is only marked; the answers are made at the end of the turn. */
 #ifndef HAPAX_BROKER_WAITS_H
 #define HAPAX_BROKER_WAITS_H
 
@@ -20,12 +20,13 @@ typedef void wait_answer(struct broker *b, struct wait *w, bool over);
 struct wait {
     void *conn;
     wait_answer *answer;
-    u16 queue;           /* a poll's */
+    u16 queue; /* a poll's; 0: it is not there yet, and waited for by its name */
+    struct buf name;
     struct ref ref;      /* whose outcome is waited for */
     struct wait **owner; /* a pointer to this wait that is to be cleared when it ends; or NULL */
 
     /* What the answer needs to know; waits.c does not look at it. */
-    u32 max, lease_ms; /* poll */
+    u32 max, lease_ms; /* poll; lease 0: that of a queue that is not there yet */
     bool reserve_only;
     struct buf consumer;
     bool duplicate; /* a send: how it would have been answered at first, and how long it said it would wait */
@@ -34,7 +35,7 @@ struct wait {
 
     /* waits.c's own. */
     u32 magic; /* it comes back as the void * of an unanswered request */
-    enum { WAIT_ALONE, WAIT_MESSAGES, WAIT_OUTCOME } list;
+    enum { WAIT_ALONE, WAIT_QUEUE, WAIT_MESSAGES, WAIT_OUTCOME } list;
     bool due; /* linked into the due list */
     u32 heap_at;
     i64 deadline_ms;          /* monotonic */
@@ -50,12 +51,15 @@ void waits_free(struct broker *b); /* nobody is answered any more */
 /* A wait that ends after wait_ms at the latest. *user is what broker_gone will be told. */
 struct wait *wait_new(struct broker *b, void *conn, void **user, i64 wait_ms, wait_answer *answer);
 void wait_for_messages(struct broker *b, struct wait *w, u16 queue);
+/* For messages of a queue that is not there: it waits for them once there is one of that name. */
+void wait_for_queue(struct broker *b, struct wait *w, slice name);
 void wait_for_outcome(struct broker *b, struct wait *w, const struct ref *ref);
 void wait_end(struct broker *b, struct wait *w); /* takes it off every list and frees it */
 struct wait *wait_of_user(void *user);
 
 void waits_wake_outcome(struct broker *b, const struct ref *ref);
 void waits_wake_queue(struct broker *b, u16 queue);
+void waits_queue_made(struct broker *b, u16 queue, slice name);
 /* A poll waits though something is ready, for there was no room for its lease: it is looked at again with the clock. */
 void waits_starve(struct broker *b);
 

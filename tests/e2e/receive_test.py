@@ -105,9 +105,15 @@ def receive_without_a_body_or_its_length_is_enough(q):
 
 
 @test
-def receiving_creates_the_queue(q):
+def receiving_from_a_queue_that_is_not_there_leaves_nothing_behind(q):
     same(hx.broker.receive(q), [])
-    same(hx.broker.queue(q)["pending"], 0)
+    same(hx.broker.receive(q, wait="100ms"), [])
+    problem(hx.broker.get(f"/v1/queues/{q}"), 404, "no_such_queue")
+    with hx.broker.connect() as conn:
+        conn.start("POST", f"/v1/queues/{q}/receive?wait=60s", b"")
+        problem(hx.broker.get(f"/v1/queues/{q}"), 404, "no_such_queue")
+        hx.broker.put(q, "k", payload="the first")
+        same([m["payload"] for m in conn.reply().json()["messages"]], ["the first"])
 
 
 # ---- waiting

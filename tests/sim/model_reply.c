@@ -409,8 +409,9 @@ static void answered_receive(struct model *m, struct op *op, const struct http_r
     if (model_refused_by_queue(m, op, reply->status, &v)) return;
     const struct member *list = view_get(&v, "messages");
     if (reply->status != 200 || !list) sim_fail("receive got status %u", reply->status);
-    model_queue_touch(m, op->queue);
     struct view items = view_of(scratch, list->raw);
+    if (items.count && !m->queues[op->queue].exists && !m->queues[op->queue].unsure)
+        sim_fail("queue %u hands out, and nobody made it", op->queue);
     if (items.count > op->max) sim_fail("%u messages for max=%u", items.count, op->max);
     if (items.count && m->queues[op->queue].paused) sim_fail("a paused queue hands out");
     op->leases = arena_alloc(m->arena, (items.count + 1) * sizeof(struct lease *));
@@ -653,8 +654,9 @@ static void parked_send(struct model *m, struct op *op) {
 void model_parked(struct model *m, struct op *op) {
     if (op->wait_ms == 0) sim_fail("a request that did not ask to wait is not answered");
     if (op->kind == OP_RECEIVE) {
-        model_queue_touch(m, op->queue);
-        if (!op->lease_ms) op->lease_ms = policy_of(m, op->queue)->lease_ms; /* as it was when it was asked for */
+        bool there = m->queues[op->queue].exists; /* waiting does not make it */
+        if (!op->lease_ms && there)
+            op->lease_ms = policy_of(m, op->queue)->lease_ms; /* as it was when it was asked for */
         tally.polls_parked++;
         const struct message *ready = model_any_ready(m, op->queue);
         if (ready) sim_fail("a poll is made to wait although q%u/k%u is ready", ready->queue, ready->key);

@@ -781,6 +781,72 @@ static void a_request_too_long_to_be_kept_is_refused_before_anything_is_applied(
     turns_to_answer(w.answers + kept);
 }
 
+/* ---- queues that are not there */
+
+static void receiving_makes_no_queue_and_hears_of_the_first_message(void **state) {
+    (void)state;
+    void *users[3];
+    assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
+    assert_said("\"messages\":[]");
+    for (u32 i = 0; i < 3; i++)
+        assert_int_equal(request("POST /v1/queues/q/receive?wait=30s", NULL, SL(""), &users[i]), 0);
+    request("POST /v1/queues/r/receive?wait=30s", NULL, SL(""), NULL);
+    assert_int_equal(call("GET /v1/queues/q", ""), 404);
+    call("GET /v1/queues", "");
+    assert_said("\"items\":[]");
+    broker_gone(w.broker, w.t, users[0]);
+    u32 answers = w.answers;
+    assert_int_equal(submit("POST /v1/queues/q/messages", "k1", SL("x"), NULL), 202);
+    work();
+    assert_int_equal(w.answers, answers + 2);
+    assert_said("\"key\":\"k1\"");
+    assert_int_equal(settle("ack", ""), 200);
+    assert_int_equal(submit("POST /v1/queues/q/messages", "k2", SL("x"), NULL), 202);
+    work();
+    assert_said("\"key\":\"k2\"");
+    answers = w.answers;
+    pass(30000); /* who waits for what never comes is told so */
+    assert_int_equal(w.answers, answers + 1);
+    assert_said("\"messages\":[]");
+}
+
+static void a_queue_made_by_put_or_by_a_file_has_those_who_waited_for_it(void **state) {
+    (void)state;
+    request("POST /v1/queues/q/receive?wait=60s", NULL, SL(""), NULL);
+    request("POST /v1/queues/r/receive?wait=60s", NULL, SL(""), NULL);
+    assert_int_equal(call("PUT /v1/queues/q", "{\"lease\":\"7s\"}"), 201);
+    reload("auto_create: true\nqueues:\n  r: {lease: 9s}\n");
+    submit("POST /v1/queues/q/messages", "k1", SL("x"), NULL);
+    work();
+    assert_said("\"queue\":\"q\"");
+    assert_said("\"lease_expires_at\":\"2027-01-15T08:00:07.000Z\""); /* the lease is the queue's */
+    submit("POST /v1/queues/r/messages", "k1", SL("x"), NULL);
+    work();
+    assert_said("\"queue\":\"r\"");
+    assert_said("\"lease_expires_at\":\"2027-01-15T08:00:09.000Z\"");
+}
+
+static void queues_made_by_first_messages_leave_room_for_those_that_are_asked_for(void **state) {
+    (void)state;
+    char name[16];
+    for (u32 i = 0; i < 10000; i++) {
+        snprintf(name, sizeof name, "auto%u", i);
+        char line[64];
+        snprintf(line, sizeof line, "POST /v1/queues/%s/messages", name);
+        assert_int_equal(submit(line, "k", SL("x"), NULL), 202);
+    }
+    assert_int_equal(send("one-more", "k", "x"), 409);
+    assert_said("queue_limit");
+    assert_int_equal(call("POST /v1/queues/one-more/pause", ""), 409);
+    assert_int_equal(call("PUT /v1/queues/one-more", "{}"), 201);
+    assert_int_equal(send("one-more", "k", "x"), 202);
+    restart();
+    assert_int_equal(send("another", "k", "x"), 409);
+    assert_int_equal(call("PUT /v1/queues/auto7", "{\"lease\":\"9s\"}"), 200); /* asked for now */
+    assert_int_equal(send("another", "k", "x"), 202);
+    assert_int_equal(send("yet-another", "k", "x"), 409);
+}
+
 /* ---- time */
 
 static void a_clock_read_earlier_in_the_turn_is_not_charged_twice(void **state) {
@@ -930,6 +996,11 @@ int main(void) {
         cmocka_unit_test_setup_teardown(many_polls_that_can_be_answered_together_are_answered_over_turns, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_request_too_long_to_be_kept_is_refused_before_anything_is_applied, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(receiving_makes_no_queue_and_hears_of_the_first_message, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_queue_made_by_put_or_by_a_file_has_those_who_waited_for_it, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(queues_made_by_first_messages_leave_room_for_those_that_are_asked_for, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_clock_read_earlier_in_the_turn_is_not_charged_twice, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nothing_leaves_before_what_it_saw_is_durable, set_up, tear_down_effects),
