@@ -86,6 +86,7 @@ void api_stats(struct call *c) {
     buf_char(body, '{');
     json_put_member(body, "version", SL(HAPAX_VERSION));
     json_put_member_i64(body, "uptime_ms", b->time.mono_ms - b->started_mono_ms);
+    json_put_member_i64(body, "run_ms", b->now.run_ms);
     put_totals(b, body);
     put_memory(b, body);
     put_journal(b, body);

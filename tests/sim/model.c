@@ -32,7 +32,7 @@ struct model *model_new(struct arena *arena, u32 queues, u32 keys) {
 
 /* ---- time */
 
-void model_time(struct model *m, i64 mono_ms, i64 wall_ms) {
+void model_later(struct model *m, i64 mono_ms, i64 wall_ms) {
     i64 passed = mono_ms - m->mono;
     m->run += passed < 1000 ? passed : 1000;
     m->delay += passed;
@@ -40,6 +40,11 @@ void model_time(struct model *m, i64 mono_ms, i64 wall_ms) {
     m->wall = wall_ms;
     if (m->delay - m->wall > m->ahead_max) m->ahead_max = m->delay - m->wall;
     if (m->delay - m->wall < m->ahead_min) m->ahead_min = m->delay - m->wall;
+}
+
+void model_time(struct model *m, i64 mono_ms, i64 wall_ms) {
+    model_later(m, mono_ms, wall_ms);
+    m->turn_mono = mono_ms;
 }
 
 void model_tight(struct model *m, bool tight) {

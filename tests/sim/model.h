@@ -21,8 +21,9 @@
 struct model;
 
 struct model *model_new(struct arena *arena, u32 queues, u32 keys);
-/* Time moves. tight: the disk has so little room that the broker may refuse what it otherwise must not. */
+/* Time moves: to a new turn, or within it. tight: the disk has so little room that the broker may refuse what it otherwise must not. */
 void model_time(struct model *m, i64 mono_ms, i64 wall_ms);
+void model_later(struct model *m, i64 mono_ms, i64 wall_ms);
 void model_tight(struct model *m, bool tight);
 void model_all_durable(struct model *m); /* nothing appended is still unsynced */
 

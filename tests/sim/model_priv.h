@@ -123,7 +123,7 @@ struct model {
     struct message **live;
     u32 live_count, live_cap;
 
-    i64 mono, wall, run, delay, run_slip, delay_slip;
+    i64 mono, turn_mono, wall, run, delay, run_slip, delay_slip;
     i64 ahead_min, ahead_max; /* of the delay clock before the wall clock, in this life */
     struct {
         i64 run, delay;

@@ -730,9 +730,9 @@ void model_unwritten(struct model *m, const struct op *op) {
 }
 
 static void check_waiting(const struct model *m, const struct op *op) {
-    if (m->mono - op->parked_mono >= op->wait_ms)
+    if (m->turn_mono - op->parked_mono >= op->wait_ms)
         sim_fail("call %u asked to wait %lld ms and still waits after %lld ms", op->number, (long long)op->wait_ms,
-                 (long long)(m->mono - op->parked_mono));
+                 (long long)(m->turn_mono - op->parked_mono));
     const struct message *ready = op->kind == OP_RECEIVE ? model_any_ready(m, op->queue) : NULL;
     if (ready) sim_fail("call %u waits for a message although q%u/k%u is ready", op->number, ready->queue, ready->key);
     if (op->waits_for && model_surely_settled(m, op->waits_for))

@@ -158,11 +158,11 @@ static void cut(struct world *w, struct call *c) {
     trace("  #%u hangs up", c->op->number);
     if (c->state == CALL_IN_BROKER) {
         tally.polls_cut++;
-        broker_gone(w->broker, world_time(w), c->user);
+        broker_gone(w->broker, world_now(w), c->user);
         model_gone(w->model, c->op);
     } else if (c->receipt) {
         tally.replies_unwritten++;
-        broker_receipt(w->broker, world_time(w), c->receipt, false);
+        broker_receipt(w->broker, world_now(w), c->receipt, false);
         model_unwritten(w->model, c->op);
     }
     end_call(w, c);

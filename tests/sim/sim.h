@@ -178,7 +178,7 @@ struct profile {
     u32 segment_bytes, segments; /* segments: how many the disk holds in the wild phase */
     /* chances in 10,000 per turn or per call */
     u32 crash, clean_restart, stop, wall_step, fail_disk, full_disk, stall;
-    u32 lose_request, lose_reply, double_request, cut_poll, unwritten, crash_in_recovery, disk_beside;
+    u32 lose_request, lose_reply, double_request, cut_poll, unwritten, crash_in_recovery, disk_beside, late_reading;
     u32 slow_disk;      /* chance that a turn does no disk work */
     u32 rules, operate; /* rules change, operators act */
     u32 nack, stale, conflict, group, delay, ttl, explicit_start, batch, prefer_wait, big_result, fat_result;
@@ -212,7 +212,10 @@ struct world {
     struct model *model;
 
     i64 mono_ms, wall_ms, drift_acc;
-    u64 clock_us; /* only ever compared with itself */
+    u64 clock_us;                 /* only ever compared with itself */
+    i64 later_ms;                 /* what has passed since the turn began, for who reads the clock himself */
+    i64 charged_ms, run_began_ms; /* of this life: what its running clock must have counted, and where it began */
+    u64 turns;
     struct disk *inner, *disk;
     struct faults *faults;
     struct journal *journal;
@@ -220,7 +223,7 @@ struct world {
     u64 lives;
     u32 stall_left; /* turns without disk work left */
     u32 full_left;  /* turns with a full disk left */
-    bool faults_on, draining;
+    bool faults_on, draining, stopped;
     u64 released;  /* replies that wait for no more than this position may leave */
     u64 first_pos; /* of the journal, to see segments go */
 
@@ -257,8 +260,9 @@ static inline i64 between(struct world *w, i64 low, i64 high) {
 /* world.c */
 u64 world_us(void *ctx);
 void sim_run(u64 seed);
-bool world_dead(struct world *w);   /* the journal failed: the process has to go */
-void world_beside(struct world *w); /* perhaps the disk gets something done */
+bool world_dead(struct world *w);              /* the journal failed: the process has to go */
+struct broker_time world_now(struct world *w); /* a reading of its own, in the middle of a turn */
+void world_beside(struct world *w);            /* perhaps the disk gets something done */
 
 /* disk.c */
 enum fault_kind { FAULT_NONE, FAULT_SYNC, FAULT_WRITE, FAULT_DIE };

@@ -9,12 +9,13 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#define SEGMENTS_AMPLE  80u
-#define ROOM_PLENTY     1000000u
-#define ROOM_KEPT       130000u /* the core's own headroom, and what one turn may add */
-#define KEYS_MANY       150u
-#define DRAIN_TURNS_MAX 1500u
-#define PARTS_MAX       2000u
+#define SEGMENTS_AMPLE    80u
+#define ROOM_PLENTY       1000000u
+#define ROOM_KEPT         130000u /* the core's own headroom, and what one turn may add */
+#define KEYS_MANY         150u
+#define DRAIN_TURNS_MAX   1500u
+#define WATCH_CLOCK_TURNS 16u
+#define PARTS_MAX         2000u
 
 struct tally tally;
 
@@ -76,6 +77,7 @@ static struct profile profile_of(u64 seed) {
     p.long_run = rng_below(&r, 12) == 0;
     p.us_a_look = some(&r, 200, 2000);
     p.disk_beside = some(&r, 300, 3000);
+    p.late_reading = some(&r, 1000, 6000);
     return p;
 }
 
@@ -140,6 +142,9 @@ static void crash_disk(struct world *w) {
 
 static void time_down(struct world *w) {
     i64 down = chance(w, 2000) ? between(w, 1000, 7200000) : between(w, 1, 5000);
+    down += w->later_ms;
+    w->later_ms = 0;
+    w->stopped = false;
     w->mono_ms += down;
     w->wall_ms += down;
     if (w->faults_on && chance(w, w->profile.wall_step)) w->wall_ms += between(w, -100000, 100000);
@@ -167,6 +172,31 @@ static void start_life(struct world *w) {
 static void work_until_idle(struct world *w) {
     for (u32 i = 0; i < 2000 && journal_file_work(w->journal); i++) {
     }
+}
+
+/* A figure of /v1/stats, as the broker says it itself. */
+static i64 stats_figure(struct world *w, const char *part, const char *name) {
+    struct http_reply reply;
+    struct op op = {.kind = OP_STATS};
+    i64 figure = 0;
+    net_ask(w, &op, &reply);
+    struct view stats = view_of(&w->scratch, reply.body);
+    if (part) stats = view_of(&w->scratch, view_text(&stats, part));
+    if (!view_i64(&stats, name, &figure)) sim_fail("no %s in the stats", name);
+    arena_reset(&w->scratch);
+    return figure;
+}
+
+/* Running time, P6: neither faster than what passed, nor slower. */
+static void watch_clock(struct world *w) {
+    i64 ran = stats_figure(w, NULL, "run_ms") - w->run_began_ms;
+    if (ran != w->charged_ms)
+        sim_fail("%lld ms of running time in this life, %lld passed", (long long)ran, (long long)w->charged_ms);
+}
+
+static void clock_begins(struct world *w) {
+    w->charged_ms = 0;
+    w->run_began_ms = stats_figure(w, NULL, "run_ms");
 }
 
 /* Every key and queue is asked for; the model finds out what the crash left. */
@@ -198,6 +228,7 @@ static void next_life(struct world *w, bool clean) {
     trace("life %llu begins", (unsigned long long)w->lives);
     model_boot(w->model, w->mono_ms, w->wall_ms);
     work_until_idle(w);
+    clock_begins(w);
     census(w);
     w->first_pos = 0;
 }
@@ -220,6 +251,7 @@ static void restart_cleanly(struct world *w) {
     net_arrivals(w);
     if (!world_dead(w)) broker_turn_end(w->broker, world_time(w));
     if (!world_dead(w)) broker_stop(w->broker, world_time(w));
+    w->stopped = true; /* and its clocks are written down */
     work_until_idle(w);
     if (world_dead(w)) {
         die(w);
@@ -239,8 +271,29 @@ static void restart_cleanly(struct world *w) {
 
 /* ---- turns */
 
+static void charge(struct world *w, i64 passed_ms) {
+    w->charged_ms += passed_ms < 1000 ? passed_ms : 1000;
+}
+
+/* Requests share the turn's reading of the clock. Who hangs up brings one of his own, and those after him an older one. */
+struct broker_time world_now(struct world *w) {
+    if (w->faults_on && !w->stopped && w->profile.late_reading && chance(w, w->profile.late_reading)) {
+        i64 passed = between(w, 0, 30);
+        w->later_ms += passed;
+        charge(w, passed);
+        model_later(w->model, w->mono_ms + w->later_ms, w->wall_ms + w->later_ms);
+    }
+    struct broker_time t = world_time(w);
+    t.mono_ms += w->later_ms;
+    t.wall_ms += w->later_ms;
+    return t;
+}
+
 static void pass_time(struct world *w, i64 ms) {
     const struct profile *p = &w->profile;
+    if (ms < w->later_ms) ms = w->later_ms;
+    charge(w, ms - w->later_ms);
+    w->later_ms = 0;
     w->mono_ms += ms;
     w->wall_ms += ms;
     if (p->drift && w->mono_ms % 7 == 0) w->wall_ms += 1;
@@ -260,23 +313,10 @@ static i64 turn_ms(struct world *w) {
     return between(w, 0, 2 * (i64)w->profile.dt_ms) % 1001;
 }
 
-/* What the broker has promised room for, as it says itself. */
-static u64 promised(struct world *w) {
-    struct http_reply reply;
-    struct op op = {.kind = OP_STATS};
-    i64 reserved = 0;
-    net_ask(w, &op, &reply);
-    struct view stats = view_of(&w->scratch, reply.body);
-    struct view journal = view_of(&w->scratch, view_text(&stats, "journal"));
-    if (!view_i64(&journal, "reserved_bytes", &reserved)) sim_fail("no reserved_bytes in the stats");
-    arena_reset(&w->scratch);
-    return (u64)reserved;
-}
-
 /* Little room: whatever the broker needs beyond what it has promised it may refuse. */
 static void feel_disk(struct world *w) {
     u64 room = journal_room(w->journal);
-    bool tight = room < ROOM_PLENTY && room < promised(w) + ROOM_KEPT;
+    bool tight = room < ROOM_PLENTY && room < (u64)stats_figure(w, "journal", "reserved_bytes") + ROOM_KEPT;
     model_tight(w->model, tight);
 }
 
@@ -361,6 +401,7 @@ static void turn(struct world *w, i64 ms, bool clients) {
         return;
     }
     watch_journal(w);
+    if (++w->turns % WATCH_CLOCK_TURNS == 0) watch_clock(w);
     net_release(w);
 }
 
@@ -451,6 +492,7 @@ void sim_run(u64 seed) {
     start_life(w);
     model_boot(w->model, w->mono_ms, w->wall_ms);
     work_until_idle(w);
+    clock_begins(w);
     operator_starts(w);
     if (w->profile.fat_result) brim_phase(w);
     wild_phase(w, w->profile.turns);
