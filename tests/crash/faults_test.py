@@ -628,7 +628,7 @@ def churn_does_not_grow_the_disk(directory):
     check(answer.get("state") == "done", f"the first key is forgotten: {answer}")
 
 
-@promise
+@test
 def a_disk_that_loses_pages_of_a_segment_stops_the_broker_with_file_and_offset(directory):
     broker = new_broker(data_in(directory)).start()
     c = broker.client()

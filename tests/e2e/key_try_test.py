@@ -1,19 +1,12 @@
 #!/usr/bin/env python3
 """hapax key try: a template on past payloads. No broker is needed. Prints TAP."""
 import json
-import os
 import subprocess
-import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-HAPAX = os.environ.get("HAPAX", os.path.join(ROOT, "build", "hapax"))
-TESTS = []
+import hx
+from hx import HAPAX, test
+
 MILESTONE = "m:${shipmentId}:${type}:${date}"
-
-
-def test(fn):
-    TESTS.append(fn)
-    return fn
 
 
 def key_try(template, lines, *flags):
@@ -122,21 +115,4 @@ def wrong_usage_is_told_where():
     assert key_try("${a}", [])[0] == 1
 
 
-def run():
-    print("1..%d" % len(TESTS))
-    failed = 0
-    for number, fn in enumerate(TESTS, 1):
-        name = fn.__name__.replace("_", " ")
-        try:
-            fn()
-            print("ok %d - %s" % (number, name), flush=True)
-        except Exception as e:  # any failure is this test's, the others go on
-            failed += 1
-            print("not ok %d - %s" % (number, name))
-            for line in ("%s: %s" % (type(e).__name__, e)).splitlines():
-                print("# " + line)
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(run())
+hx.main(threads=1, shared=False)

@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
 """hapax lint and hapax queues explain, as a person and as CI use them. Prints TAP. Needs no broker."""
+import atexit
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-HAPAX = os.environ.get("HAPAX", os.path.join(ROOT, "build", "hapax"))
-HAPAXD = os.environ.get("HAPAXD", os.path.join(ROOT, "build", "hapaxd"))
+import hx
+from hx import HAPAX, HAPAXD, ROOT, same, test
+
 EXAMPLE = os.path.join(ROOT, "hapax.example.yaml")
 WORK = tempfile.mkdtemp(prefix="hapax-lint-")
-TESTS = []
 BAD = """\
 queues:
   payments:
@@ -23,11 +22,6 @@ queues:
     dead: {owner: payments-oncall, alert: {count: 10, within: 15m}}
     limits: {pending: 5}
 """
-
-
-def test(fn):
-    TESTS.append(fn)
-    return fn
 
 
 def hapax(*args):
@@ -40,10 +34,6 @@ def written(text):
     with open(path, "wb") as f:
         f.write(text if isinstance(text, bytes) else text.encode())
     return path
-
-
-def same(got, expected):
-    assert got == expected, f"expected {expected!r}, got {got!r}"
 
 
 def rule_codes():
@@ -197,19 +187,5 @@ def a_queue_is_explained_from_its_file():
     same(hapax("queues", "explain", "q", "--config", written("queues: 5\n"))[0], 1)
 
 
-def main():
-    print(f"1..{len(TESTS)}", flush=True)
-    failed = 0
-    for number, fn in enumerate(TESTS, 1):
-        name = fn.__name__.replace("_", " ")
-        try:
-            fn()
-            print(f"ok {number} - {name}", flush=True)
-        except Exception as e:  # any failure is this test's, the others go on
-            failed += 1
-            print(f"not ok {number} - {name}\n# " + f"{type(e).__name__}: {e}".replace("\n", "\n# "), flush=True)
-    shutil.rmtree(WORK, ignore_errors=True)
-    return 1 if failed else 0
-
-
-sys.exit(main())
+atexit.register(shutil.rmtree, WORK, ignore_errors=True)
+hx.main(threads=1, shared=False)
