@@ -2,8 +2,9 @@
  *
  * Oldest first, always: whatever a record overrides is older still and goes with it or went before, so no tombstone has to
  * be kept for its own sake. It runs in slices at the end of turns, when the journal holds more than 2.4 times what is
- * alive: five parts are then written anew for seven that fall away, 0.7 of a write more per byte. Together with what is
- * preallocated, disk stays below three times the live data. */
+ * alive: five parts are then written anew for seven that fall away, 0.7 of a write more per byte. Where most of what is
+ * alive is settled, disk stays below three times the live data, with all that is preallocated; unsettled messages have
+ * 1.8 KB each reserved beside that (docs/STORAGE.md has the sum). */
 #ifndef HAPAX_BROKER_COMPACTION_H
 #define HAPAX_BROKER_COMPACTION_H
 
