@@ -126,7 +126,7 @@ bool commit_step(struct journal_file *j) {
 }
 
 void *commit_thread(void *journal) {
-    struct journal_file *j = journal;
+    struct journal_file *j = jf(journal);
     for (;;) {
         u64 took_us;
         pthread_mutex_lock(&j->lock);

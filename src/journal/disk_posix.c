@@ -19,15 +19,20 @@ struct disk_file {
     int fd;
 };
 
+#define POSIX_DISK_MAGIC 0x6469736bu
+
 struct posix_disk {
     struct disk port;
+    u32 magic;
     int dir;
     int lock; /* -1: not held */
     char *path;
 };
 
 static struct posix_disk *of(struct disk *d) {
-    return (struct posix_disk *)d;
+    struct posix_disk *p = (struct posix_disk *)d;
+    CHECK(p && p->magic == POSIX_DISK_MAGIC);
+    return p;
 }
 
 static int posix_open_file(struct disk *d, const char *name, unsigned flags, struct disk_file **out) {
@@ -213,6 +218,7 @@ static void posix_destroy(struct disk *d) {
     posix_lock(d, false, NULL);
     if (p->dir >= 0) close(p->dir);
     mem_free(p->path);
+    p->magic = 0;
     mem_free(p);
 }
 
@@ -286,6 +292,7 @@ hx_st disk_posix_open(const char *path, bool create, struct disk **out, struct e
     p->path = mem_alloc(n);
     memcpy(p->path, path, n);
     p->port = (struct disk){.ops = &posix_ops, .where = p->path};
+    p->magic = POSIX_DISK_MAGIC;
     p->dir = dir;
     p->lock = -1;
     *out = &p->port;

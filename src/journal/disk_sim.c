@@ -52,8 +52,11 @@ struct disk_file {
     u64 life; /* handles of a process that crashed do nothing */
 };
 
+#define SIM_DISK_MAGIC 0x73696d64u
+
 struct sim {
     struct disk port;
+    u32 magic;
     struct rng rng, salts; /* what a crash keeps; what the journal asks for */
     u64 capacity, life, ops, stop_at, fail_at, failed_ops;
     enum disk_sim_fault fault;
@@ -63,7 +66,9 @@ struct sim {
 };
 
 static struct sim *of(struct disk *d) {
-    return (struct sim *)d;
+    struct sim *s = (struct sim *)d;
+    CHECK(s && s->magic == SIM_DISK_MAGIC);
+    return s;
 }
 
 static struct name *find(struct names *names, const char *text) {
@@ -371,6 +376,7 @@ static void sim_destroy(struct disk *d) {
     settle_names(s, DISK_SIM_DROP);
     clear_names(&s->now);
     clear_names(&s->kept);
+    s->magic = 0;
     mem_free(s);
 }
 
@@ -394,6 +400,7 @@ static const struct disk_ops sim_ops = {
 struct disk *disk_sim_new(u64 seed, u64 capacity_bytes) {
     struct sim *s = mem_zalloc(sizeof *s);
     s->port = (struct disk){.ops = &sim_ops, .where = "sim"};
+    s->magic = SIM_DISK_MAGIC;
     rng_seed(&s->rng, seed);
     rng_seed(&s->salts, ~seed);
     s->capacity = capacity_bytes;

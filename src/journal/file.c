@@ -196,6 +196,7 @@ static void destroy(struct journal_file *j) {
     pthread_cond_destroy(&j->groom_wake);
     pthread_cond_destroy(&j->loop_wake);
     pthread_mutex_destroy(&j->lock);
+    j->magic = 0;
     mem_free(j);
 }
 
@@ -268,6 +269,7 @@ hx_st journal_file_open(const struct journal_file_options *o, struct journal **o
     pthread_cond_init(&j->groom_wake, &monotonic);
     pthread_condattr_destroy(&monotonic);
     j->port.ops = &file_ops;
+    j->magic = JOURNAL_FILE_MAGIC;
     j->disk = o->disk;
     j->manual = o->manual;
     j->read_only = o->read_only;

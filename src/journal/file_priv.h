@@ -88,8 +88,11 @@ struct reader {
     u64 offset;
 };
 
+#define JOURNAL_FILE_MAGIC 0x6a66696cu
+
 struct journal_file {
     struct journal port;
+    u32 magic; /* while it is open */
 
     /* Set at open, never changed. */
     struct disk *disk;
@@ -181,8 +184,11 @@ struct journal_file {
     pthread_t committer, groomer;
 };
 
-static inline struct journal_file *jf(struct journal *j) {
-    return (struct journal_file *)j;
+/* What comes in through the port, or as a thread's argument, is one of these and still open. */
+static inline struct journal_file *jf(void *journal) {
+    struct journal_file *j = journal;
+    CHECK(j && j->magic == JOURNAL_FILE_MAGIC);
+    return j;
 }
 static inline u64 segment_base(const struct journal_file *j, u64 number) {
     return number * j->segment_bytes;

@@ -267,7 +267,7 @@ static bool called(const struct journal_file *j) {
 }
 
 void *groom_thread(void *journal) {
-    struct journal_file *j = journal;
+    struct journal_file *j = jf(journal);
     pthread_mutex_lock(&j->lock);
     while (!j->stopping && !file_failed(j)) {
         pthread_mutex_unlock(&j->lock);
