@@ -689,11 +689,9 @@ def a_low_soft_limit_is_raised_before_the_directory_is_opened(directory):
 @test
 def connections_leave_the_journal_its_descriptors(directory):
     broker, ledger = limited(directory, "-n 64").start(), Ledger()
-    c = broker.client()
-    ledger.send(c)
     idle = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(200)]
     UNDO.append(lambda: [s.close() for s in idle])
-    outgrow(ledger, broker, c, 70)
+    outgrow(ledger, broker, broker.client(), 70)
 
 
 @test
@@ -798,6 +796,46 @@ def a_delay_is_not_stretched_by_a_clock_set_back(directory):
     c.send("q", "k", headers=[("Hapax-Delay", "2s")])
     step("-1d")
     check(len(c.receive("q", wait="40s")) == 1, "a delay of 2 s was not over after 40 s")
+
+
+def month_ahead(directory, options):
+    """A broker with a delay and a time to live of 30 days, started again an hour later with a clock that says 31 days."""
+    broker, step = faked(directory)
+    c = broker.start().client()
+    c.send("q", "delayed", headers=[("Hapax-Delay", "30d")])
+    c.send("q", "mortal", headers=[("Hapax-TTL", "30d")])
+    broker.kill()
+    step("+31d")
+    broker.options = options
+    c = broker.start().client()
+    return broker, [m["key"] for m in c.receive("q", max=10, wait="1s")]
+
+
+@test
+def downtime_is_charged_by_the_wall_clock_and_said(directory):
+    broker, delivered = month_ahead(directory, [])
+    check(delivered == ["delayed"], f"delivered: {delivered}")
+    check("warn down for 31d by the wall clock" in broker.stderr(), broker.stderr())
+    broker.kill()
+    broker.start()
+    check(re.search(r"info down for \d+s by the wall clock", broker.stderr()), broker.stderr())
+
+
+@test
+def a_wall_clock_that_is_wrong_is_corrected_with_downtime(directory):
+    broker, delivered = month_ahead(directory, ["--downtime", "1h"])
+    check(delivered == ["mortal"], f"delivered: {delivered}")
+    check("--downtime: delays and times to live have gone on by 1h; the wall clock says 31d" in broker.stderr(), broker.stderr())
+
+
+@test
+def a_wall_clock_set_back_charges_nothing_and_is_said(directory):
+    broker, step = faked(directory)
+    broker.start().client().send("q", "k")
+    broker.kill()
+    step("-2d")
+    broker.start()
+    check(re.search("warn the wall clock stands (47h|2d) before the last time written down", broker.stderr()), broker.stderr())
 
 
 # ---- a thousand at once
