@@ -54,7 +54,12 @@ static u64 core_share(u64 process_max) {
 
 static struct broker *broker_new(const struct broker_options *options, struct broker_time t) {
     struct broker *b = mem_zalloc(sizeof *b);
-    struct core_options core = {.seed = options->seed, .memory_max = core_share(options->memory_max)};
+    struct core_options core = {
+        .seed = options->seed,
+        .memory_max = core_share(options->memory_max),
+        .downtime_said = options->downtime_said,
+        .downtime_ms = options->downtime_ms,
+    };
     memcpy(&core.hash_key, options->secret, sizeof core.hash_key);
     b->magic = BROKER_MAGIC;
     b->options = *options;
@@ -98,6 +103,12 @@ hx_st broker_open(const struct broker_options *options, struct broker_time t, st
     broker_turn_end(b, t);
     *out = b;
     return ST_OK;
+}
+
+void broker_downtime(const struct broker *b, i64 *by_clock_ms, i64 *charged_ms) {
+    struct core_downtime down = core_downtime(b->core);
+    *by_clock_ms = down.by_clock_ms;
+    *charged_ms = down.charged_ms;
 }
 
 void broker_stop(struct broker *b, struct broker_time t) {

@@ -36,6 +36,9 @@ struct broker_options {
     u8 secret[32];  /* of the data directory: keyed hashes and tokens hang on it */
     u64 seed;       /* for jitter */
     u64 memory_max; /* of the process, in bytes; 0: no bound. Sends are refused before it is reached */
+    /* Said: that was the downtime before this start, whatever the wall clock says. Delays and times to live go on by it. */
+    bool downtime_said;
+    i64 downtime_ms;
 };
 
 /* Two clocks of the machine, in milliseconds. mono never steps; wall may. */
@@ -45,6 +48,8 @@ struct broker_time {
 
 /* Replays the journal, makes its tail trustworthy, and is ready to serve. */
 hx_st broker_open(const struct broker_options *options, struct broker_time t, struct broker **out, struct errbuf *err);
+/* The time before this start when nothing ran, by the wall clock and as charged; both 0 for a new directory. */
+void broker_downtime(const struct broker *b, i64 *by_clock_ms, i64 *charged_ms);
 /* The rules of a config file from here on, at start and when it was read again; without a file, config_default(). All of
  * them or none: on failure (no room for them) everything is as it was. `config` is taken on success. by: who asked for it,
  * for the audit trail; NULL at start. changes: gets a line for each difference to the one before; may be NULL.

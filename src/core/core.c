@@ -101,13 +101,25 @@ static void sum_reserves(struct core *c) {
                 reserve_on(c, message_at(c, no));
 }
 
+/* By the wall clock, which may be wrong, unless somebody said how long it was. */
+static void charge_downtime(struct core *c, i64 wall_ms) {
+    struct core_downtime *down = &c->downtime;
+    if (c->now.wall_ms != 0) down->by_clock_ms = wall_ms - c->now.wall_ms;
+    down->charged_ms = c->options.downtime_said ? c->options.downtime_ms : down->by_clock_ms;
+    if (c->now.wall_ms == 0 || down->charged_ms < 0) down->charged_ms = 0;
+    c->now.wall_ms = wall_ms;
+    c->now.delay_ms += down->charged_ms;
+}
+
+struct core_downtime core_downtime(const struct core *c) {
+    return c->downtime;
+}
+
 hx_st core_start(struct core *c, const struct core_sink *sink, i64 wall_ms, struct core_now *now, struct errbuf *err) {
     CHECK(!c->sink);
     hx_st st = check_queues(c, err);
     if (st != ST_OK) return st;
-    i64 down_ms = c->now.wall_ms != 0 && wall_ms > c->now.wall_ms ? wall_ms - c->now.wall_ms : 0;
-    c->now.wall_ms = wall_ms;
-    c->now.delay_ms += down_ms;
+    charge_downtime(c, wall_ms);
     /* P3: above everything handed out, and above anything a lost later life could have handed out. */
     u64 from_clock = (u64)wall_ms << 20;
     if (from_clock > c->fence) c->fence = from_clock;

@@ -55,6 +55,8 @@ struct core_options {
     u16 shard;                   /* which one this is: in every id and token, from bit 52 on; 0 where there is one */
     u64 memory_max;              /* what it may take; above that nothing new is taken in. 0: no bound */
     i64 audit_keep_ms;           /* how long audit records are kept, running time; 0: 90 days */
+    bool downtime_said;          /* the downtime before this start is downtime_ms, whatever the wall clock says */
+    i64 downtime_ms;
 };
 
 struct core *core_new(const struct core_options *options);
@@ -65,6 +67,12 @@ hx_st core_replay(struct core *c, u64 pos, u8 type, u8 version, slice body, stru
 /* The end of the journal: checks that it is whole, gives live leases their full length again, raises the fence, writes
  * the boot record. *now is where the clocks go on from. */
 hx_st core_start(struct core *c, const struct core_sink *sink, i64 wall_ms, struct core_now *now, struct errbuf *err);
+/* The time before this start when nothing ran. Delays and times to live are charged for it; windows and leases are not. */
+struct core_downtime {
+    i64 by_clock_ms; /* since the clocks were last written down, by the wall clock: negative if that was set back */
+    i64 charged_ms;
+};
+struct core_downtime core_downtime(const struct core *c);
 /* A clean end: writes where the clocks stand and the arrivals that were not written yet. */
 void core_stop(struct core *c, struct core_now now);
 

@@ -159,6 +159,7 @@ struct core {
     struct core_sink sink_copy;
     struct rng rng;
     struct core_now now;
+    struct core_downtime downtime; /* before this start */
 
     struct index keys;
     struct index groups; /* hash of (queue, name) -> struct group * in `at` */

@@ -18,6 +18,7 @@
 #define MEMORY_MIN      ((u64)64 << 20)
 #define DRAIN_GRACE_MS  5000u
 #define CONNECTIONS_MAX 10000u
+#define DAY_MS          ((i64)24 * 3600 * 1000)
 
 /* Descriptors. The journal works with any number of segment files open, from JOURNAL_FILES_MIN on; more make reading quicker. */
 #define FILES_MIN         64u
@@ -40,8 +41,9 @@ struct daemon {
 
 /* What flags and environment say; NULL where they say nothing, and the file or the defaults decide. */
 struct settings {
-    const char *config, *listen, *data, *memory;
+    const char *config, *listen, *data, *memory, *downtime;
     bool insecure_listen, check_config;
+    i64 downtime_ms;
     char *file_listen, *file_data; /* as they were at start */
 };
 
@@ -291,7 +293,8 @@ static void finish(struct daemon *d) {
 /* ---- starting */
 
 static void usage(FILE *out) {
-    fputs("usage: hapaxd [--config FILE] [--listen HOST:PORT] [--data DIR] [--insecure-listen]\n"
+    fputs("usage: hapaxd [--config FILE] [--listen HOST:PORT] [--data DIR] [--memory SIZE] [--downtime TIME]\n"
+          "              [--insecure-listen]\n"
           "       hapaxd --config FILE --check-config\n"
           "       hapaxd --version | --help\n"
           "\n"
@@ -303,6 +306,8 @@ static void usage(FILE *out) {
           "  --data DIR          where the journal lives; default ./hapax-data (environment: HAPAX_DATA)\n"
           "  --memory SIZE       refuse new work before the process takes more than that (environment:\n"
           "                      HAPAX_MEMORY); default: the limit of its control group, if it has one\n"
+          "  --downtime TIME     how long it was down, where the wall clock is not to be believed: delays and\n"
+          "                      times to live go on by that, 2h for example\n"
           "  --insecure-listen   allow an address other than loopback: whoever reaches it may do everything\n"
           "  --version           print the version\n"
           "\n"
@@ -341,7 +346,8 @@ static void parse_flags(int argc, char **argv, struct settings *s) {
     s->memory = env_value("HAPAX_MEMORY");
     for (int i = 1; i < argc; i++) {
         if (flag_value(argc, argv, &i, "--listen", &s->listen) || flag_value(argc, argv, &i, "--data", &s->data) ||
-            flag_value(argc, argv, &i, "--config", &s->config) || flag_value(argc, argv, &i, "--memory", &s->memory))
+            flag_value(argc, argv, &i, "--config", &s->config) || flag_value(argc, argv, &i, "--memory", &s->memory) ||
+            flag_value(argc, argv, &i, "--downtime", &s->downtime))
             continue;
         if (strcmp(argv[i], "--insecure-listen") == 0) {
             s->insecure_listen = true;
@@ -362,6 +368,10 @@ static void parse_flags(int argc, char **argv, struct settings *s) {
     u64 bytes;
     if (s->memory && (!size_parse(slice_str(s->memory), &bytes) || bytes < MEMORY_MIN)) {
         fprintf(stderr, "hapaxd: --memory wants a size of at least 64MiB, such as 4GiB, not '%s'\n", s->memory);
+        exit(2);
+    }
+    if (s->downtime && !duration_parse(slice_str(s->downtime), &s->downtime_ms)) {
+        fprintf(stderr, "hapaxd: --downtime wants a duration like 90s, 2h or 3d, not '%s'\n", s->downtime);
         exit(2);
     }
     if (!s->check_config || s->config) return;
@@ -419,11 +429,49 @@ static u64 memory_max(const struct settings *s) {
     return slice_u64(slice_trim(slice_of(text, n > 0 ? (size_t)n : 0)), &bytes) ? bytes : 0; /* "max": none */
 }
 
+static void put_roughly(struct buf *b, i64 ms) {
+    i64 second = 1000, hour = 3600 * second, unit = ms >= DAY_MS ? hour : ms >= hour ? 60 * second : second;
+    buf_duration(b, ms / unit * unit);
+    buf_char(b, 0);
+}
+
+/* What is charged cannot be taken back: a delay that is over is delivered, a time to live ends its message. */
+static void log_downtime(const struct daemon *d) {
+    i64 by_clock_ms, charged_ms;
+    struct buf clock = {0}, charged = {0};
+    broker_downtime(d->broker, &by_clock_ms, &charged_ms);
+    if (by_clock_ms == 0 && charged_ms == 0) return;
+    bool back = by_clock_ms < 0;
+    put_roughly(&clock, back ? -by_clock_ms : by_clock_ms);
+    put_roughly(&charged, charged_ms);
+    if (d->settings->downtime) {
+        log_line(LOG_INFO, "--downtime: delays and times to live have gone on by %s; the wall clock says %s%s",
+                 charged.p, back ? "minus " : "", clock.p);
+    } else if (back) {
+        log_line(LOG_WARN,
+                 "the wall clock stands %s before the last time written down: no downtime is charged to delays "
+                 "and times to live. --downtime says how long it was",
+                 clock.p);
+    } else if (charged_ms <= DAY_MS) {
+        log_line(LOG_INFO, "down for %s by the wall clock: delays and times to live have gone on by that", clock.p);
+    } else {
+        log_line(LOG_WARN,
+                 "down for %s by the wall clock: delays and times to live have gone on by that, and what is due is "
+                 "delivered or cancelled for good. Where the clock is wrong, --downtime says how long it was",
+                 clock.p);
+    }
+    buf_free(&clock);
+    buf_free(&charged);
+}
+
 /* The rules are the config's from the first request on; *config is taken. */
 static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf *err) {
     struct broker_options options = {
         .journal = d->journal,
-        .port = {.ctx = d, .respond = respond, .release = release, .now_us = now_us, .stats = world_stats}};
+        .port = {.ctx = d, .respond = respond, .release = release, .now_us = now_us, .stats = world_stats},
+        .downtime_said = d->settings->downtime != NULL,
+        .downtime_ms = d->settings->downtime_ms,
+    };
     journal_file_secret(d->journal, options.secret);
     random_bytes(&options.seed, sizeof options.seed);
     options.memory_max = memory_max(d->settings);
@@ -431,6 +479,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
     hx_st st = broker_open(&options, time_now(), &d->broker, err);
     if (st != ST_OK) return st;
     log_line(LOG_INFO, "journal replayed in %lld ms", (long long)(clock_mono_ms() - began));
+    log_downtime(d);
     st = broker_configure(d->broker, time_now(), *config, NULL, NULL, err);
     if (st == ST_OK) *config = NULL;
     return st;
