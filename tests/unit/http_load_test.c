@@ -70,8 +70,8 @@ static void a_connection_whose_request_lies_unread_keeps_its_place(void **state)
     get(b, "/b");
     WAIT_FOR(has(b, "/b"));
     http_server_pause_reading(server, true);
+    struct client *c = dial(); /* it is looked at first */
     get(a, "/unread");
-    struct client *c = dial();
     WAIT_FOR(b->eof);
     http_server_pause_reading(server, false);
     get(c, "/c");
@@ -291,6 +291,23 @@ static void newcomers_get_their_turn_beside_those_who_pipeline(void **state) {
     assert_true(count_of(&seen, "/slow-many") < 200);
 }
 
+static void a_single_request_does_not_wait_for_all_who_pipeline(void **state) {
+    (void)state;
+    start(&(struct http_limits){.turn_ms = 1});
+    struct client *single = dial();
+    get(single, "/first");
+    WAIT_FOR(has(single, "/first"));
+    for (int i = 0; i < 40; i++) pipeline(dial(), "/slow", 20);
+    WAIT_FOR(count_of(&seen, "/slow") > 100); /* each of them is known for one that has more to say */
+    for (int i = 0; i < 5; i++) {
+        size_t before = count_of(&seen, "/slow"), had = replies(single);
+        get(single, "/single");
+        WAIT_FOR(replies(single) == had + 1);
+        assert_true(count_of(&seen, "/slow") - before <= 6);
+    }
+    assert_true(count_of(&seen, "/slow") < 40 * 20);
+}
+
 static void requests_behind_a_late_answer_take_turns_too(void **state) {
     (void)state;
     start(&(struct http_limits){.turn_ms = 1});
@@ -374,6 +391,20 @@ static void no_deadline_runs_while_reading_is_paused(void **state) {
     WAIT_FOR(has(half_head, "/head") && has(half_body, "hello") && has(idle, "/again"));
 }
 
+static void a_body_delayed_by_a_pause_has_its_time_afterwards(void **state) {
+    (void)state;
+    begin_slowly();
+    http_server_pause_reading(server, true);
+    say(half_body, SL("l"));
+    i64 until = clock_mono_ms() + 2 * DEADLINE_MS;
+    WAIT_FOR(clock_mono_ms() > until);
+    u64 before = stats().bytes_in;
+    http_server_pause_reading(server, false);
+    WAIT_FOR(stats().bytes_in == before + 1);
+    say(half_body, SL("lo"));
+    WAIT_FOR(has(half_body, "hello"));
+}
+
 static void bytes_that_keep_coming_do_not_put_the_deadline_off(void **state) {
     (void)state;
     begin_slowly();
@@ -392,10 +423,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(pipelining_connections_take_turns_whatever_they_have_sent),
         TEST(newcomers_get_their_turn_beside_those_who_pipeline),
+        TEST(a_single_request_does_not_wait_for_all_who_pipeline),
         TEST(requests_behind_a_late_answer_take_turns_too),
         TEST(replies_too_many_for_one_turn_leave_in_the_next),
         TEST(no_client_is_timed_out_while_its_bytes_lie_unread),
         TEST(no_deadline_runs_while_reading_is_paused),
+        TEST(a_body_delayed_by_a_pause_has_its_time_afterwards),
         TEST(bytes_that_keep_coming_do_not_put_the_deadline_off),
         TEST(the_longest_idle_connection_gives_way_to_a_newcomer),
         TEST(any_number_of_idle_connections_keeps_nobody_out),
