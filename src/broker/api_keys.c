@@ -10,23 +10,31 @@
 #include "broker/shared.h"
 #include "broker/waits.h"
 
-/* Under at_least_once a key repeats: all of them, the index's order. */
+/* Under at_least_once a key repeats: all of them, in the index's order, a page at a time. The cursor is how many have been
+ * shown. */
 static void reply_repeats(struct call *c, u16 queue, slice key) {
     struct broker *b = c->b;
     struct buf *body = &b->scratch->body;
     struct core_cursor cursor = {0};
     struct found f;
-    u64 hash = core_hash(b->core, queue, key);
-    u32 count = 0;
+    u64 hash = core_hash(b->core, queue, key), count = 0, shown;
+    bool more = false;
+    if (!param_u64(c, "cursor", 0, UINT32_MAX, 0, &shown)) return reply_failure(c);
     buf_reset(body);
     buf_lit(body, "{\"items\":[");
     while (core_find(b->core, hash, &cursor, &f)) {
         const struct seen *s = f.queue == queue ? lookup_found(b, b->lookup, &f) : NULL;
-        if (!s || !slice_eq(seen_key(s), key) || !seen_in_force(b, s)) continue;
-        if (count++) buf_char(body, ',');
+        if (!s || !slice_eq(seen_key(s), key) || !seen_in_force(b, s) || count++ < shown) continue;
+        more = body->len >= REPLY_BYTES_MAX;
+        if (more) break;
+        if (body->p[body->len - 1] != '[') buf_char(body, ',');
         put_key_page(b, body, s);
     }
-    buf_lit(body, "],\"next_cursor\":null}");
+    buf_lit(body, "],\"next_cursor\":");
+    if (more)
+        buf_printf(body, "\"%llu\"}", (unsigned long long)(count - 1));
+    else
+        buf_lit(body, "null}");
     if (count) return reply_json(c, 200, buf_slice(body));
     fail(c, PROBLEM_no_such_key, "never seen here, or past its window");
     reply_failure(c);

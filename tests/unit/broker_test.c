@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -781,6 +782,28 @@ static void a_request_too_long_to_be_kept_is_refused_before_anything_is_applied(
     turns_to_answer(w.answers + kept);
 }
 
+static void a_key_that_repeats_is_shown_in_pages_within_the_bound_of_a_reply(void **state) {
+    (void)state;
+    struct buf payload = {0};
+    assert_int_equal(call("PUT /v1/queues/q", "{\"semantics\":\"at_least_once\"}"), 201);
+    while (payload.len < 100000) buf_char(&payload, 1); /* six bytes each in a JSON text */
+    for (u32 i = 0; i < 32; i++)
+        assert_int_equal(request("POST /v1/queues/q/messages", "k", buf_slice(&payload), NULL), 202);
+    buf_free(&payload);
+    u32 shown = 0, pages = 0;
+    for (char line[64] = "GET /v1/queues/q/keys/k"; line[0]; pages++) {
+        assert_int_equal(call(line, ""), 200);
+        assert_true(w.body.len < (16u << 20) + (1u << 20));
+        assert_true(times_said("\"fingerprint\"") > 0);
+        shown += times_said("\"fingerprint\"");
+        const char *next = strstr(w.body.p, "\"next_cursor\":\"");
+        line[0] = 0;
+        if (next) snprintf(line, sizeof line, "GET /v1/queues/q/keys/k?cursor=%d", (int)strtol(next + 15, NULL, 10));
+    }
+    assert_int_equal(shown, 32);
+    assert_int_equal(pages, 2);
+}
+
 /* ---- queues that are not there */
 
 static void receiving_makes_no_queue_and_hears_of_the_first_message(void **state) {
@@ -996,6 +1019,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(many_polls_that_can_be_answered_together_are_answered_over_turns, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_request_too_long_to_be_kept_is_refused_before_anything_is_applied, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_key_that_repeats_is_shown_in_pages_within_the_bound_of_a_reply, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(receiving_makes_no_queue_and_hears_of_the_first_message, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_queue_made_by_put_or_by_a_file_has_those_who_waited_for_it, set_up,
