@@ -52,11 +52,13 @@ hx_st broker_open(const struct broker_options *options, struct broker_time t, st
 void broker_downtime(const struct broker *b, i64 *by_clock_ms, i64 *charged_ms);
 /* The rules of a config file from here on, at start and when it was read again; without a file, config_default(). All of
  * them or none: on failure (no room for them) everything is as it was. `config` is taken on success. by: who asked for it,
- * for the audit trail; NULL at start. changes: gets a line for each difference to the one before; may be NULL.
+ * for the audit trail; NULL at start. changes: a line for each difference to the one before (config_diff), for the trail too.
  *
  * A queue that is in the file no more keeps its messages, keys and last rules. */
-hx_st broker_configure(struct broker *b, struct broker_time t, struct config *config, const char *by,
-                       struct buf *changes, struct errbuf *err);
+hx_st broker_configure(struct broker *b, struct broker_time t, struct config *config, const char *by, slice changes,
+                       struct errbuf *err);
+/* The one in force. Not changed any more, only replaced by broker_configure: until then any thread may read it. */
+const struct config *broker_config(const struct broker *b);
 /* A clean end: journals what is lazily kept. The journal itself stays open: flush and wait for it. */
 void broker_stop(struct broker *b, struct broker_time t);
 void broker_free(struct broker *b);

@@ -204,16 +204,16 @@ static void audit_reload(struct broker *b, const char *by, const struct config *
     buf_free(&detail);
 }
 
-hx_st broker_configure(struct broker *b, struct broker_time t, struct config *config, const char *by,
-                       struct buf *changes, struct errbuf *err) {
+const struct config *broker_config(const struct broker *b) {
+    return b->rulebook->config;
+}
+
+hx_st broker_configure(struct broker *b, struct broker_time t, struct config *config, const char *by, slice changes,
+                       struct errbuf *err) {
     broker_advance(b, t);
     hx_st st = can_be_had(b, config, err);
     if (st != ST_OK) return st;
-    struct buf diff = {0};
-    config_diff(b->rulebook->config, config, &diff);
-    if (by && diff.len) audit_reload(b, by, config, buf_slice(&diff));
-    if (changes) buf_slice_add(changes, buf_slice(&diff));
-    buf_free(&diff);
+    if (by && changes.n) audit_reload(b, by, config, changes);
     for (u32 i = 0; i < config->queues.count; i++) declare(b, config->queues.at[i]);
     core_audit_keep(b->core, config->audit_keep_ms);
     struct config *before = b->rulebook->config;

@@ -1,6 +1,8 @@
 /* hapaxd: the daemon. Plugs the broker into the network, the disk and the clock. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -17,6 +19,7 @@
 
 #define MEMORY_MIN      ((u64)64 << 20)
 #define DRAIN_GRACE_MS  5000u
+#define LINES_TOLD      1000u /* of what a reload changes, or of what is wrong with it */
 #define CONNECTIONS_MAX 10000u
 #define DAY_MS          ((i64)24 * 3600 * 1000)
 
@@ -26,6 +29,20 @@
 #define FILES_A_WORKER    4u  /* of a relay */
 #define JOURNAL_FILES_MIN 8u
 #define JOURNAL_FILES_MAX 256u
+
+/* The config file being read again. */
+struct reload {
+    pthread_t thread;
+    bool running; /* until the loop has taken what the thread made */
+    atomic_bool done;
+    struct loop *loop;
+    const char *path;
+    struct config_use use;
+    const struct config *in_force;
+    hx_st st;
+    struct config *config;
+    struct buf changes, errors;
+};
 
 struct daemon {
     struct loop *loop;
@@ -37,6 +54,8 @@ struct daemon {
     bool stopping, paused, turn_timed;
     struct broker_time turn_time;
     const struct settings *settings;
+    struct reload reload;
+    bool reload_again;
 };
 
 /* What flags and environment say; NULL where they say nothing, and the file or the defaults decide. */
@@ -138,6 +157,7 @@ static void stop_if_failed(struct daemon *d) {
 }
 
 static void on_tick(void *ctx);
+static void end_reload(struct daemon *d);
 
 static void arm_timer(struct daemon *d) {
     i64 ms = broker_next_ms(d->broker, time_now());
@@ -165,6 +185,7 @@ static void on_wake(void *ctx) {
     broker_durable(d->broker, time_now(), journal_durable(d->journal));
     journal_flush(d->journal);
     set_paused(d, broker_wants_pause(d->broker));
+    end_reload(d);
 }
 
 static void wake(void *ctx) {
@@ -237,10 +258,12 @@ static struct config_use settings_use(const struct settings *s) {
 
 static void log_lines(enum log_level level, slice text) {
     slice line;
+    u32 told = 0;
     while (text.n) {
         slice_cut(text, '\n', &line, &text);
-        if (line.n) log_line(level, "config: %.*s", (int)line.n, line.p);
+        if (line.n && told++ < LINES_TOLD) log_line(level, "config: %.*s", (int)line.n, line.p);
     }
+    if (told > LINES_TOLD) log_line(level, "config: and %u further lines", told - LINES_TOLD);
 }
 
 /* Neither can change under a running broker. */
@@ -250,39 +273,86 @@ static void log_restart(const char *name, slice now, const char *at_start, const
              at_start);
 }
 
-/* All of it or nothing: what is wrong with the new one is said, a line for each mistake, and the old one goes on. */
-static void on_hangup(void *ctx) {
-    struct daemon *d = ctx;
+/* A file of thousands of queues takes longer to read than anybody should wait: a thread does it, and compares it with the one
+ * in force, which stays as it is until the loop has heard from that thread. */
+static void *read_config(void *ctx) {
+    struct reload *r = ctx;
+    r->st = config_load(r->path, &r->use, &r->config, &r->errors);
+    if (r->st == ST_OK) config_diff(r->in_force, r->config, &r->changes);
+    atomic_store_explicit(&r->done, true, memory_order_release);
+    loop_wake(r->loop);
+    return NULL;
+}
+
+static void begin_reload(struct daemon *d) {
+    struct reload *r = &d->reload;
+    *r = (struct reload){.path = d->settings->config,
+                         .use = settings_use(d->settings),
+                         .in_force = broker_config(d->broker),
+                         .loop = d->loop,
+                         .running = true};
+    CHECK(pthread_create(&r->thread, NULL, read_config, r) == 0);
+}
+
+static void put_in_force(struct daemon *d, struct reload *r) {
     const struct settings *s = d->settings;
     struct errbuf err = {{0}};
-    struct config *config;
-    struct config_use use = settings_use(s);
-    struct buf changes = {0}, errors = {0};
-    if (!s->config) return log_line(LOG_INFO, "SIGHUP: there is no configuration file to read again");
-    hx_st st = config_load(s->config, &use, &config, &errors);
-    if (st == ST_OK) {
-        log_restart("listen", config->listen, s->file_listen, s->listen);
-        log_restart("data", config->data, s->file_data, s->data);
-        st = broker_configure(d->broker, time_now(), config, "SIGHUP", &changes, &err);
-        if (st != ST_OK) config_free(config);
-        if (st != ST_OK) buf_slice_add(&errors, slice_str(err.text));
-    }
-    if (st != ST_OK) {
-        log_lines(LOG_ERROR, buf_slice(&errors));
+    log_restart("listen", r->config->listen, s->file_listen, s->listen);
+    log_restart("data", r->config->data, s->file_data, s->data);
+    r->st = broker_configure(d->broker, time_now(), r->config, "SIGHUP", buf_slice(&r->changes), &err);
+    if (r->st == ST_OK) return;
+    config_free(r->config);
+    buf_slice_add(&r->errors, slice_str(err.text));
+}
+
+static void free_reload(struct reload *r) {
+    buf_free(&r->changes);
+    buf_free(&r->errors);
+}
+
+/* All of it or nothing: what is wrong with the new one is said, a line for each mistake, and the old one goes on. */
+static void end_reload(struct daemon *d) {
+    struct reload *r = &d->reload;
+    if (!r->running || !atomic_load_explicit(&r->done, memory_order_acquire)) return;
+    CHECK(pthread_join(r->thread, NULL) == 0);
+    r->running = false;
+    if (r->st == ST_OK) put_in_force(d, r);
+    if (r->st != ST_OK) {
+        log_lines(LOG_ERROR, buf_slice(&r->errors));
         log_line(LOG_ERROR, "config: reload refused, the old rules stay");
     } else {
-        log_lines(LOG_INFO, buf_slice(&changes));
-        log_line(LOG_INFO, "config: %s %s", s->config, changes.len ? "is in force" : "says nothing new");
+        log_lines(LOG_INFO, buf_slice(&r->changes));
+        log_line(LOG_INFO, "config: %s %s", r->path, r->changes.len ? "is in force" : "says nothing new");
     }
-    buf_free(&changes);
-    buf_free(&errors);
+    free_reload(r);
     broker_turn_end(d->broker, time_now());
     arm_timer(d);
+    if (d->reload_again) begin_reload(d);
+    d->reload_again = false;
+}
+
+/* While one is read, another is asked for: the file may have changed since it was opened. */
+static void on_hangup(void *ctx) {
+    struct daemon *d = ctx;
+    if (!d->settings->config) return log_line(LOG_INFO, "SIGHUP: there is no configuration file to read again");
+    if (d->reload.running)
+        d->reload_again = true;
+    else
+        begin_reload(d);
+}
+
+static void abandon_reload(struct daemon *d) {
+    struct reload *r = &d->reload;
+    if (!r->running) return;
+    CHECK(pthread_join(r->thread, NULL) == 0);
+    if (r->st == ST_OK) config_free(r->config);
+    free_reload(r);
 }
 
 /* Also after half a start: what is not there needs no end. */
 static void finish(struct daemon *d) {
     if (d->server) http_server_close(d->server);
+    abandon_reload(d);
     relays_free(d->relays);
     if (d->broker) broker_free(d->broker);
     if (d->journal) journal_close(d->journal);
@@ -480,7 +550,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
     if (st != ST_OK) return st;
     log_line(LOG_INFO, "journal replayed in %lld ms", (long long)(clock_mono_ms() - began));
     log_downtime(d);
-    st = broker_configure(d->broker, time_now(), *config, NULL, NULL, err);
+    st = broker_configure(d->broker, time_now(), *config, NULL, SL(""), err);
     if (st == ST_OK) *config = NULL;
     return st;
 }

@@ -2,11 +2,12 @@
 """Nobody waits long for what somebody else asked for: long requests are worked off in parts, and so are answers that become
 possible together. Each test has a broker of its own, whose longest turn is its own doing."""
 import contextlib
+import signal
 import threading
 import time
 
 import hx
-from hx import problem_members, same, test
+from hx import problem, problem_members, same, test
 
 
 @contextlib.contextmanager
@@ -108,6 +109,27 @@ def two_hundred_polls_for_a_thousand_messages_each_are_answered_in_parts(_):
         got = [len(conn.reply().json()["messages"]) for conn in polls[:100]]
         in_parts(broker, time.monotonic() - began)
         assert sum(got) > 0 and max(got) <= 1000, got
+
+
+def many_queues(window):
+    return "queues:\n" + "".join(f'  q{i}: {{window: {window}, key: "k:${{a}}:${{b}}"}}\n' for i in range(5000))
+
+
+@test
+def others_are_answered_while_a_file_of_five_thousand_queues_is_read_again(_):
+    with hx.Broker(config=many_queues("1h")) as broker:
+        with others(broker) as answered:
+            broker.reload(many_queues("2h"))
+            hx.until(lambda: "is in force" in broker.stderr(), "the new rules are in force")
+            during = answered[0]
+        same(broker.get("/v1/queues/q4999").json()["rules"]["window_ms"], 7200000)
+        assert during > 3, f"answered {during} times"
+        # Reading it and comparing it is not the loop's business any more: three quarters of what it took.
+        broker.configure("queues: {q0: {window: 3h}}")
+        broker.process.send_signal(signal.SIGHUP)
+        broker.process.send_signal(signal.SIGHUP)
+        hx.until(lambda: broker.get("/v1/queues/q0").json()["rules"]["window_ms"] == 10800000, "the last word counts")
+        problem(broker.send("q1", None, '{"a":1,"b":1}'), 404, "no_such_queue")
 
 
 @test

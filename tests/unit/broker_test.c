@@ -197,7 +197,10 @@ static hx_st configure(const char *yaml, struct errbuf *err) {
     struct buf errors = {0};
     hx_st st = config_parse(slice_str(yaml), "hapax.yaml", &(struct config_use){0}, &config, &errors);
     assert_int_equal(st, ST_OK);
-    st = broker_configure(w.broker, w.t, config, "test", NULL, err);
+    struct buf changes = {0};
+    config_diff(broker_config(w.broker), config, &changes);
+    st = broker_configure(w.broker, w.t, config, "test", buf_slice(&changes), err);
+    buf_free(&changes);
     if (st != ST_OK) config_free(config);
     work();
     return st;
@@ -256,7 +259,7 @@ static void give_unreadable_rules(void) {
     struct buf errors = {0};
     assert_int_equal(config_parse(SL("queues: {q: {}}\n"), "f", &(struct config_use){0}, &config, &errors), ST_OK);
     config->queues.at[0]->json = SL("{\"schema\":{\"pattern\":{\"a\":\"(a)\\\\1\"}}}");
-    assert_int_equal(broker_configure(w.broker, w.t, config, "test", NULL, &err), ST_OK);
+    assert_int_equal(broker_configure(w.broker, w.t, config, "test", SL(""), &err), ST_OK);
     work();
 }
 
