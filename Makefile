@@ -163,7 +163,7 @@ GATE_TESTS := $(patsubst %,$(BUILD)/tests/%,gate_test gate_races_test gate_consu
 $(GATE_TESTS): DRIVER_LIBS = $(GATE_LIBS) -lpq -lsqlite3
 $(GATE_TESTS): CPPFLAGS += $(PQ_FLAGS)
 $(GATE_TESTS): $(GATE_LIBS)
-$(BUILD)/tests/gate_consumer: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,PQexec PQexecParams sqlite3_step sendmsg recv)
+$(BUILD)/tests/gate_consumer: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,PQexec PQexecParams PQpipelineSync sqlite3_step sendmsg recv)
 
 # Every example compiles; tests/gate/examples_test.py runs those that have to do with the gate.
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))

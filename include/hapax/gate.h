@@ -20,6 +20,7 @@
  *
  *     libhapax_pq      hx_gate_pq, on libpq; needs sql/postgres/hapax_gate.sql in the database      pkg-config hapax-pq
  *     libhapax_sqlite  hx_gate_sqlite, on SQLite 3.35 or later; hx_gate_sqlite_install              pkg-config hapax-sqlite
+ * (libpq of PostgreSQL 14 or later; the server may be 13.)
  *
  * Both answer alike: one suite of tests runs on both. They differ where the databases do:
  *
@@ -43,7 +44,8 @@
  *   status          applied  meaning, and what to do
  *   HX_INVALID      no       an argument is missing, empty, too long or out of range. The database was not asked, the
  *                            transaction is as it was
- *   HX_FENCED       no       a higher fence was seen for this key: another consumer has the work. Roll back, stop
+ *   HX_FENCED       no       a higher fence or a later attempt was seen for this key: another consumer has the work. Roll
+ *                            back, stop
  *   HX_NOT_FOUND    no       no such claim: never made, rolled back, released, past its window. Roll back
  *   HX_SETTLED      no       a step of a key that is settled. Roll back
  *   HX_CONFLICT     no       hx_gate_expect: more rows than one. Roll back
@@ -81,8 +83,9 @@ HX_API hx_gate *hx_gate_pq_named(struct pg_conn *conn);
 HX_API hx_gate *hx_gate_sqlite(struct sqlite3 *db);
 HX_API void hx_gate_free(hx_gate *gate); /* leaves connection and transaction alone. NULL is fine */
 
-/* Make the tables and views hapax_* in the main database if they are not there; user_version is not touched. In the
- * caller's transaction if one is open, else in its own. Also HX_UNAVAILABLE: a newer version is there. */
+/* Make the tables and views hapax_* in the main database if they are not there, or bring those of an older version to this
+ * one, keys and all; user_version is not touched. In the caller's transaction if one is open, else in its own. Also
+ * HX_UNAVAILABLE: a newer version is there. */
 HX_API hx_status hx_gate_sqlite_install(struct sqlite3 *db, hx_error *err);
 
 /* ---- answers */
@@ -115,7 +118,9 @@ typedef struct hx_gate_key {
     hx_bytes fingerprint; /* of what must not differ between copies; data == NULL: not compared */
     int64_t fence;        /* grows with each delivery (hx_message.fence); 0: none. Give it to every call or to none */
     const char *owner; /* this attempt's name; NULL: none. Same owner and fence again within the lease: itself again */
-    int64_t lease_ms;  /* of a reservation; 0: two minutes */
+    int64_t lease_ms;  /* of a reservation; 0: two minutes, ten years at most */
+    int attempt; /* for commit_outcome, release and step: the reply's, 0: any. Where there is no fence it is what keeps one
+                  * who was slow from settling or releasing what another has taken over since. hx_gate_run sees to it */
 } hx_gate_key;
 
 /* What claim and reserve say. Everything in it lives until hx_gate_reply_free. */
@@ -159,6 +164,11 @@ HX_API hx_status hx_gate_release(hx_gate *gate, const hx_gate_key *key, hx_gate_
 HX_API hx_status hx_gate_step(hx_gate *gate, const hx_gate_key *key, const char *name, hx_bytes result,
                               hx_gate_reply *out, hx_error *err);
 
+/* Has it been recorded? As hx_gate_step, but nothing is written: NEW, it has not; or DUPLICATE with what was. Ask, do the
+ * step, record it, in one transaction: no rival's step comes between. */
+HX_API hx_status hx_gate_step_ask(hx_gate *gate, const hx_gate_key *key, const char *name, hx_gate_reply *out,
+                                  hx_error *err);
+
 /* After a conditional update: 1 row APPLIED, 0 ALREADY, more HX_CONFLICT. Asks no database. */
 HX_API hx_status hx_gate_expect(int64_t rows, hx_gate_answer *out, hx_error *err);
 
@@ -196,8 +206,9 @@ HX_API void hx_gate_set_result(hx_gate_turn *turn, hx_bytes result, const char *
 HX_API void hx_gate_set_effect_id(hx_gate_turn *turn, const char *effect_id);
 
 typedef struct hx_gate_work {
-    hx_gate_fn record; /* the business write, in the transaction. It neither commits, rolls back nor settles. May be
-                        * NULL in the two-phase form */
+    hx_gate_fn
+        record; /* the business write, in the transaction. It neither commits, rolls back nor settles (if it does:
+                        * HX_REFUSED, applied unknown). May be NULL in the two-phase form */
     hx_gate_fn effect; /* NULL: the one-transaction form. Else called outside any transaction, after the reservation
                         * was committed and before record: the call to the world. What it refuses (HX_GATE_REJECT) is
                         * settled without record */
@@ -211,7 +222,8 @@ typedef struct hx_gate_work {
  * commit, effect, then begin, record, store the outcome, commit. An UNKNOWN reservation, in either form, is looked up
  * first: found, it is recorded and settled; absent, it is released and the work done.
  *
- * Needs a connection without an open transaction and leaves it so. HX_OK with out->answer:
+ * Needs a connection without an open transaction (HX_REFUSED "in_transaction" otherwise, and it is left as it is) and
+ * leaves it so. HX_OK with out->answer:
  *   NEW         done now and committed; out has the result that was set
  *   DUPLICATE   done before; out has the stored result
  *   RELEASED    a function said HX_GATE_UNDO: nothing happened, the next claimant gets NEW
@@ -220,7 +232,7 @@ typedef struct hx_gate_work {
  * Otherwise err->applied: NO, nothing happened; UNKNOWN, the commit may have been done, or the effect has happened and
  * is not settled. One-transaction form: call it again. Two-phase form: call it again with a higher fence, or later with
  * another owner, so that it is looked up: the same owner and fence within the lease is taken for itself before its call.
- * HX_BUSY only after tries_max. */
+ * HX_FENCED: another has taken the reservation over meanwhile, and does what is left. HX_BUSY only after tries_max. */
 HX_API hx_status hx_gate_run(hx_gate *gate, const hx_gate_key *key, const hx_gate_work *work, hx_gate_reply *out,
                              hx_error *err);
 
@@ -240,7 +252,7 @@ typedef struct hx_gate_orphans {
     void *memory;               /* private */
 } hx_gate_orphans;
 
-/* Unfinished reservations at least this old. HX_OK, also with none. */
+/* Unfinished reservations at least this old, 10,000 at most. HX_OK, also with none. */
 HX_API hx_status hx_gate_stranded(hx_gate *gate, int64_t older_than_ms, hx_gate_orphans *out, hx_error *err);
 HX_API void hx_gate_orphans_free(hx_gate_orphans *orphans);
 
@@ -258,7 +270,7 @@ typedef struct hx_gate_reconciled {
     int64_t found, absent, left; /* left: by the lookup, or another has it */
 } hx_gate_reconciled;
 
-/* One round: each stranded reservation is taken over (its lease must have ended), looked up, and settled or released.
+/* One round: each stranded reservation whose lease has ended is taken over, looked up, and settled or released.
  * A reservation's lease must outlast the longest call it stands for: what is looked up while the call is still on its
  * way is absent, and then it is not. An error ends the round; what was settled stays. *out is added to. */
 HX_API hx_status hx_gate_reconcile(hx_gate *gate, const hx_gate_reconcile_options *options, hx_gate_reconciled *out,

@@ -6,6 +6,15 @@
 -- at every isolation level and behind PgBouncer in transaction mode. CREATE on the database is all the installer needs.
 -- The user's guide is docs/GATE.md; this header is for whoever reads or changes the code.
 --
+-- WHOSE RIGHTS. The tables are the installer's alone; the functions run as him (SECURITY DEFINER), so that an application
+-- can do with a key what the functions do, and nothing else. Hence every function has a search_path of its own:
+-- what somebody plants in a schema of the caller's path (an operator `=` for our types, say) is never run here. The two
+-- helpers without one are inlined into their callers, and name the schema of every function and operator they use.
+-- For the same reason this file refuses a schema `hapax` with anything of somebody else's in it.
+--
+-- WHICH PLANS. A session keeps the plan of a statement, made perhaps when a table was small enough to be read whole, while
+-- the table grows. What looks a row up here is meant for an index, so those functions say enable_seqscan = off.
+--
 -- HOW IT WORKS
 --
 -- One row of hapax.entry per (scope, key). Whoever inserts it first has the work:
@@ -48,26 +57,44 @@
 --
 -- ERRORS. Each aborts the caller's transaction as every SQL error does: nothing of it was applied, unless the caller
 -- goes back to a savepoint of its own.
---   HX001  a higher fence was seen for this key: somebody else has the work now. Do not retry.
+--   HX001  a higher fence, or a later attempt, was seen for this key: somebody else has the work now. Do not retry.
 --   HX002  no such claim: never made, rolled back, released, or past its window.
 --   HX003  an argument is NULL, empty, too long or out of range. A bug in the caller.
 --   HX004  expect(): the conditional update hit more rows than one.
 --   HX005  step() of a key that is settled already.
 --   HX006  the installed schema version is not the one needed.
 --   HX007  uninstall while reservations are in flight.
+--   HX008  schema hapax, or something in it, belongs to another role than the installing one.
 -- PostgreSQL's own, of interest here: 40001, 40P01 run the transaction again; 55P03 lock_timeout while waiting for a rival;
 -- 25P02 the transaction was aborted before the call; 42501 rights are missing (see "Rights" in docs/GATE.md); and a lost
 -- connection during COMMIT, the one case where the caller cannot know: claim again, the answer tells.
 
 BEGIN;
 SET LOCAL client_min_messages = warning;
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $$
 DECLARE
-    needed  constant int := 1;
+    needed  constant int := 2;
     present int;
+    alien   text;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('hapax gate schema'));
+    SELECT o.what || ' belongs to ' || pg_get_userbyid(o.owner) INTO alien
+      FROM (SELECT 'schema hapax' AS what, n.nspowner AS owner, 0 AS rank FROM pg_namespace n WHERE n.nspname = 'hapax'
+            UNION ALL
+            SELECT format('hapax.%s', c.relname), c.relowner, 1 FROM pg_class c WHERE c.relnamespace = to_regnamespace('hapax')
+            UNION ALL
+            SELECT format('hapax.%s', t.typname), t.typowner, 1 FROM pg_type t WHERE t.typnamespace = to_regnamespace('hapax')
+            UNION ALL
+            SELECT p.oid::regprocedure::text, p.proowner, 1 FROM pg_proc p WHERE p.pronamespace = to_regnamespace('hapax')) o
+     WHERE o.owner <> (SELECT r.oid FROM pg_roles r WHERE r.rolname = current_user)
+     ORDER BY o.rank LIMIT 1;
+    IF alien IS NOT NULL THEN
+        RAISE EXCEPTION 'hapax: %, not to %, who is installing; nothing was applied', alien, current_user
+            USING ERRCODE = 'HX008', HINT = 'Its owner could change what others call. If he is to be trusted, '
+                  'SET ROLE to him first (hapax gate install --owner); else drop it.';
+    END IF;
     IF to_regclass('hapax.schema_version') IS NOT NULL THEN
         SELECT coalesce(max(version), 0) INTO present FROM hapax.schema_version;
     END IF;
@@ -149,6 +176,8 @@ BEGIN
         seen_at   timestamptz NOT NULL
     );
     CREATE UNIQUE INDEX extra_effect_once ON hapax.extra_effect (scope, key, hashtextextended(effect_id, 0));
+    -- Under a publication FOR ALL TABLES nothing may be deleted from a table without one.
+    ALTER TABLE hapax.extra_effect REPLICA IDENTITY FULL;
 
     CREATE UNLOGGED TABLE hapax.tally (
         scope  text COLLATE "C" NOT NULL,
@@ -158,20 +187,28 @@ BEGIN
     CREATE TABLE hapax.total (
         scope  text COLLATE "C" NOT NULL,
         answer text COLLATE "C" NOT NULL,
-        n      bigint NOT NULL
+        n      bigint NOT NULL,
+        PRIMARY KEY (scope, answer)
     );
 
-    INSERT INTO hapax.schema_version (version) VALUES (1);
+    CREATE TYPE hapax.step_answer AS (status text, result bytea);
+
+    INSERT INTO hapax.schema_version (version) VALUES (2);
 END
 $$;
 
--- For clients: fail early and clearly when the installed gate is not the one they were written for.
+-- Of version 1: what has grown, since both at once would be ambiguous, and what is no more.
+DROP FUNCTION IF EXISTS hapax.commit_outcome(text, text, bytea, text, text, bigint, text), hapax.release(text, text, bigint),
+    hapax.step(text, text, text, bytea, bigint), hapax.verdict(hapax.entry, bytea, bigint, text, timestamptz),
+    hapax.same_claimant(hapax.entry, bigint, text), hapax.hold(text, text, text, bigint), hapax.is_settled(hapax.entry);
+
+-- For clients: fail early and clearly when the installed gate is not one they can use. What version 1 had is all here.
 CREATE OR REPLACE FUNCTION hapax.require_version(version int) RETURNS void
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     present int := (SELECT max(v.version) FROM hapax.schema_version v);
 BEGIN
-    IF present IS DISTINCT FROM require_version.version THEN
+    IF present IS DISTINCT FROM 2 OR (require_version.version BETWEEN 1 AND 2) IS NOT TRUE THEN
         RAISE EXCEPTION 'hapax: schema version % is installed, % is needed; nothing was applied',
             coalesce(present::text, 'none'), coalesce(require_version.version::text, 'NULL') USING ERRCODE = 'HX006';
     END IF;
@@ -180,7 +217,7 @@ $$;
 
 -- Names are scopes, keys and steps; together they must fit an index row at four bytes a character. Internal.
 CREATE OR REPLACE FUNCTION hapax.check_name(what text, name text, most int DEFAULT 255) RETURNS void
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF name IS NULL OR length(name) NOT BETWEEN 1 AND most THEN
         RAISE EXCEPTION 'hapax: % must have 1 to % characters, this one %; nothing was applied', what, most,
@@ -189,56 +226,36 @@ BEGIN
 END
 $$;
 
--- Was this row last claimed, reserved or settled by the running transaction? Internal.
+-- Was this row last claimed, reserved or settled by the running transaction? Internal, inlined.
 CREATE OR REPLACE FUNCTION hapax.is_ours(xact xid8, since timestamptz) RETURNS boolean
 LANGUAGE sql STABLE AS $$
-    SELECT xact = pg_current_xact_id_if_assigned() AND since >= now()
+    SELECT pg_catalog.xid8eq(xact, pg_catalog.pg_current_xact_id_if_assigned())
+       AND since OPERATOR(pg_catalog.>=) pg_catalog.now()
 $$;
 
--- The decision table: what a claimant is told about a row it did not insert. The order is the contract's. Internal.
--- NULL fences and fingerprints are unknowns and compare as neither lower nor different. A reservation made with
--- neither fence nor owner is nobody's: no later caller can be taken for its maker.
-CREATE OR REPLACE FUNCTION hapax.verdict(e hapax.entry, fingerprint bytea, fence bigint, owner text, at timestamptz)
-RETURNS text LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    ours constant boolean := coalesce(hapax.is_ours(e.xact, e.since), false);
+-- The times of a row whose insertion had to wait for a rival, set again. Internal.
+CREATE OR REPLACE FUNCTION hapax.made_late(scope text, key text, lease interval, OUT at timestamptz)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
-    RETURN CASE
-        WHEN e.fingerprint <> verdict.fingerprint THEN 'conflict'
-        WHEN e.state IN ('done', 'rejected') OR (e.state = 'claimed' AND NOT ours) THEN 'duplicate'
-        WHEN verdict.fence < e.fence THEN 'stale'
-        WHEN e.state = 'released' THEN 'new'
-        WHEN ours THEN CASE WHEN e.unsure THEN 'unknown' ELSE 'new' END
-        WHEN e.lease_until <= at THEN 'unknown'
-        WHEN hapax.same_claimant(e, verdict.fence, verdict.owner) THEN CASE WHEN e.unsure THEN 'unknown' ELSE 'new' END
-        WHEN verdict.fence > e.fence THEN 'unknown'
-        ELSE 'in_flight'
-    END;
+    at := greatest(clock_timestamp(), now());
+    UPDATE hapax.entry e SET first_seen = at, since = at, lease_until = at + lease
+     WHERE e.scope = made_late.scope COLLATE "C" AND e.key = made_late.key COLLATE "C";
 END
 $$;
 
-CREATE OR REPLACE FUNCTION hapax.same_claimant(e hapax.entry, fence bigint, owner text) RETURNS boolean
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT e.fence IS NOT DISTINCT FROM same_claimant.fence AND e.owner IS NOT DISTINCT FROM same_claimant.owner COLLATE "C"
-       AND (same_claimant.fence IS NOT NULL OR same_claimant.owner IS NOT NULL)
-$$;
-
--- claim and reserve in one: lease is NULL for the one-transaction form. Internal.
+-- claim and reserve in one: lease is NULL for the one-transaction form. Names were checked. Internal.
 CREATE OR REPLACE FUNCTION hapax.admit(scope text, key text, fingerprint bytea, fence bigint, owner text, lease interval,
     OUT status text, OUT result bytea, OUT content_type text, OUT first_seen timestamptz, OUT attempt int)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     at     timestamptz;
     seen   hapax.entry;
+    ours   boolean;
+    same   boolean;
     again  boolean;
     locked boolean;
 BEGIN
-    IF (length(admit.scope) BETWEEN 1 AND 255 AND length(admit.key) BETWEEN 1 AND 255) IS NOT TRUE THEN
-        PERFORM hapax.check_name('scope', admit.scope);
-        PERFORM hapax.check_name('key', admit.key);
-    END IF;
-
     <<race>>
     LOOP
         at := greatest(clock_timestamp(), now());
@@ -247,15 +264,10 @@ BEGIN
                 pg_current_xact_id(), at, at, at + lease, admit.owner, admit.fingerprint)
         ON CONFLICT (scope, key) DO NOTHING;
         IF FOUND THEN
-            IF clock_timestamp() - at > interval '10 ms' THEN
-                at := greatest(clock_timestamp(), now());
-                UPDATE hapax.entry e SET first_seen = at, since = at, lease_until = at + lease
-                 WHERE e.scope = admit.scope COLLATE "C" AND e.key = admit.key COLLATE "C";
-            END IF;
-            INSERT INTO hapax.tally VALUES (admit.scope, 'new');
             status := 'new';
-            first_seen := at;
+            first_seen := CASE WHEN clock_timestamp() - at > interval '10 ms' THEN hapax.made_late(admit.scope, admit.key, lease) ELSE at END;
             attempt := 1;
+            INSERT INTO hapax.tally VALUES (admit.scope, 'new');
             RETURN;
         END IF;
 
@@ -272,7 +284,23 @@ BEGIN
             CONTINUE race WHEN NOT FOUND;
 
             at := greatest(clock_timestamp(), now());
-            status := hapax.verdict(seen, admit.fingerprint, admit.fence, admit.owner, at);
+            ours := coalesce(hapax.is_ours(seen.xact, seen.since), false);
+            same := seen.fence IS NOT DISTINCT FROM admit.fence AND seen.owner IS NOT DISTINCT FROM admit.owner COLLATE "C"
+                AND (admit.fence IS NOT NULL OR admit.owner IS NOT NULL);
+            -- The decision table: what a claimant is told about a row it did not insert. The order is the contract's.
+            -- NULL fences and fingerprints are unknowns and compare as neither lower nor different. A reservation made
+            -- with neither fence nor owner is nobody's: no later caller can be taken for its maker.
+            status := CASE
+                WHEN seen.fingerprint <> admit.fingerprint THEN 'conflict'
+                WHEN seen.state IN ('done', 'rejected') OR (seen.state = 'claimed' AND NOT ours) THEN 'duplicate'
+                WHEN admit.fence < seen.fence THEN 'stale'
+                WHEN seen.state = 'released' THEN 'new'
+                WHEN ours THEN CASE WHEN seen.unsure THEN 'unknown' ELSE 'new' END
+                WHEN seen.lease_until <= at THEN 'unknown'
+                WHEN same THEN CASE WHEN seen.unsure THEN 'unknown' ELSE 'new' END
+                WHEN admit.fence > seen.fence THEN 'unknown'
+                ELSE 'in_flight'
+            END;
             EXIT race WHEN locked OR status NOT IN ('new', 'unknown');
             locked := true;
         END LOOP;
@@ -284,9 +312,7 @@ BEGIN
         result := seen.result;
         content_type := seen.content_type;
     ELSIF status IN ('new', 'unknown') THEN
-        again := seen.state <> 'released'
-             AND (coalesce(hapax.is_ours(seen.xact, seen.since), false)
-                  OR (seen.lease_until > at AND hapax.same_claimant(seen, admit.fence, admit.owner)));
+        again := seen.state <> 'released' AND (ours OR (seen.lease_until > at AND same));
         -- What is unknown stays a reservation even for claim: only commit_outcome or release may end it.
         IF status = 'unknown' THEN
             lease := coalesce(lease, interval '2 minutes');
@@ -308,38 +334,64 @@ BEGIN
 END
 $$;
 
+-- What most claims meet, a key nobody has used, is dealt with here; whatever else by admit.
 CREATE OR REPLACE FUNCTION hapax.claim(scope text, key text, fingerprint bytea DEFAULT NULL, fence bigint DEFAULT NULL,
     owner text DEFAULT NULL,
     OUT status text, OUT result bytea, OUT content_type text, OUT first_seen timestamptz, OUT attempt int)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
 DECLARE
-    a record := hapax.admit(claim.scope, claim.key, claim.fingerprint, claim.fence, claim.owner, NULL);
+    at constant timestamptz := greatest(clock_timestamp(), now());
 BEGIN
-    status := a.status;
-    result := a.result;
-    content_type := a.content_type;
-    first_seen := a.first_seen;
-    attempt := a.attempt;
+    IF (length(claim.scope) BETWEEN 1 AND 255 AND length(claim.key) BETWEEN 1 AND 255) IS NOT TRUE THEN
+        PERFORM hapax.check_name('scope', claim.scope);
+        PERFORM hapax.check_name('key', claim.key);
+    END IF;
+    INSERT INTO hapax.entry (scope, key, state, fence, xact, first_seen, since, owner, fingerprint)
+    VALUES (claim.scope, claim.key, 'claimed', claim.fence, pg_current_xact_id(), at, at, claim.owner, claim.fingerprint)
+    ON CONFLICT (scope, key) DO NOTHING;
+    IF NOT FOUND THEN
+        SELECT a.* INTO status, result, content_type, first_seen, attempt
+          FROM hapax.admit(claim.scope, claim.key, claim.fingerprint, claim.fence, claim.owner, NULL) a;
+        RETURN;
+    END IF;
+    status := 'new';
+    first_seen := CASE WHEN clock_timestamp() - at > interval '10 ms' THEN hapax.made_late(claim.scope, claim.key, NULL) ELSE at END;
+    attempt := 1;
+    INSERT INTO hapax.tally VALUES (claim.scope, 'new');
 END
 $$;
 
 CREATE OR REPLACE FUNCTION hapax.reserve(scope text, key text, fingerprint bytea DEFAULT NULL, fence bigint DEFAULT NULL,
     owner text DEFAULT NULL, lease interval DEFAULT '2 minutes',
     OUT status text, OUT result bytea, OUT content_type text, OUT first_seen timestamptz, OUT attempt int)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    PERFORM hapax.check_name('scope', scope);
+    PERFORM hapax.check_name('key', key);
     IF lease IS NULL OR lease <= interval '0' THEN
         RAISE EXCEPTION 'hapax: lease must be longer than nothing, this one is %; nothing was applied',
             coalesce(lease::text, 'NULL') USING ERRCODE = 'HX003';
     END IF;
-    SELECT * INTO status, result, content_type, first_seen, attempt
-      FROM hapax.admit(reserve.scope, reserve.key, reserve.fingerprint, reserve.fence, reserve.owner, reserve.lease);
+    SELECT a.* INTO status, result, content_type, first_seen, attempt
+      FROM hapax.admit(reserve.scope, reserve.key, reserve.fingerprint, reserve.fence, reserve.owner, reserve.lease) a;
 END
 $$;
 
--- Locks the claim for the rest of the transaction and refuses the superseded and the absent. Internal.
-CREATE OR REPLACE FUNCTION hapax.hold(verb text, scope text, key text, fence bigint) RETURNS hapax.entry
-LANGUAGE plpgsql AS $$
+-- How a duplicate was settled: claim's row has no room for it. NULL: it is not, or not yet.
+CREATE OR REPLACE FUNCTION hapax.settled_as(scope text, key text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    RETURN (SELECT CASE WHEN e.state = 'rejected' THEN 'rejected' WHEN e.state IN ('claimed', 'done') THEN 'done' END
+              FROM hapax.entry e
+             WHERE e.scope = settled_as.scope COLLATE "C" AND e.key = settled_as.key COLLATE "C");
+END
+$$;
+
+-- Locks the claim for the rest of the transaction and refuses the superseded and the absent. A claim of another
+-- transaction, which its commit has settled, is shown as `done`. Internal.
+CREATE OR REPLACE FUNCTION hapax.hold(verb text, scope text, key text, fence bigint, attempt int) RETURNS hapax.entry
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     held hapax.entry;
 BEGIN
@@ -355,21 +407,22 @@ BEGIN
         RAISE EXCEPTION 'hapax: % of %/%: no such claim; nothing was applied', verb, scope, key
             USING ERRCODE = 'HX002',
                   HINT = 'It was never made, rolled back, released, or is past its window. Claim first.';
+    ELSIF held.state = 'in_flight' AND hold.attempt <> held.attempt THEN
+        RAISE EXCEPTION 'hapax: % of %/%: attempt % has the reservation, not %; nothing was applied',
+            verb, scope, key, held.attempt, attempt
+            USING ERRCODE = 'HX001', HINT = 'Another consumer has the work now. Roll back and do not retry.';
+    END IF;
+    IF held.state = 'claimed' AND hapax.is_ours(held.xact, held.since) IS NOT TRUE THEN
+        held.state := 'done';
     END IF;
     RETURN held;
 END
 $$;
 
-CREATE OR REPLACE FUNCTION hapax.is_settled(e hapax.entry) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT e.state IN ('done', 'rejected')
-        OR (e.state = 'claimed' AND NOT coalesce(hapax.is_ours(e.xact, e.since), false))
-$$;
-
 CREATE OR REPLACE FUNCTION hapax.commit_outcome(scope text, key text, result bytea DEFAULT NULL,
     content_type text DEFAULT NULL, effect_id text DEFAULT NULL, fence bigint DEFAULT NULL, state text DEFAULT 'done',
-    OUT status text) RETURNS text
-LANGUAGE plpgsql AS $$
+    attempt int DEFAULT NULL, OUT status text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     held hapax.entry;
@@ -391,8 +444,8 @@ BEGIN
         RETURN;
     END IF;
 
-    held := hapax.hold('commit_outcome', commit_outcome.scope, commit_outcome.key, commit_outcome.fence);
-    IF hapax.is_settled(held) THEN
+    held := hapax.hold('commit_outcome', commit_outcome.scope, commit_outcome.key, commit_outcome.fence, commit_outcome.attempt);
+    IF held.state IN ('done', 'rejected') THEN
         status := 'duplicate';
         IF commit_outcome.effect_id IS DISTINCT FROM held.effect_id COLLATE "C" AND commit_outcome.effect_id IS NOT NULL THEN
             INSERT INTO hapax.extra_effect
@@ -409,13 +462,14 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION hapax.release(scope text, key text, fence bigint DEFAULT NULL, OUT status text) RETURNS text
-LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION hapax.release(scope text, key text, fence bigint DEFAULT NULL, attempt int DEFAULT NULL,
+    OUT status text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
-    held hapax.entry := hapax.hold('release', release.scope, release.key, release.fence);
+    held hapax.entry := hapax.hold('release', release.scope, release.key, release.fence, release.attempt);
 BEGIN
-    IF hapax.is_settled(held) THEN
+    IF held.state IN ('done', 'rejected') THEN
         status := 'duplicate';
         RETURN;
     END IF;
@@ -429,26 +483,28 @@ BEGIN
 END
 $$;
 
--- Insert-or-lose like claim, under the claim's row lock, so steps of one key come one after the other.
-CREATE OR REPLACE FUNCTION hapax.step(scope text, key text, name text, OUT status text, INOUT result bytea DEFAULT NULL,
-    fence bigint DEFAULT NULL)
-LANGUAGE plpgsql AS $$
+-- Insert-or-lose like claim, under the claim's row lock, so steps of one key come one after the other. With record =>
+-- false nothing is written: the lock makes the answer good until the end of the transaction.
+CREATE OR REPLACE FUNCTION hapax.step(scope text, key text, name text, result bytea DEFAULT NULL, fence bigint DEFAULT NULL,
+    attempt int DEFAULT NULL, record boolean DEFAULT true) RETURNS hapax.step_answer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
-    held     hapax.entry := hapax.hold('step', step.scope, step.key, step.fence);
+    held     hapax.entry := hapax.hold('step', step.scope, step.key, step.fence, step.attempt);
     recorded hapax.steps;
 BEGIN
     PERFORM hapax.check_name('step name', step.name, 128);
     SELECT s.* INTO recorded FROM hapax.steps s
      WHERE s.scope = step.scope COLLATE "C" AND s.key = step.key COLLATE "C" AND s.name = step.name COLLATE "C";
     IF FOUND THEN
-        status := 'duplicate';
-        result := recorded.result;
-        RETURN;
+        RETURN ('duplicate', recorded.result)::hapax.step_answer;
     END IF;
-    IF hapax.is_settled(held) THEN
+    IF held.state IN ('done', 'rejected') THEN
         RAISE EXCEPTION 'hapax: step % of %/%: the key is settled already; nothing was applied',
             step.name, step.scope, step.key USING ERRCODE = 'HX005';
+    END IF;
+    IF step.record IS FALSE THEN
+        RETURN ('new', NULL)::hapax.step_answer;
     END IF;
     IF step.fence > held.fence OR (step.fence IS NOT NULL AND held.fence IS NULL) THEN
         UPDATE hapax.entry e SET fence = step.fence
@@ -456,12 +512,33 @@ BEGIN
     END IF;
     -- The row lock keeps rivals out; what an older snapshot could not see of them becomes 40001 here.
     INSERT INTO hapax.steps VALUES (step.scope, step.key, step.name, step.result, clock_timestamp()) ON CONFLICT DO NOTHING;
-    status := 'new';
+    RETURN ('new', step.result)::hapax.step_answer;
 END
 $$;
 
+-- Results as text, stored in UTF-8. A literal or a driver's parameter without a type arrives here, too, hence one
+-- exception: what is spelled as bytea is (\x and hexadecimal digits), are those bytes. Internal, inlined.
+CREATE OR REPLACE FUNCTION hapax.bytes_of(result text) RETURNS bytea
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN pg_catalog.starts_with(result, '\x') AND result OPERATOR(pg_catalog.~) '^\\x([0-9A-Fa-f][0-9A-Fa-f])*$'
+                THEN result::pg_catalog.bytea ELSE pg_catalog.convert_to(result, 'UTF8') END
+$$;
+
+CREATE OR REPLACE FUNCTION hapax.commit_outcome(scope text, key text, result text,
+    content_type text DEFAULT NULL, effect_id text DEFAULT NULL, fence bigint DEFAULT NULL, state text DEFAULT 'done',
+    attempt int DEFAULT NULL, OUT status text) RETURNS text
+LANGUAGE sql AS $$
+    SELECT hapax.commit_outcome(scope, key, hapax.bytes_of(result), content_type, effect_id, fence, state, attempt)
+$$;
+
+CREATE OR REPLACE FUNCTION hapax.step(scope text, key text, name text, result text, fence bigint DEFAULT NULL,
+    attempt int DEFAULT NULL, record boolean DEFAULT true) RETURNS hapax.step_answer
+LANGUAGE sql AS $$
+    SELECT hapax.step(scope, key, name, hapax.bytes_of(result), fence, attempt, record)
+$$;
+
 CREATE OR REPLACE FUNCTION hapax.expect(rows bigint, OUT status text) RETURNS text
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF rows IS NULL OR rows < 0 THEN
         RAISE EXCEPTION 'hapax: expect needs a row count, not %; nothing was applied', coalesce(rows::text, 'NULL')
@@ -476,40 +553,54 @@ $$;
 
 CREATE OR REPLACE FUNCTION hapax.stranded(older_than interval DEFAULT '2 minutes')
 RETURNS TABLE (scope text, key text, owner text, attempt int, since timestamptz)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off AS $$
 #variable_conflict use_column
+DECLARE
+    -- Read once: compared with a clock that moves, no index could be used.
+    made_before constant timestamptz := clock_timestamp() - older_than;
 BEGIN
     IF older_than IS NULL THEN
         RAISE EXCEPTION 'hapax: stranded needs an age, not NULL; nothing was applied' USING ERRCODE = 'HX003';
     END IF;
     RETURN QUERY
         SELECT e.scope, e.key, e.owner, e.attempt, e.since FROM hapax.entry e
-         WHERE e.lease_until IS NOT NULL AND e.since <= clock_timestamp() - older_than
+         WHERE e.lease_until IS NOT NULL AND e.since <= made_before
          ORDER BY e.since;
 END
 $$;
 
--- One scope's share of a sweep. Whoever holds a row at the moment keeps it for the next sweep. Internal.
+-- One scope's share of a sweep. Whoever holds a row at the moment keeps it for the next sweep. The time is read once:
+-- compared with a clock that moves, no index could be used, and every key of the scope would be read. A window of months
+-- may end later when added than when subtracted; nothing goes before both say so. Internal.
 CREATE OR REPLACE FUNCTION hapax.sweep_scope(scope text, keep interval, batch bigint) RETURNS bigint
-LANGUAGE sql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    at     constant timestamptz := clock_timestamp();
+    before constant timestamptz := at - keep;
+    keys   text[];
+BEGIN
     WITH gone AS (
         DELETE FROM hapax.entry WHERE ctid = ANY (ARRAY(
             SELECT e.ctid FROM hapax.entry e
              WHERE e.scope = sweep_scope.scope COLLATE "C" AND e.lease_until IS NULL
-               AND e.since <= clock_timestamp() - keep AND e.since + keep <= clock_timestamp()
+               AND e.since <= before AND e.since + keep <= at
              ORDER BY e.since LIMIT batch FOR UPDATE SKIP LOCKED))
-        RETURNING entry.scope, entry.key
-    ), steps_gone AS (
-        DELETE FROM hapax.steps s USING gone g WHERE s.scope = g.scope AND s.key = g.key
-    ), effects_gone AS (
-        DELETE FROM hapax.extra_effect x USING gone g WHERE x.scope = g.scope AND x.key = g.key
+        RETURNING entry.key
     )
-    SELECT count(*) FROM gone
+    SELECT array_agg(g.key) INTO keys FROM gone g;
+    IF keys IS NOT NULL THEN
+        DELETE FROM hapax.steps s WHERE s.scope = sweep_scope.scope COLLATE "C" AND s.key = ANY (keys);
+        DELETE FROM hapax.extra_effect x WHERE x.scope = sweep_scope.scope COLLATE "C" AND x.key = ANY (keys);
+    END IF;
+    RETURN coalesce(cardinality(keys), 0);
+END
 $$;
 
 -- Returns the number of keys dropped: call again while it equals batch. Any number may run at once.
 CREATE OR REPLACE FUNCTION hapax.sweep(batch int DEFAULT 10000, OUT dropped bigint) RETURNS bigint
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     s record;
@@ -519,25 +610,17 @@ BEGIN
             USING ERRCODE = 'HX003';
     END IF;
     dropped := 0;
-    FOR s IN SELECT c.scope, c.keep FROM hapax.scope c WHERE c.keep IS NOT NULL ORDER BY random() LOOP
+    FOR s IN SELECT c.scope, c.keep FROM hapax.scope c WHERE c.keep < interval '4000 years' ORDER BY random() LOOP
         EXIT WHEN dropped >= batch;
         dropped := dropped + hapax.sweep_scope(s.scope, s.keep, batch - dropped);
     END LOOP;
 
-    -- Fold the counts: a row costs a fraction of a key's, hence the larger share. Totals in a rival's hands stay as they
-    -- are, beside ours, until the next time.
-    WITH fresh AS (
-        DELETE FROM hapax.tally WHERE ctid = ANY (ARRAY(
-            SELECT t.ctid FROM hapax.tally t LIMIT batch::bigint * 20 FOR UPDATE SKIP LOCKED))
-        RETURNING tally.scope, tally.answer
-    ), old AS (
-        DELETE FROM hapax.total WHERE ctid = ANY (ARRAY(SELECT o.ctid FROM hapax.total o FOR UPDATE SKIP LOCKED))
-        RETURNING total.scope, total.answer, total.n
-    )
-    INSERT INTO hapax.total
-    SELECT c.scope, c.answer, sum(c.n)
-      FROM (SELECT f.scope, f.answer, 1 AS n FROM fresh f UNION ALL SELECT o.scope, o.answer, o.n FROM old o) c
-     GROUP BY c.scope, c.answer;
+    -- Fold the counts, all there are: answers come faster than keys end. One sweep at a time does it.
+    IF pg_try_advisory_xact_lock(hashtext('hapax gate counts')) THEN
+        WITH fresh AS (DELETE FROM hapax.tally RETURNING tally.scope, tally.answer)
+        INSERT INTO hapax.total AS o SELECT f.scope, f.answer, count(*) FROM fresh f GROUP BY f.scope, f.answer
+            ON CONFLICT (scope, answer) DO UPDATE SET n = o.n + excluded.n;
+    END IF;
 END
 $$;
 
@@ -580,5 +663,10 @@ SELECT s.scope, coalesce(a.claims, 0)::bigint AS claims, coalesce(a.duplicates, 
        coalesce(d.keys, 0) AS keys_with_several_effects, coalesce(a.conflicts, 0)::bigint AS conflicts,
        coalesce(a.stale, 0)::bigint AS stale, coalesce(a.unknown, 0)::bigint AS unknown
   FROM scopes s LEFT JOIN answers a USING (scope) LEFT JOIN flying f USING (scope) LEFT JOIN doubled d USING (scope);
+
+-- Whoever may use the schema may call the rest.
+REVOKE EXECUTE ON FUNCTION hapax.check_name(text, text, int), hapax.made_late(text, text, interval),
+    hapax.admit(text, text, bytea, bigint, text, interval), hapax.hold(text, text, text, bigint, int),
+    hapax.sweep_scope(text, interval, bigint), hapax.sweep(int) FROM PUBLIC;
 
 COMMIT;

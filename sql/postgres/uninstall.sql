@@ -5,6 +5,7 @@
 
 BEGIN;
 SET LOCAL client_min_messages = warning;
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $$
 DECLARE
@@ -24,11 +25,20 @@ END
 $$;
 
 DROP VIEW IF EXISTS hapax.signals, hapax.keys;
-DROP FUNCTION IF EXISTS
-    hapax.claim, hapax.reserve, hapax.commit_outcome, hapax.release, hapax.step, hapax.expect, hapax.stranded, hapax.sweep,
-    hapax.sweep_scope, hapax.admit, hapax.hold, hapax.verdict, hapax.same_claimant, hapax.is_settled, hapax.is_ours,
-    hapax.check_name, hapax.require_version;
+DO $$
+DECLARE
+    f regprocedure;
+BEGIN
+    FOR f IN SELECT p.oid FROM pg_proc p
+              WHERE p.pronamespace = to_regnamespace('hapax')
+                AND p.proname IN ('claim', 'reserve', 'commit_outcome', 'release', 'step', 'expect', 'stranded', 'sweep', 'settled_as',
+                                  'sweep_scope', 'admit', 'made_late', 'hold', 'bytes_of', 'is_ours', 'check_name', 'require_version',
+                                  'verdict', 'same_claimant', 'is_settled') LOOP
+        EXECUTE format('DROP FUNCTION %s', f);
+    END LOOP;
+END
+$$;
 DROP TABLE IF EXISTS hapax.tally, hapax.total, hapax.extra_effect, hapax.steps, hapax.entry, hapax.scope, hapax.schema_version;
-DROP TYPE IF EXISTS hapax.state;
+DROP TYPE IF EXISTS hapax.state, hapax.step_answer;
 DROP SCHEMA IF EXISTS hapax;
 COMMIT;

@@ -1,25 +1,30 @@
 /* The gate on PostgreSQL: each call is one of the SQL functions of sql/postgres/hapax_gate.sql. Results come in binary
  * form. Statements are named only if the caller asked for it: without names there is no session state, and any pooler in
- * transaction mode will do. */
+ * transaction mode will do. BEGIN goes with the claim and COMMIT with the outcome, in one round trip (libpq's pipeline
+ * mode, entered and left within a call): what the functions cost more than an INSERT by hand is less than that saves. */
 #include <libpq-fe.h>
 #include <stdio.h>
 
 #include "client/gate_priv.h"
 
-#define REPLY_COLUMNS "status, result, content_type, first_seen, attempt"
-
+/* The caller's search_path is not ours: what is not a keyword has its schema, operators included. claim and reserve are
+ * asked for their row as one value: taken apart in FROM it would cost a fifth more of the server's time. */
 #define STATEMENTS(X)                                                                                                  \
-    X(VERSION, "SELECT hapax.require_version($1::int)")                                                                \
-    X(CLAIM, "SELECT " REPLY_COLUMNS " FROM hapax.claim($1, $2, $3, $4, $5)")                                          \
-    X(RESERVE, "SELECT " REPLY_COLUMNS " FROM hapax.reserve($1, $2, $3, $4, $5, $6::bigint * interval '1 ms')")        \
-    X(STATE, "SELECT state::text FROM hapax.entry WHERE scope = $1 AND key = $2")                                      \
-    X(SETTLE, "SELECT hapax.commit_outcome($1, $2, $3, $4, $5, $6, $7)")                                               \
-    X(RELEASE, "SELECT hapax.release($1, $2, $3)")                                                                     \
-    X(STEP, "SELECT status, result FROM hapax.step($1, $2, $3, result => $4, fence => $5)")                            \
-    X(STRANDED, "SELECT s.scope, s.key, s.owner, s.attempt, s.since, coalesce(e.fence, 0) "                            \
-                "FROM hapax.stranded($1::bigint * interval '1 ms') s "                                                 \
-                "JOIN hapax.entry e ON e.scope = s.scope AND e.key = s.key ORDER BY s.since")                          \
-    X(SWEEP, "SELECT hapax.sweep($1::int)")
+    X(BEGIN, "BEGIN")                                                                                                  \
+    X(COMMIT, "COMMIT")                                                                                                \
+    X(VERSION, "SELECT hapax.require_version($1)")                                                                     \
+    X(CLAIM, "SELECT hapax.claim($1, $2, $3, $4, $5)")                                                                 \
+    X(RESERVE, "SELECT hapax.reserve($1, $2, $3, $4, $5, $6)")                                                         \
+    X(SETTLED_AS, "SELECT hapax.settled_as($1, $2)")                                                                   \
+    X(SETTLE, "SELECT hapax.commit_outcome($1, $2, $3, $4, $5, $6, $7, $8)")                                           \
+    X(RELEASE, "SELECT hapax.release($1, $2, $3, $4)")                                                                 \
+    X(STEP, "SELECT s.status, s.result FROM hapax.step($1, $2, $3, $4, $5, $6, $7) s")                                 \
+    X(STRANDED, "SELECT s.scope, s.key, s.owner, s.attempt, s.since, coalesce(k.fence, 0) "                            \
+                "FROM hapax.stranded($1) s "                                                                           \
+                "JOIN hapax.keys k ON k.scope OPERATOR(pg_catalog.=) s.scope AND k.key OPERATOR(pg_catalog.=) s.key "  \
+                "WHERE NOT $2 OR k.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() "                  \
+                "ORDER BY s.since LIMIT $3")                                                                           \
+    X(SWEEP, "SELECT hapax.sweep($1)")
 
 #define STATEMENT_ENUM(name, sql) S_##name,
 enum statement { STATEMENTS(STATEMENT_ENUM) };
@@ -35,7 +40,10 @@ struct pq_gate {
     u32 prepared; /* a bit for each */
 };
 
+static const struct gate_driver driver;
+
 static struct pq_gate *self(hx_gate *gate) {
+    CHECK(gate->driver == &driver);
     return (struct pq_gate *)(void *)gate;
 }
 
@@ -45,29 +53,57 @@ static PGconn *conn_of(hx_gate *gate) {
 
 /* ---- parameters and results */
 
-enum { PARAMS_MAX = 7 };
+enum { PARAMS_MAX = 8 };
 
+/* Of the server's own types: with them it need not guess, and commit_outcome is the one for bytes. */
+enum type { TYPE_BOOL = 16, TYPE_BYTES = 17, TYPE_INT8 = 20, TYPE_INT4 = 23, TYPE_TEXT = 25, TYPE_INTERVAL = 1186 };
+
+/* Stays where it is: values point into digits. */
 struct params {
     int count;
+    Oid types[PARAMS_MAX];
     const char *values[PARAMS_MAX];
     int lengths[PARAMS_MAX], formats[PARAMS_MAX];
-    char digits[PARAMS_MAX][24];
+    char digits[PARAMS_MAX][32];
 };
 
+static void add(struct params *p, enum type type, const char *value) {
+    p->types[p->count] = type;
+    p->values[p->count++] = value;
+}
+
 static void add_text(struct params *p, const char *text) {
-    p->values[p->count++] = text;
+    add(p, TYPE_TEXT, text);
 }
 
 static void add_bytes(struct params *p, hx_bytes b) {
     p->formats[p->count] = 1;
     p->lengths[p->count] = (int)b.size;
-    p->values[p->count++] = b.data;
+    add(p, TYPE_BYTES, b.data);
 }
 
-static void add_number(struct params *p, i64 n) {
+static void add_bool(struct params *p, bool yes) {
+    add(p, TYPE_BOOL, yes ? "t" : "f");
+}
+
+static void add_number(struct params *p, enum type type, i64 n) {
     char *digits = p->digits[p->count];
     snprintf(digits, sizeof(p->digits[0]), "%lld", (long long)n);
-    p->values[p->count++] = digits;
+    add(p, type, digits);
+}
+
+/* 0 stands for none: a fence, an attempt. */
+static void add_some(struct params *p, enum type type, i64 n) {
+    if (n)
+        add_number(p, type, n);
+    else
+        add(p, type, NULL);
+}
+
+static void add_duration(struct params *p, i64 ms) {
+    char *text = p->digits[p->count];
+    snprintf(text, sizeof(p->digits[0]), "%lld ms", (long long)ms);
+    add(p, TYPE_INTERVAL, text);
 }
 
 static struct params params_key(const hx_gate_key *key) {
@@ -75,14 +111,6 @@ static struct params params_key(const hx_gate_key *key) {
     add_text(&p, key->scope);
     add_text(&p, key->key);
     return p;
-}
-
-/* 0 stands for no fence. */
-static void add_fence(struct params *p, i64 fence) {
-    if (fence)
-        add_number(p, fence);
-    else
-        add_text(p, NULL);
 }
 
 static slice value(const PGresult *r, int row, int column) {
@@ -107,8 +135,12 @@ static int value_int(const PGresult *r, int row, int column) {
 }
 
 /* A timestamptz: microseconds since 2000. */
+static i64 time_of(const char *p) {
+    return ((i64)__builtin_bswap64(get_u64(p)) + 946684800000000) / 1000;
+}
+
 static i64 value_time(const PGresult *r, int row, int column) {
-    return (value_i64(r, row, column) + 946684800000000) / 1000;
+    return time_of(PQgetvalue(r, row, column));
 }
 
 static bool value_is(const PGresult *r, const char *text) {
@@ -118,10 +150,14 @@ static bool value_is(const PGresult *r, const char *text) {
 #define TEXT(name, text) text,
 static const char *const answers[] = {HX_GATE_ANSWER_MAP(TEXT)};
 
-static hx_gate_answer value_answer(const PGresult *r) {
+static hx_gate_answer answer_named(slice name) {
     for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++)
-        if (value_is(r, answers[i])) return (hx_gate_answer)i;
+        if (slice_eq(name, slice_str(answers[i]))) return (hx_gate_answer)i;
     return HX_GATE_NONE;
+}
+
+static hx_gate_answer value_answer(const PGresult *r) {
+    return answer_named(value(r, 0, 0));
 }
 
 /* ---- failures */
@@ -166,20 +202,88 @@ static hx_status failure(PGconn *conn, const PGresult *r, bool alone, hx_error *
                      text);
 }
 
-static PGresult *exec_named(struct pq_gate *g, enum statement s, const struct params *p) {
+static void statement_name(const struct pq_gate *g, enum statement s, char out[48]) {
+    snprintf(out, 48, "hapax_%016llx_%d", (unsigned long long)g->name, (int)s);
+}
+
+/* Prepares it, if it is to be and is not. NULL, or what went wrong. */
+static PGresult *prepare(struct pq_gate *g, enum statement s, const struct params *p) {
+    if (!g->named) return NULL;
     if (g->backend != PQbackendPID(g->conn)) {
         g->backend = PQbackendPID(g->conn);
         g->prepared = 0;
     }
+    if (g->prepared & 1u << s) return NULL;
     char name[48];
-    snprintf(name, sizeof(name), "hapax_%016llx_%d", (unsigned long long)g->name, (int)s);
-    if (!(g->prepared & 1u << s)) {
-        PGresult *r = PQprepare(g->conn, name, statements[s], 0, NULL);
-        if (PQresultStatus(r) != PGRES_COMMAND_OK) return r;
-        PQclear(r);
-        g->prepared |= 1u << s;
-    }
+    statement_name(g, s, name);
+    PGresult *r = PQprepare(g->conn, name, statements[s], p->count, p->types);
+    if (PQresultStatus(r) != PGRES_COMMAND_OK) return r;
+    PQclear(r);
+    g->prepared |= 1u << s;
+    return NULL;
+}
+
+static PGresult *exec(struct pq_gate *g, enum statement s, const struct params *p) {
+    PGresult *trouble = prepare(g, s, p);
+    if (trouble) return trouble;
+    if (!g->named)
+        return PQexecParams(g->conn, statements[s], p->count, p->types, p->values, p->lengths, p->formats, 1);
+    char name[48];
+    statement_name(g, s, name);
     return PQexecPrepared(g->conn, name, p->count, p->values, p->lengths, p->formats, 1);
+}
+
+static bool send(struct pq_gate *g, enum statement s, const struct params *p) {
+    if (!g->named)
+        return PQsendQueryParams(g->conn, statements[s], p->count, p->types, p->values, p->lengths, p->formats, 1);
+    char name[48];
+    statement_name(g, s, name);
+    return PQsendQueryPrepared(g->conn, name, p->count, p->values, p->lengths, p->formats, 1);
+}
+
+/* The answer to one of several statements under way; behind it there is a NULL. */
+static PGresult *next_answer(PGconn *conn) {
+    PGresult *r = PQgetResult(conn);
+    if (r) PQclear(PQgetResult(conn));
+    return r;
+}
+
+/* Whatever is left, up to the sync's own answer: with anything uncollected the connection would stay in pipeline mode. */
+static void drain(PGconn *conn) {
+    int silent = 0;
+    while (silent < 2 && PQstatus(conn) == CONNECTION_OK) {
+        PGresult *r = PQgetResult(conn);
+        silent = r ? 0 : silent + 1;
+        bool last = PQresultStatus(r) == PGRES_PIPELINE_SYNC;
+        PQclear(r);
+        if (last) break;
+    }
+}
+
+/* Two statements in one round trip; the second is not run if the first fails. out[0] and out[1] are the caller's to
+ * clear; NULL: there is no answer. */
+static void exec_both(struct pq_gate *g, const enum statement which[2], const struct params *const params[2],
+                      PGresult *out[2]) {
+    out[0] = out[1] = NULL;
+    for (int i = 0; i < 2 && !out[0]; i++) out[0] = prepare(g, which[i], params[i]);
+    if (out[0] || !PQenterPipelineMode(g->conn)) return;
+    bool sent = send(g, which[0], params[0]) && send(g, which[1], params[1]);
+    sent = PQpipelineSync(g->conn) && sent;
+    for (int i = 0; i < 2 && sent; i++) out[i] = next_answer(g->conn);
+    drain(g->conn);
+    PQexitPipelineMode(g->conn);
+}
+
+/* What became of them: HX_OK if both were good. `alone` as in failure(). */
+static hx_status check_both(struct pq_gate *g, PGresult *const r[2], bool alone, hx_error *err) {
+    for (int i = 0; i < 2; i++) {
+        ExecStatusType kind = PQresultStatus(r[i]);
+        if (kind == PGRES_TUPLES_OK || kind == PGRES_COMMAND_OK) continue;
+        hx_status st = failure(g->conn, r[i], alone, err);
+        if (strcmp(err->code, NO_SUCH_STATEMENT) == 0) g->prepared = 0;
+        return st;
+    }
+    return HX_OK;
 }
 
 /* One statement that returns rows. *out is the caller's to clear, NULL after a failure. */
@@ -187,8 +291,7 @@ static hx_status ask(hx_gate *gate, enum statement s, const struct params *p, bo
                      hx_error *err) {
     struct pq_gate *g = self(gate);
     bool alone = writes && PQtransactionStatus(g->conn) == PQTRANS_IDLE;
-    PGresult *r = g->named ? exec_named(g, s, p)
-                           : PQexecParams(g->conn, statements[s], p->count, NULL, p->values, p->lengths, p->formats, 1);
+    PGresult *r = exec(g, s, p);
     *out = NULL;
     if (PQresultStatus(r) == PGRES_TUPLES_OK) {
         *out = r;
@@ -212,6 +315,8 @@ static hx_status ask_answer(hx_gate *gate, enum statement s, const struct params
 /* ---- the driver */
 
 static enum gate_state state(hx_gate *gate) {
+    if (PQstatus(conn_of(gate)) == CONNECTION_BAD) return GATE_LOST;
+    if (PQpipelineStatus(conn_of(gate)) != PQ_PIPELINE_OFF) return GATE_IN_USE;
     switch (PQtransactionStatus(conn_of(gate))) {
     case PQTRANS_IDLE:
         return GATE_IDLE;
@@ -229,7 +334,7 @@ static enum gate_state state(hx_gate *gate) {
 
 static hx_status check_version(hx_gate *gate, hx_error *err) {
     struct params p = {0};
-    add_number(&p, GATE_SCHEMA_VERSION);
+    add_number(&p, TYPE_INT4, GATE_SCHEMA_VERSION);
     PGresult *r;
     hx_status st = ask(gate, S_VERSION, &p, false, &r, err);
     PQclear(r);
@@ -244,14 +349,15 @@ static hx_status begin(hx_gate *gate, hx_error *err) {
 }
 
 /* COMMIT of an aborted transaction is answered with ROLLBACK, and no error. */
+static hx_status check_committed(PGresult *r, hx_error *err) {
+    if (strcmp(PQcmdStatus(r), "COMMIT") == 0) return HX_OK;
+    return error_set(err, HX_REFUSED, HX_APPLIED_NO, "25P02", "the transaction had been aborted; nothing was applied");
+}
+
 static hx_status commit(hx_gate *gate, hx_error *err) {
     PGresult *r = PQexec(conn_of(gate), "COMMIT");
-    hx_status st = HX_OK;
-    if (PQresultStatus(r) != PGRES_COMMAND_OK)
-        st = failure(conn_of(gate), r, true, err);
-    else if (strcmp(PQcmdStatus(r), "COMMIT") != 0)
-        st =
-            error_set(err, HX_REFUSED, HX_APPLIED_NO, "25P02", "the transaction had been aborted; nothing was applied");
+    hx_status st =
+        PQresultStatus(r) == PGRES_COMMAND_OK ? check_committed(r, err) : failure(conn_of(gate), r, true, err);
     PQclear(r);
     return st;
 }
@@ -261,57 +367,130 @@ static void rollback(hx_gate *gate) {
     if (s == GATE_OPEN || s == GATE_ABORTED) PQclear(PQexec(conn_of(gate), "ROLLBACK"));
 }
 
-/* The functions do not tell how a duplicate was settled. Settled rows never change: a later look sees the same. */
-static hx_status read_rejected(hx_gate *gate, const hx_gate_key *key, bool *out, hx_error *err) {
+static void add_admit(struct params *p, const hx_gate_key *key, i64 lease_ms) {
+    add_bytes(p, key->fingerprint);
+    add_some(p, TYPE_INT8, key->fence);
+    add_text(p, key->owner);
+    if (lease_ms) add_duration(p, lease_ms);
+}
+
+/* A row as one value: how many columns, then of each its type, its length (-1: NULL) and its bytes. */
+struct row {
+    const char *p;
+    size_t n;
+};
+
+static u32 row_u32(struct row *r) {
+    if (r->n < 4) return 0;
+    u32 v = __builtin_bswap32(get_u32(r->p));
+    r->p += 4;
+    r->n -= 4;
+    return v;
+}
+
+/* The next column; p == NULL: NULL, or there is none. */
+static slice row_next(struct row *r) {
+    row_u32(r);
+    u32 n = row_u32(r);
+    if (n > r->n) return (slice){0};
+    slice s = slice_of(r->p, n);
+    r->p += n;
+    r->n -= n;
+    return s;
+}
+
+static hx_status read_admitted(const PGresult *result, hx_gate_reply *out, hx_error *err) {
+    struct row r = {PQgetvalue(result, 0, 0), (size_t)PQgetlength(result, 0, 0)};
+    u32 columns = row_u32(&r);
+    slice status = row_next(&r), body = row_next(&r), type = row_next(&r), seen = row_next(&r), attempt = row_next(&r);
+    out->answer = answer_named(status);
+    if (columns != 5 || seen.n != 8 || attempt.n != 4 || out->answer == HX_GATE_NONE)
+        return error_set(err, HX_UNAVAILABLE, HX_APPLIED_NO, "HX006",
+                         "gate: an answer of another shape than this library's");
+    if (body.p) out->result = arena_bytes(out->memory, body);
+    if (type.p) out->content_type = arena_string(out->memory, type);
+    out->first_seen_ms = time_of(seen.p);
+    out->attempt = (int)__builtin_bswap32(get_u32(attempt.p));
+    return HX_OK;
+}
+
+/* The answer does not tell how a duplicate was settled. Settled rows never change: a later look sees the same. */
+static hx_status read_rejected(hx_gate *gate, const hx_gate_key *key, hx_gate_reply *out, hx_error *err) {
+    if (out->answer != HX_GATE_DUPLICATE) return HX_OK;
     struct params p = params_key(key);
     PGresult *r;
-    hx_status st = ask(gate, S_STATE, &p, false, &r, err);
-    *out = st == HX_OK && PQntuples(r) == 1 && value_is(r, "rejected");
+    hx_status st = ask(gate, S_SETTLED_AS, &p, false, &r, err);
+    out->rejected = st == HX_OK && value_is(r, "rejected");
     PQclear(r);
     return st;
 }
 
 static hx_status admit(hx_gate *gate, const hx_gate_key *key, i64 lease_ms, hx_gate_reply *out, hx_error *err) {
     struct params p = params_key(key);
-    add_bytes(&p, key->fingerprint);
-    add_fence(&p, key->fence);
-    add_text(&p, key->owner);
-    if (lease_ms) add_number(&p, lease_ms);
+    add_admit(&p, key, lease_ms);
     PGresult *r;
     hx_status st = ask(gate, lease_ms ? S_RESERVE : S_CLAIM, &p, true, &r, err);
-    if (st != HX_OK) return st;
-    out->answer = value_answer(r);
-    out->result = value_bytes(r, 0, 1, out->memory);
-    out->content_type = value_text(r, 0, 2, out->memory);
-    out->first_seen_ms = value_time(r, 0, 3);
-    out->attempt = value_int(r, 0, 4);
+    if (st == HX_OK) st = read_admitted(r, out, err);
     PQclear(r);
-    return out->answer == HX_GATE_DUPLICATE ? read_rejected(gate, key, &out->rejected, err) : HX_OK;
+    return st == HX_OK ? read_rejected(gate, key, out, err) : st;
+}
+
+static hx_status begin_admit(hx_gate *gate, const hx_gate_key *key, i64 lease_ms, hx_gate_reply *out, hx_error *err) {
+    struct params none = {0}, p = params_key(key);
+    add_admit(&p, key, lease_ms);
+    PGresult *r[2];
+    exec_both(self(gate), (enum statement[]){S_BEGIN, lease_ms ? S_RESERVE : S_CLAIM},
+              (const struct params *const[]){&none, &p}, r);
+    hx_status st = check_both(self(gate), r, false, err);
+    if (st == HX_OK) st = read_admitted(r[1], out, err);
+    PQclear(r[0]);
+    PQclear(r[1]);
+    return st == HX_OK ? read_rejected(gate, key, out, err) : st;
+}
+
+static void add_settle(struct params *p, const hx_gate_key *key, const hx_gate_outcome *outcome) {
+    add_bytes(p, outcome->result);
+    add_text(p, outcome->content_type);
+    add_text(p, outcome->effect_id);
+    add_some(p, TYPE_INT8, key->fence);
+    add_text(p, outcome->rejected ? "rejected" : "done");
+    add_some(p, TYPE_INT4, key->attempt);
 }
 
 static hx_status settle(hx_gate *gate, const hx_gate_key *key, const hx_gate_outcome *outcome, hx_gate_answer *out,
                         hx_error *err) {
     struct params p = params_key(key);
-    add_bytes(&p, outcome->result);
-    add_text(&p, outcome->content_type);
-    add_text(&p, outcome->effect_id);
-    add_fence(&p, key->fence);
-    add_text(&p, outcome->rejected ? "rejected" : "done");
+    add_settle(&p, key, outcome);
     return ask_answer(gate, S_SETTLE, &p, out, err);
+}
+
+static hx_status settle_commit(hx_gate *gate, const hx_gate_key *key, const hx_gate_outcome *outcome, hx_error *err) {
+    struct params p = params_key(key), none = {0};
+    add_settle(&p, key, outcome);
+    PGresult *r[2];
+    exec_both(self(gate), (enum statement[]){S_SETTLE, S_COMMIT}, (const struct params *const[]){&p, &none}, r);
+    hx_status st = check_both(self(gate), r, true, err);
+    if (st == HX_OK) st = check_committed(r[1], err);
+    PQclear(r[0]);
+    PQclear(r[1]);
+    return st;
 }
 
 static hx_status release(hx_gate *gate, const hx_gate_key *key, hx_gate_answer *out, hx_error *err) {
     struct params p = params_key(key);
-    add_fence(&p, key->fence);
+    add_some(&p, TYPE_INT8, key->fence);
+    add_some(&p, TYPE_INT4, key->attempt);
     return ask_answer(gate, S_RELEASE, &p, out, err);
 }
 
-static hx_status step(hx_gate *gate, const hx_gate_key *key, const char *name, hx_bytes result, hx_gate_reply *out,
-                      hx_error *err) {
+static hx_status step(hx_gate *gate, const hx_gate_key *key, const char *name, const hx_bytes *result,
+                      hx_gate_reply *out, hx_error *err) {
     struct params p = params_key(key);
     add_text(&p, name);
-    add_bytes(&p, result);
-    add_fence(&p, key->fence);
+    add_bytes(&p, result ? *result : (hx_bytes){0});
+    add_some(&p, TYPE_INT8, key->fence);
+    add_some(&p, TYPE_INT4, key->attempt);
+    add_bool(&p, result);
     PGresult *r;
     hx_status st = ask(gate, S_STEP, &p, true, &r, err);
     if (st != HX_OK) return st;
@@ -321,9 +500,12 @@ static hx_status step(hx_gate *gate, const hx_gate_key *key, const char *name, h
     return HX_OK;
 }
 
-static hx_status stranded(hx_gate *gate, i64 older_than_ms, struct arena *a, struct buf *list, hx_error *err) {
+static hx_status stranded(hx_gate *gate, i64 older_than_ms, bool lapsed, struct arena *a, struct buf *list,
+                          hx_error *err) {
     struct params p = {0};
-    add_number(&p, older_than_ms);
+    add_duration(&p, older_than_ms);
+    add_bool(&p, lapsed);
+    add_number(&p, TYPE_INT8, GATE_ORPHANS_MAX);
     PGresult *r;
     hx_status st = ask(gate, S_STRANDED, &p, false, &r, err);
     for (int row = 0; row < PQntuples(r); row++) {
@@ -341,7 +523,7 @@ static hx_status stranded(hx_gate *gate, i64 older_than_ms, struct arena *a, str
 
 static hx_status sweep(hx_gate *gate, int batch, i64 *dropped, hx_error *err) {
     struct params p = {0};
-    add_number(&p, batch);
+    add_number(&p, TYPE_INT4, batch);
     PGresult *r;
     hx_status st = ask(gate, S_SWEEP, &p, true, &r, err);
     if (st == HX_OK) *dropped = value_i64(r, 0, 0);
@@ -362,6 +544,8 @@ static const struct gate_driver driver = {.state = state,
                                           .settle = settle,
                                           .release = release,
                                           .step = step,
+                                          .begin_admit = begin_admit,
+                                          .settle_commit = settle_commit,
                                           .stranded = stranded,
                                           .sweep = sweep,
                                           .free = pq_free};
@@ -369,7 +553,7 @@ static const struct gate_driver driver = {.state = state,
 hx_gate *hx_gate_pq(PGconn *conn) {
     CHECK(conn);
     struct pq_gate *g = mem_zalloc(sizeof(*g));
-    g->gate.driver = &driver;
+    gate_init(&g->gate, &driver);
     g->conn = conn;
     return &g->gate;
 }

@@ -6,7 +6,8 @@
 #include "client/client_priv.h"
 #include "hapax/gate.h"
 
-enum { GATE_SCHEMA_VERSION = 1 };
+enum { GATE_SCHEMA_VERSION = 2 };
+enum { GATE_ORPHANS_MAX = 10000 }; /* of one hx_gate_stranded */
 
 enum gate_state { GATE_IDLE, GATE_OPEN, GATE_ABORTED, GATE_IN_USE, GATE_LOST };
 
@@ -21,19 +22,40 @@ struct gate_driver {
     hx_status (*settle)(hx_gate *gate, const hx_gate_key *key, const hx_gate_outcome *outcome, hx_gate_answer *out,
                         hx_error *err);
     hx_status (*release)(hx_gate *gate, const hx_gate_key *key, hx_gate_answer *out, hx_error *err);
-    hx_status (*step)(hx_gate *gate, const hx_gate_key *key, const char *name, hx_bytes result, hx_gate_reply *out,
-                      hx_error *err);
-    /* Appends hx_gate_orphan to `list`; their strings go to the arena. */
-    hx_status (*stranded)(hx_gate *gate, i64 older_than_ms, struct arena *a, struct buf *list, hx_error *err);
+    /* result NULL: only ask. */
+    hx_status (*step)(hx_gate *gate, const hx_gate_key *key, const char *name, const hx_bytes *result,
+                      hx_gate_reply *out, hx_error *err);
+    /* begin and admit, settle and commit, each in one round trip. NULL: two calls are as good. */
+    hx_status (*begin_admit)(hx_gate *gate, const hx_gate_key *key, i64 lease_ms, hx_gate_reply *out, hx_error *err);
+    hx_status (*settle_commit)(hx_gate *gate, const hx_gate_key *key, const hx_gate_outcome *outcome, hx_error *err);
+    /* Appends hx_gate_orphan to `list`, GATE_ORPHANS_MAX at most; their strings go to the arena. lapsed: only those whose
+     * lease has ended. */
+    hx_status (*stranded)(hx_gate *gate, i64 older_than_ms, bool lapsed, struct arena *a, struct buf *list,
+                          hx_error *err);
     hx_status (*sweep)(hx_gate *gate, int batch, i64 *dropped, hx_error *err);
     void (*free)(hx_gate *gate);
 };
 
 /* A driver's gate begins with this. */
 struct hx_gate {
-    const struct gate_driver *driver;
+    u32 magic; /* GATE_MAGIC: whatever else comes in as a gate is a bug of the caller's, and ends here */
     bool version_checked;
+    const struct gate_driver *driver;
 };
+
+enum { GATE_MAGIC = 0x48784774 };
+
+static inline void gate_init(hx_gate *gate, const struct gate_driver *driver) {
+    *gate = (hx_gate){.magic = GATE_MAGIC, .driver = driver};
+}
+
+/* ---- gate.c, for gate_run.c */
+
+hx_status gate_idle(hx_gate *gate, hx_error *err); /* refuses an open transaction */
+hx_status gate_begin_admit(hx_gate *gate, const hx_gate_key *key, bool two_phase, hx_gate_reply *out, hx_error *err);
+/* The outcome of a claim of this very transaction, and its COMMIT. */
+hx_status gate_settle_commit(hx_gate *gate, const hx_gate_key *key, const hx_gate_outcome *outcome, hx_error *err);
+hx_status gate_stranded(hx_gate *gate, i64 older_than_ms, bool lapsed, hx_gate_orphans *out, hx_error *err);
 
 /* ---- gate_consume.c, for the consumer */
 

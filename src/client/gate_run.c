@@ -14,7 +14,7 @@ enum { TRIES_MAX = 10, PAUSE_DOUBLINGS = 6, OLDER_THAN_MS = 120000, EVERY_MS = 6
 
 struct hx_gate_turn_private {
     hx_gate *gate;
-    const hx_gate_key *key;
+    hx_gate_key key; /* with the attempt that was admitted: without fences it alone tells us from who took over */
     const hx_gate_work *work;
     struct arena *memory; /* of the outcome; becomes the reply's */
     hx_gate_turn turn;
@@ -63,42 +63,51 @@ static hx_status finish_new(flow *f) {
 /* Settled by somebody else in the meantime: what they stored is the answer. */
 static hx_status finish_duplicate(flow *f) {
     hx_gate_rollback(f->gate);
-    hx_gate_reply told;
-    hx_status st = hx_gate_begin(f->gate, f->err);
-    if (st == HX_OK) st = hx_gate_claim(f->gate, f->key, &told, f->err);
+    hx_gate_reply_free(f->out);
+    hx_status st = gate_begin_admit(f->gate, &f->key, false, f->out, f->err);
     if (st != HX_OK) return st;
     hx_gate_rollback(f->gate); /* it was counted when it was admitted */
-    if (told.answer != HX_GATE_DUPLICATE) {
-        hx_gate_reply_free(&told);
-        return say_again(f);
-    }
-    *f->out = told;
-    return finish(f, HX_GATE_DUPLICATE);
+    return f->out->answer == HX_GATE_DUPLICATE ? finish(f, HX_GATE_DUPLICATE) : say_again(f);
+}
+
+/* Stores what is known, if there is anything to tell the duplicates, and commits. */
+static hx_status store(flow *f) {
+    const hx_gate_outcome *o = &f->turn.outcome;
+    hx_gate_answer answer = HX_GATE_COMMITTED;
+    hx_status st = HX_OK;
+    bool something = o->result.data || o->effect_id || o->content_type || o->rejected;
+    /* Only what was reserved can have been settled by another; a claim's row is locked since this transaction made it. */
+    if (!f->known && something) return gate_settle_commit(f->gate, &f->key, o, f->err);
+    if (f->known) st = hx_gate_commit_outcome(f->gate, &f->key, o, &answer, f->err);
+    if (st != HX_OK || answer == HX_GATE_DUPLICATE) return st == HX_OK ? finish_duplicate(f) : st;
+    return hx_gate_commit(f->gate, f->err);
 }
 
 /* In an open transaction: the business write, its outcome, COMMIT. */
 static hx_status record(flow *f) {
     hx_gate_outcome *o = &f->turn.outcome;
-    hx_gate_verdict v = f->work->record && !o->rejected ? f->work->record(f->work->ctx, &f->turn) : HX_GATE_DO;
-    if (v == HX_GATE_AGAIN) return say_again(f);
-    if (v == HX_GATE_UNDO || v == HX_GATE_LEAVE) {
+    bool rejected = o->rejected;
+    hx_gate_verdict v = f->work->record && !rejected ? f->work->record(f->work->ctx, &f->turn) : HX_GATE_DO;
+    switch (v) {
+    case HX_GATE_DO:
+    case HX_GATE_REJECT:
+        if (gate_idle(f->gate, f->err) != HX_OK) break;
+        return error_set(f->err, HX_REFUSED, HX_APPLIED_UNKNOWN, "no_transaction",
+                         "gate: record has ended the transaction it was called in; what it committed is committed");
+    case HX_GATE_AGAIN:
+        return say_again(f);
+    case HX_GATE_UNDO:
+    case HX_GATE_LEAVE:
         hx_gate_rollback(f->gate);
         return finish(f, f->known ? HX_GATE_UNKNOWN : HX_GATE_RELEASED);
+    default:
+        return error_set(f->err, HX_INVALID, HX_APPLIED_NO, "argument_invalid",
+                         "gate: record said %d, which is no verdict", (int)v);
     }
-    bool rejected = o->rejected;
-    if (v == HX_GATE_REJECT) o->rejected = true;
-    /* A claim is done by its COMMIT alone: nothing to tell the duplicates, nothing to write. */
-    if (f->known || o->result.data || o->effect_id || o->content_type || o->rejected) {
-        hx_gate_answer answer;
-        hx_status st = hx_gate_commit_outcome(f->gate, f->key, o, &answer, f->err);
-        if (st == HX_OK && answer == HX_GATE_DUPLICATE) return finish_duplicate(f);
-        if (st != HX_OK) {
-            o->rejected = rejected;
-            return st;
-        }
-    }
-    hx_status st = hx_gate_commit(f->gate, f->err);
-    return st == HX_OK ? finish_new(f) : st;
+    o->rejected = rejected || v == HX_GATE_REJECT;
+    hx_status st = store(f);
+    if (st != HX_OK) o->rejected = rejected;
+    return st == HX_OK && !f->finished ? finish_new(f) : st;
 }
 
 static hx_status settle(flow *f) {
@@ -108,7 +117,7 @@ static hx_status settle(flow *f) {
 
 /* The effect certainly did not happen; the next claimant may have it. */
 static hx_status give_back(flow *f) {
-    hx_status st = hx_gate_release(f->gate, f->key, NULL, f->err);
+    hx_status st = hx_gate_release(f->gate, &f->key, NULL, f->err);
     return st == HX_OK ? finish(f, HX_GATE_RELEASED) : st;
 }
 
@@ -152,18 +161,19 @@ static hx_status look_up(flow *f) {
 
 static hx_status ask(flow *f) {
     hx_gate_reply_free(f->out);
+    if (!f->absent) return gate_begin_admit(f->gate, &f->key, f->two_phase, f->out, f->err);
     hx_status st = hx_gate_begin(f->gate, f->err);
-    if (st == HX_OK && f->absent) st = hx_gate_release(f->gate, f->key, NULL, f->err);
+    if (st == HX_OK) st = hx_gate_release(f->gate, &f->key, NULL, f->err);
     if (st != HX_OK) return st;
-    return f->two_phase ? hx_gate_reserve(f->gate, f->key, f->out, f->err)
-                        : hx_gate_claim(f->gate, f->key, f->out, f->err);
+    return f->two_phase ? hx_gate_reserve(f->gate, &f->key, f->out, f->err)
+                        : hx_gate_claim(f->gate, &f->key, f->out, f->err);
 }
 
 static hx_status admit(flow *f) {
     hx_status st = ask(f);
     if (st != HX_OK) return st;
     hx_gate_answer answer = f->out->answer;
-    f->turn.attempt = f->out->attempt;
+    f->turn.attempt = f->key.attempt = f->out->attempt;
     if (answer == HX_GATE_NEW && !f->two_phase) return record(f);
     st = hx_gate_commit(f->gate, f->err);
     if (st != HX_OK) return st;
@@ -212,18 +222,21 @@ hx_status hx_gate_run(hx_gate *gate, const hx_gate_key *key, const hx_gate_work 
     if (!err) err = &spare_err;
     if (!out) out = &spare_out;
     *out = (hx_gate_reply){0};
-    if (!work->record && !work->effect)
-        return error_set(err, HX_INVALID, HX_APPLIED_NO, "argument_invalid", "gate: no work given");
+    if (!key || !work || (!work->record && !work->effect))
+        return error_set(err, HX_INVALID, HX_APPLIED_NO, "argument_invalid", "gate: no key or no work given");
+    hx_status st = gate_idle(gate, err); /* before anything: an open transaction is the caller's, and not ours to end */
+    if (st != HX_OK) return st;
     flow f = {.gate = gate,
-              .key = key,
+              .key = *key,
               .work = work,
               .memory = arena_new(),
               .two_phase = work->effect,
               .out = out,
               .err = err,
-              .turn = {.gate = gate, .key = key}};
+              .turn = {.gate = gate}};
+    f.turn.key = &f.key;
     f.turn.priv = &f;
-    hx_status st = drive(&f);
+    st = drive(&f);
     if (st != HX_OK) {
         hx_gate_reply_free(out);
         if (f.known) err->applied = HX_APPLIED_UNKNOWN;
@@ -286,9 +299,13 @@ hx_status hx_gate_reconcile(hx_gate *gate, const hx_gate_reconcile_options *opti
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "argument_invalid", "gate: reconcile needs a lookup");
     hx_gate_orphans orphans;
     i64 age = options->older_than_ms > 0 ? options->older_than_ms : OLDER_THAN_MS;
-    hx_status st = hx_gate_stranded(gate, age, &orphans, err);
-    for (size_t i = 0; i < orphans.count && st == HX_OK; i++)
+    hx_status st = gate_stranded(gate, age, true, &orphans, err);
+    for (size_t i = 0; i < orphans.count && st == HX_OK; i++) {
         st = reconcile_one(gate, options, &orphans.list[i], out, err);
+        if (st != HX_FENCED && st != HX_NOT_FOUND) continue;
+        out->left++; /* somebody has taken it over, or ended it, during the look-up: it is theirs */
+        st = HX_OK;
+    }
     hx_gate_orphans_free(&orphans);
     return st == HX_OK ? error_ok(err) : st;
 }

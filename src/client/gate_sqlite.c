@@ -10,40 +10,46 @@
  * open. Were that number ever to change in mid-transaction, a claim asked for again would be called a duplicate: work
  * refused, never work done twice.
  *
- * A call is all or nothing: in a transaction of its own, or under a savepoint. PostgreSQL aborts the caller's
+ * A call is all or nothing: one statement, a transaction of its own, or under a savepoint. PostgreSQL aborts the caller's
  * transaction when a superseded consumer settles; here it is rolled back, so that its business write cannot be
  * committed by a caller that does not look.
  *
- * Counts need no tricks: there is only one writer, so every answer is added to its row of hapax_total. */
+ * What a transaction costs here is the pages it writes. So the table is its key (WITHOUT ROWID: no index beside it), and
+ * the first claim of a key is not counted: its row is its count, until it is dropped and its trigger adds it to hapax_total,
+ * where every other answer is counted at once.
+ *
+ * Every name has its schema: a TEMP table of the caller's would hide ours. (Within a view or trigger of the main schema a
+ * bare name means that schema's.) */
 #include <sqlite3.h>
 #include <stdio.h>
 
 #include "client/gate_priv.h"
 
 static const char schema[] =
-    "CREATE TABLE IF NOT EXISTS hapax_schema (version INTEGER PRIMARY KEY, installed_at_ms INTEGER NOT NULL);"
-    "CREATE TABLE IF NOT EXISTS hapax_scope ("
+    "CREATE TABLE IF NOT EXISTS main.hapax_schema (version INTEGER PRIMARY KEY, installed_at_ms INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS main.hapax_scope ("
     "  scope TEXT PRIMARY KEY NOT NULL CHECK (length(scope) BETWEEN 1 AND 255), keep_ms INTEGER CHECK (keep_ms >= 0));"
-    "CREATE TABLE IF NOT EXISTS hapax_entry ("
+    "CREATE TABLE main.hapax_entry ("
     "  scope TEXT NOT NULL, key TEXT NOT NULL, state TEXT NOT NULL, unsure INTEGER NOT NULL DEFAULT 0,"
     "  attempt INTEGER NOT NULL DEFAULT 1, fence INTEGER, gate INTEGER NOT NULL, data_version INTEGER NOT NULL,"
     "  first_seen_ms INTEGER NOT NULL, since_ms INTEGER NOT NULL, lease_until_ms INTEGER, owner TEXT, fingerprint BLOB,"
-    "  effect_id TEXT, content_type TEXT, result BLOB, PRIMARY KEY (scope, key));"
-    "CREATE INDEX IF NOT EXISTS hapax_entry_since ON hapax_entry (scope, since_ms);"
-    "CREATE INDEX IF NOT EXISTS hapax_entry_in_flight ON hapax_entry (since_ms) WHERE lease_until_ms IS NOT NULL;"
-    "CREATE TABLE IF NOT EXISTS hapax_steps ("
+    "  effect_id TEXT, content_type TEXT, result BLOB, PRIMARY KEY (scope, key)) WITHOUT ROWID;"
+    "CREATE INDEX main.hapax_entry_since ON hapax_entry (scope, since_ms);"
+    "CREATE INDEX main.hapax_entry_in_flight ON hapax_entry (since_ms) WHERE lease_until_ms IS NOT NULL;"
+    "CREATE TABLE IF NOT EXISTS main.hapax_steps ("
     "  scope TEXT NOT NULL, key TEXT NOT NULL, name TEXT NOT NULL, result BLOB, finished_at_ms INTEGER NOT NULL,"
     "  PRIMARY KEY (scope, key, name));"
-    "CREATE TABLE IF NOT EXISTS hapax_extra_effect ("
+    "CREATE TABLE IF NOT EXISTS main.hapax_extra_effect ("
     "  scope TEXT NOT NULL, key TEXT NOT NULL, effect_id TEXT NOT NULL, seen_at_ms INTEGER NOT NULL,"
     "  PRIMARY KEY (scope, key, effect_id));"
-    "CREATE TABLE IF NOT EXISTS hapax_total ("
+    "CREATE TABLE IF NOT EXISTS main.hapax_total ("
     "  scope TEXT NOT NULL, answer TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (scope, answer));"
-    "CREATE TRIGGER IF NOT EXISTS hapax_entry_gone AFTER DELETE ON hapax_entry BEGIN"
+    "CREATE TRIGGER main.hapax_entry_gone AFTER DELETE ON hapax_entry BEGIN"
     "  DELETE FROM hapax_steps WHERE scope = old.scope AND key = old.key;"
     "  DELETE FROM hapax_extra_effect WHERE scope = old.scope AND key = old.key;"
+    "  INSERT INTO hapax_total VALUES (old.scope, 'new', 1) ON CONFLICT DO UPDATE SET n = n + 1;"
     " END;"
-    "CREATE VIEW IF NOT EXISTS hapax_keys AS"
+    "CREATE VIEW main.hapax_keys AS"
     " SELECT e.scope, e.key, CASE e.state WHEN 'claimed' THEN 'done' ELSE e.state END AS state, e.attempt, e.fence,"
     "  e.owner, e.fingerprint, e.first_seen_ms, CASE WHEN e.state = 'in_flight' THEN e.since_ms END AS reserved_at_ms,"
     "  e.lease_until_ms, e.unsure,"
@@ -53,15 +59,18 @@ static const char schema[] =
     "   AS extra_effects, (SELECT group_concat(s.name, ' ') FROM hapax_steps s"
     "   WHERE s.scope = e.scope AND s.key = e.key) AS steps"
     " FROM hapax_entry e LEFT JOIN hapax_scope c ON c.scope = e.scope;"
-    "CREATE VIEW IF NOT EXISTS hapax_signals AS"
-    " WITH answers AS (SELECT scope, sum(n) AS claims, sum(n) FILTER (WHERE answer = 'duplicate') AS duplicates,"
+    "CREATE VIEW main.hapax_signals AS"
+    " WITH counted AS (SELECT scope, answer, n FROM hapax_total"
+    "   UNION ALL SELECT scope, 'new', count(*) FROM hapax_entry GROUP BY scope),"
+    "  answers AS (SELECT scope, sum(n) AS claims, sum(n) FILTER (WHERE answer = 'duplicate') AS duplicates,"
     "   sum(n) FILTER (WHERE answer = 'conflict') AS conflicts, sum(n) FILTER (WHERE answer = 'stale') AS stale,"
-    "   sum(n) FILTER (WHERE answer = 'unknown') AS unknown FROM hapax_total GROUP BY scope),"
+    "   sum(n) FILTER (WHERE answer = 'unknown') AS unknown FROM counted GROUP BY scope),"
     "  flying AS (SELECT scope, count(*) AS in_flight, min(since_ms) AS since_ms FROM hapax_entry"
     "   WHERE lease_until_ms IS NOT NULL GROUP BY scope),"
-    "  doubled AS (SELECT scope, count(*) AS keys FROM hapax_keys WHERE extra_effects > 0 GROUP BY scope),"
-    "  scopes AS (SELECT scope FROM hapax_scope UNION SELECT scope FROM answers UNION SELECT scope FROM flying"
-    "   UNION SELECT scope FROM doubled)"
+    "  doubled AS (SELECT x.scope, count(*) AS keys FROM (SELECT scope, key, count(*) AS n FROM hapax_extra_effect"
+    "   GROUP BY scope, key) x JOIN hapax_entry e ON e.scope = x.scope AND e.key = x.key"
+    "   WHERE x.n + (e.effect_id IS NOT NULL) > 1 GROUP BY x.scope),"
+    "  scopes AS (SELECT scope FROM hapax_scope UNION SELECT scope FROM answers)"
     " SELECT s.scope, coalesce(a.claims, 0) AS claims, coalesce(a.duplicates, 0) AS duplicates,"
     "  round(coalesce(1.0 * a.duplicates / a.claims, 0), 4) AS duplicate_ratio, coalesce(f.in_flight, 0) AS in_flight,"
     "  CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - f.since_ms AS oldest_in_flight_age_ms,"
@@ -69,6 +78,17 @@ static const char schema[] =
     "  coalesce(a.stale, 0) AS stale, coalesce(a.unknown, 0) AS unknown"
     " FROM scopes s LEFT JOIN answers a ON a.scope = s.scope LEFT JOIN flying f ON f.scope = s.scope"
     "  LEFT JOIN doubled d ON d.scope = s.scope;";
+
+/* Version 1 had rows beside the key's index and counted every claim. Run before `schema`, with the rows put aside, and
+ * after it, to put them back. Not by renaming: that would look into every view of the user's. */
+static const char upgrade_before[] =
+    "DROP VIEW IF EXISTS main.hapax_signals; DROP VIEW IF EXISTS main.hapax_keys;"
+    "CREATE TEMP TABLE hapax_upgrade AS SELECT * FROM main.hapax_entry;"
+    "UPDATE main.hapax_total SET n = max(0, n - (SELECT count(*) FROM main.hapax_entry e"
+    "  WHERE e.scope = hapax_total.scope)) WHERE answer = 'new';"
+    "DROP TABLE main.hapax_entry;";
+static const char upgrade_after[] =
+    "INSERT INTO main.hapax_entry SELECT * FROM temp.hapax_upgrade; DROP TABLE temp.hapax_upgrade;";
 
 /* Prepared when first used, kept with the gate. Parameters of all that name a key: 1 scope, 2 key. */
 #define STATEMENTS(X)                                                                                                  \
@@ -78,32 +98,39 @@ static const char schema[] =
     X(SAVE, "SAVEPOINT hapax_call")                                                                                    \
     X(KEEP, "RELEASE hapax_call")                                                                                      \
     X(UNDO, "ROLLBACK TO hapax_call")                                                                                  \
-    X(LOCK, "UPDATE hapax_schema SET version = version WHERE 0")                                                       \
+    X(LOCK, "UPDATE main.hapax_schema SET version = version WHERE 0")                                                  \
     X(FIND, "SELECT state, unsure, attempt, fence, first_seen_ms, lease_until_ms, gate = ?3 AND data_version = ?4, "   \
             "coalesce(fingerprint <> ?5, 0), fence IS ?6 AND owner IS ?7 AND coalesce(?6, ?7) IS NOT NULL, "           \
             "coalesce(?8 IS NOT NULL AND effect_id IS NOT ?8, 0), content_type, result "                               \
-            "FROM hapax_entry WHERE scope = ?1 AND key = ?2")                                                          \
-    X(INSERT, "INSERT INTO hapax_entry (scope, key, state, gate, data_version, first_seen_ms, since_ms, "              \
-              "lease_until_ms, fence, owner, fingerprint) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8, ?9, ?10)")       \
-    X(TAKE, "UPDATE hapax_entry SET state = ?3, gate = ?4, data_version = ?5, since_ms = ?6, lease_until_ms = ?7, "    \
-            "fence = max(coalesce(fence, ?8), coalesce(?8, fence)), owner = ?9, "                                      \
+            "FROM main.hapax_entry WHERE scope = ?1 AND key = ?2")                                                     \
+    X(INSERT, "INSERT INTO main.hapax_entry (scope, key, state, gate, data_version, first_seen_ms, since_ms, "         \
+              "lease_until_ms, fence, owner, fingerprint) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8, ?9, ?10) "       \
+              "ON CONFLICT DO NOTHING")                                                                                \
+    X(TAKE, "UPDATE main.hapax_entry SET state = ?3, gate = ?4, data_version = ?5, since_ms = ?6, "                    \
+            "lease_until_ms = ?7, fence = max(coalesce(fence, ?8), coalesce(?8, fence)), owner = ?9, "                 \
             "fingerprint = coalesce(fingerprint, ?10), unsure = ?11, attempt = ?12 WHERE scope = ?1 AND key = ?2")     \
-    X(SETTLE, "UPDATE hapax_entry SET state = ?3, gate = ?4, data_version = ?5, since_ms = coalesce(?6, since_ms), "   \
+    X(SETTLE_OURS, "UPDATE main.hapax_entry SET state = ?3, "                                                          \
+                   "fence = max(coalesce(fence, ?7), coalesce(?7, fence)), result = ?8, content_type = ?9, "           \
+                   "effect_id = ?10 WHERE scope = ?1 AND key = ?2 AND state = 'claimed' AND gate = ?4 "                \
+                   "AND data_version = ?5 AND coalesce(?7 >= fence, 1)")                                               \
+    X(SETTLE, "UPDATE main.hapax_entry SET state = ?3, gate = ?4, data_version = ?5, since_ms = ?6, "                  \
               "lease_until_ms = NULL, fence = max(coalesce(fence, ?7), coalesce(?7, fence)), unsure = 0, "             \
               "result = ?8, content_type = ?9, effect_id = ?10 WHERE scope = ?1 AND key = ?2")                         \
-    X(EXTRA, "INSERT INTO hapax_extra_effect VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING")                          \
-    X(RELEASE, "UPDATE hapax_entry SET state = 'released', gate = ?3, data_version = ?4, since_ms = ?5, "              \
+    X(EXTRA, "INSERT INTO main.hapax_extra_effect VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING")                     \
+    X(RELEASE, "UPDATE main.hapax_entry SET state = 'released', gate = ?3, data_version = ?4, since_ms = ?5, "         \
                "lease_until_ms = NULL, fence = max(coalesce(fence, ?6), coalesce(?6, fence)), unsure = 0, "            \
                "owner = NULL, fingerprint = NULL WHERE scope = ?1 AND key = ?2")                                       \
-    X(FENCE, "UPDATE hapax_entry SET fence = max(coalesce(fence, ?3), coalesce(?3, fence)) "                           \
+    X(FENCE, "UPDATE main.hapax_entry SET fence = max(coalesce(fence, ?3), coalesce(?3, fence)) "                      \
              "WHERE scope = ?1 AND key = ?2")                                                                          \
-    X(STEP_FIND, "SELECT result FROM hapax_steps WHERE scope = ?1 AND key = ?2 AND name = ?3")                         \
-    X(STEP_ADD, "INSERT INTO hapax_steps VALUES (?1, ?2, ?3, ?4, ?5)")                                                 \
-    X(COUNT, "INSERT INTO hapax_total VALUES (?1, ?2, 1) ON CONFLICT DO UPDATE SET n = n + 1")                         \
-    X(STRANDED, "SELECT scope, key, owner, attempt, since_ms, fence FROM hapax_entry "                                 \
-                "WHERE lease_until_ms IS NOT NULL AND since_ms <= ?1 ORDER BY since_ms")                               \
-    X(SWEEP, "DELETE FROM hapax_entry WHERE rowid IN (SELECT e.rowid FROM hapax_scope c JOIN hapax_entry e "           \
-             "ON e.scope = c.scope WHERE e.lease_until_ms IS NULL AND e.since_ms <= ?1 - c.keep_ms LIMIT ?2)")
+    X(STEP_FIND, "SELECT result FROM main.hapax_steps WHERE scope = ?1 AND key = ?2 AND name = ?3")                    \
+    X(STEP_ADD, "INSERT INTO main.hapax_steps VALUES (?1, ?2, ?3, ?4, ?5)")                                            \
+    X(COUNT, "INSERT INTO main.hapax_total VALUES (?1, ?2, 1) ON CONFLICT DO UPDATE SET n = n + 1")                    \
+    X(STRANDED, "SELECT scope, key, owner, attempt, since_ms, fence FROM main.hapax_entry "                            \
+                "WHERE lease_until_ms IS NOT NULL AND since_ms <= ?1 AND lease_until_ms <= ?2 "                        \
+                "ORDER BY since_ms LIMIT ?3")                                                                          \
+    X(SWEEP, "DELETE FROM main.hapax_entry WHERE (scope, key) IN ("                                                    \
+             "SELECT e.scope, e.key FROM main.hapax_scope c JOIN main.hapax_entry e ON e.scope = c.scope "             \
+             "WHERE e.lease_until_ms IS NULL AND e.since_ms <= ?1 - c.keep_ms LIMIT ?2)")
 
 #define STATEMENT_ENUM(name, sql) S_##name,
 enum statement { STATEMENTS(STATEMENT_ENUM) S_COUNT_OF };
@@ -117,7 +144,10 @@ struct sqlite_gate {
     sqlite3_stmt *prepared[S_COUNT_OF];
 };
 
+static const struct gate_driver driver;
+
 static struct sqlite_gate *self(hx_gate *gate) {
+    CHECK(gate->driver == &driver);
     return (struct sqlite_gate *)(void *)gate;
 }
 
@@ -228,15 +258,23 @@ static const char *column_text(sqlite3_stmt *q, int at, struct arena *a) {
 
 /* ---- a call is all or nothing */
 
-static hx_status call_begin(struct sqlite_gate *g, bool *alone, hx_error *err) {
-    *alone = sqlite3_get_autocommit(g->db);
-    if (*alone) return run(g, statement(g, S_BEGIN), err);
+struct span {
+    bool alone; /* in a transaction of its own */
+    bool saved; /* under a savepoint, for more than one statement that writes */
+};
+
+/* With the write lock: nobody else changes anything from here on. */
+static hx_status call_begin(struct sqlite_gate *g, struct span *c, hx_error *err) {
+    *c = (struct span){.alone = sqlite3_get_autocommit(g->db)};
+    if (c->alone) return run(g, statement(g, S_BEGIN), err);
+    if (sqlite3_txn_state(g->db, "main") == SQLITE_TXN_WRITE) return HX_OK;
+    return run(g, statement(g, S_LOCK), err);
+}
+
+static hx_status call_save(struct sqlite_gate *g, struct span *c, hx_error *err) {
+    if (c->alone) return HX_OK;
     hx_status st = run(g, statement(g, S_SAVE), err);
-    if (st != HX_OK || sqlite3_txn_state(g->db, "main") == SQLITE_TXN_WRITE) return st;
-    st = run(g, statement(g, S_LOCK), err);
-    if (st == HX_OK) return HX_OK;
-    finish(statement(g, S_UNDO));
-    finish(statement(g, S_KEEP));
+    c->saved = st == HX_OK;
     return st;
 }
 
@@ -244,21 +282,29 @@ static bool forbids_commit(hx_status st) {
     return st == HX_FENCED || st == HX_NOT_FOUND || st == HX_SETTLED;
 }
 
-static hx_status call_end(struct sqlite_gate *g, bool alone, hx_status st, hx_error *err) {
-    if (st == HX_OK && alone) {
+static hx_status call_end(struct sqlite_gate *g, const struct span *c, hx_status st, hx_error *err) {
+    if (st == HX_OK && c->alone) {
         int rc = finish(statement(g, S_COMMIT));
         if (rc == SQLITE_OK) return HX_OK;
         st = commit_failure(g->db, rc, err);
     } else if (st == HX_OK) {
-        return run(g, statement(g, S_KEEP), err);
+        return c->saved ? run(g, statement(g, S_KEEP), err) : HX_OK;
     }
-    if (alone || forbids_commit(st)) {
+    if (c->alone || forbids_commit(st)) {
         if (!sqlite3_get_autocommit(g->db)) finish(statement(g, S_ROLLBACK));
-    } else {
+    } else if (c->saved) {
         finish(statement(g, S_UNDO));
         finish(statement(g, S_KEEP));
     }
     return st;
+}
+
+/* A value above the connection's limit is not bound, and NULL would be stored in its place. */
+static hx_status fits(struct sqlite_gate *g, hx_bytes bytes, const char *a, const char *b, hx_error *err) {
+    size_t most = (size_t)sqlite3_limit(g->db, SQLITE_LIMIT_LENGTH, -1);
+    if (bytes.size <= most && slice_str(a).n <= most && slice_str(b).n <= most) return HX_OK;
+    return error_set(err, HX_INVALID, HX_APPLIED_NO, "sqlite_toobig", "gate: this connection takes %zu bytes at most",
+                     most);
 }
 
 /* ---- rows */
@@ -366,19 +412,22 @@ static hx_status take(struct sqlite_gate *g, const hx_gate_key *key, i64 lease_m
     return run(g, q, err);
 }
 
-static hx_status admit_locked(struct sqlite_gate *g, const hx_gate_key *key, i64 lease_ms, hx_gate_reply *out,
-                              hx_error *err) {
+/* What most claims meet, a key nobody has used: one statement. false: it is there already, or *st says what is wrong. */
+static bool insert(struct sqlite_gate *g, const hx_gate_key *key, i64 lease_ms, i64 now, hx_gate_reply *out,
+                   hx_status *st, hx_error *err) {
+    *st = run(g, statement_claim(g, S_INSERT, key, lease_ms, now), err);
+    if (*st != HX_OK || sqlite3_changes(g->db) == 0) return false;
+    out->answer = HX_GATE_NEW;
+    out->first_seen_ms = now;
+    out->attempt = 1;
+    return true;
+}
+
+static hx_status admit_known(struct sqlite_gate *g, const hx_gate_key *key, i64 lease_ms, i64 now, hx_gate_reply *out,
+                             hx_error *err) {
     struct entry e;
-    i64 now = clock_wall_ms();
     hx_status st = find(g, key, NULL, &e, out, err);
     if (st != HX_OK) return st;
-    if (!e.found) {
-        out->answer = HX_GATE_NEW;
-        out->first_seen_ms = now;
-        out->attempt = 1;
-        st = run(g, statement_claim(g, S_INSERT, key, lease_ms, now), err);
-        return st == HX_OK ? count(g, key, HX_GATE_NEW, err) : st;
-    }
     out->answer = verdict(&e, key->fence, now);
     out->first_seen_ms = e.first_seen_ms;
     out->attempt = e.attempt;
@@ -408,13 +457,34 @@ static hx_status hold(struct sqlite_gate *g, const char *verb, const hx_gate_key
     if (!e->found || (e->state == RELEASED && !released_too))
         return error_set(err, HX_NOT_FOUND, HX_APPLIED_NO, "HX002", "%s of %s/%s: no such claim; nothing was applied",
                          verb, key->scope, key->key);
+    if (e->state == IN_FLIGHT && key->attempt && key->attempt != e->attempt)
+        return error_set(err, HX_FENCED, HX_APPLIED_NO, "HX001",
+                         "%s of %s/%s: attempt %d has the reservation, not %d; nothing was applied", verb, key->scope,
+                         key->key, e->attempt, key->attempt);
     return HX_OK;
+}
+
+/* What S_SETTLE_OURS and S_SETTLE have in common. */
+static sqlite3_stmt *statement_settle(struct sqlite_gate *g, enum statement s, const hx_gate_key *key,
+                                      const hx_gate_outcome *outcome) {
+    sqlite3_stmt *q = statement_key(g, s, key);
+    bind_text(q, 3, state_names[outcome->rejected ? REJECTED : DONE]);
+    sqlite3_bind_int64(q, 4, g->name);
+    sqlite3_bind_int64(q, 5, data_version(g));
+    bind_some(q, 7, key->fence);
+    bind_bytes(q, 8, outcome->result);
+    bind_text(q, 9, outcome->content_type);
+    bind_text(q, 10, outcome->effect_id);
+    return q;
 }
 
 static hx_status settle_locked(struct sqlite_gate *g, const hx_gate_key *key, const hx_gate_outcome *outcome,
                                hx_gate_answer *out, hx_error *err) {
     struct entry e;
-    hx_status st = hold(g, "commit_outcome", key, outcome->effect_id, false, &e, err);
+    *out = HX_GATE_COMMITTED;
+    hx_status st = run(g, statement_settle(g, S_SETTLE_OURS, key, outcome), err);
+    if (st != HX_OK || sqlite3_changes(g->db)) return st;
+    st = hold(g, "commit_outcome", key, outcome->effect_id, false, &e, err);
     if (st != HX_OK) return st;
     i64 now = clock_wall_ms();
     if (settled(&e)) {
@@ -425,16 +495,8 @@ static hx_status settle_locked(struct sqlite_gate *g, const hx_gate_key *key, co
         sqlite3_bind_int64(q, 4, now);
         return run(g, q, err);
     }
-    *out = HX_GATE_COMMITTED;
-    sqlite3_stmt *q = statement_key(g, S_SETTLE, key);
-    bind_text(q, 3, state_names[outcome->rejected ? REJECTED : DONE]);
-    sqlite3_bind_int64(q, 4, g->name);
-    sqlite3_bind_int64(q, 5, data_version(g));
-    bind_some(q, 6, e.state == CLAIMED ? 0 : now);
-    bind_some(q, 7, key->fence);
-    bind_bytes(q, 8, outcome->result);
-    bind_text(q, 9, outcome->content_type);
-    bind_text(q, 10, outcome->effect_id);
+    sqlite3_stmt *q = statement_settle(g, S_SETTLE, key, outcome);
+    sqlite3_bind_int64(q, 6, now);
     return run(g, q, err);
 }
 
@@ -464,7 +526,7 @@ static hx_status step_find(struct sqlite_gate *g, const hx_gate_key *key, const 
     return st;
 }
 
-static hx_status step_locked(struct sqlite_gate *g, const hx_gate_key *key, const char *name, hx_bytes result,
+static hx_status step_locked(struct sqlite_gate *g, const hx_gate_key *key, const char *name, const hx_bytes *result,
                              hx_gate_reply *out, hx_error *err) {
     struct entry e;
     hx_status st = hold(g, "step", key, NULL, false, &e, err);
@@ -474,14 +536,15 @@ static hx_status step_locked(struct sqlite_gate *g, const hx_gate_key *key, cons
         return error_set(err, HX_SETTLED, HX_APPLIED_NO, "HX005",
                          "step %s of %s/%s: the key is settled already; nothing was applied", name, key->scope,
                          key->key);
-    out->result = result.data ? arena_bytes(out->memory, slice_of(result.data, result.size)) : (hx_bytes){0};
+    if (!result) return HX_OK;
+    out->result = result->data ? arena_bytes(out->memory, slice_of(result->data, result->size)) : (hx_bytes){0};
     sqlite3_stmt *q = statement_key(g, S_FENCE, key);
     bind_some(q, 3, key->fence);
     st = run(g, q, err);
     if (st != HX_OK) return st;
     q = statement_key(g, S_STEP_ADD, key);
     bind_text(q, 3, name);
-    bind_bytes(q, 4, result);
+    bind_bytes(q, 4, *result);
     sqlite3_bind_int64(q, 5, clock_wall_ms());
     return run(g, q, err);
 }
@@ -516,8 +579,9 @@ static hx_status check_version(hx_gate *gate, hx_error *err) {
     if (version < 0) return err->status;
     if (version == GATE_SCHEMA_VERSION) return HX_OK;
     return error_set(err, HX_UNAVAILABLE, HX_APPLIED_NO, version ? "HX006" : "not_installed",
-                     "gate: schema version %d is installed, %d is needed; nothing was applied", version,
-                     GATE_SCHEMA_VERSION);
+                     "gate: schema version %d is installed, %d is needed: hx_gate_sqlite_install makes it; nothing was "
+                     "applied",
+                     version, GATE_SCHEMA_VERSION);
 }
 
 static hx_status begin(hx_gate *gate, hx_error *err) {
@@ -534,38 +598,54 @@ static void rollback(hx_gate *gate) {
 }
 
 static hx_status admit(hx_gate *gate, const hx_gate_key *key, i64 lease_ms, hx_gate_reply *out, hx_error *err) {
-    bool alone;
-    hx_status st = call_begin(self(gate), &alone, err);
+    struct sqlite_gate *g = self(gate);
+    struct span c;
+    hx_status st = fits(g, key->fingerprint, key->owner, NULL, err);
+    if (st == HX_OK) st = call_begin(g, &c, err);
     if (st != HX_OK) return st;
-    return call_end(self(gate), alone, admit_locked(self(gate), key, lease_ms, out, err), err);
+    i64 now = clock_wall_ms();
+    if (!insert(g, key, lease_ms, now, out, &st, err) && st == HX_OK) {
+        st = call_save(g, &c, err);
+        if (st == HX_OK) st = admit_known(g, key, lease_ms, now, out, err);
+    }
+    return call_end(g, &c, st, err);
 }
 
 static hx_status settle(hx_gate *gate, const hx_gate_key *key, const hx_gate_outcome *outcome, hx_gate_answer *out,
                         hx_error *err) {
-    bool alone;
-    hx_status st = call_begin(self(gate), &alone, err);
-    if (st != HX_OK) return st;
-    return call_end(self(gate), alone, settle_locked(self(gate), key, outcome, out, err), err);
+    struct sqlite_gate *g = self(gate);
+    struct span c;
+    hx_status st = fits(g, outcome->result, outcome->content_type, outcome->effect_id, err);
+    if (st == HX_OK) st = call_begin(g, &c, err);
+    return st == HX_OK ? call_end(g, &c, settle_locked(g, key, outcome, out, err), err) : st;
 }
 
 static hx_status release(hx_gate *gate, const hx_gate_key *key, hx_gate_answer *out, hx_error *err) {
-    bool alone;
-    hx_status st = call_begin(self(gate), &alone, err);
-    if (st != HX_OK) return st;
-    return call_end(self(gate), alone, release_locked(self(gate), key, out, err), err);
+    struct sqlite_gate *g = self(gate);
+    struct span c;
+    hx_status st = call_begin(g, &c, err);
+    return st == HX_OK ? call_end(g, &c, release_locked(g, key, out, err), err) : st;
 }
 
-static hx_status step(hx_gate *gate, const hx_gate_key *key, const char *name, hx_bytes result, hx_gate_reply *out,
-                      hx_error *err) {
-    bool alone;
-    hx_status st = call_begin(self(gate), &alone, err);
+static hx_status step(hx_gate *gate, const hx_gate_key *key, const char *name, const hx_bytes *result,
+                      hx_gate_reply *out, hx_error *err) {
+    struct sqlite_gate *g = self(gate);
+    struct span c;
+    hx_status st = fits(g, result ? *result : (hx_bytes){0}, NULL, NULL, err);
+    if (st == HX_OK) st = call_begin(g, &c, err);
     if (st != HX_OK) return st;
-    return call_end(self(gate), alone, step_locked(self(gate), key, name, result, out, err), err);
+    st = call_save(g, &c, err);
+    if (st == HX_OK) st = step_locked(g, key, name, result, out, err);
+    return call_end(g, &c, st, err);
 }
 
-static hx_status stranded(hx_gate *gate, i64 older_than_ms, struct arena *a, struct buf *list, hx_error *err) {
+static hx_status stranded(hx_gate *gate, i64 older_than_ms, bool lapsed, struct arena *a, struct buf *list,
+                          hx_error *err) {
     sqlite3_stmt *q = statement(self(gate), S_STRANDED);
-    sqlite3_bind_int64(q, 1, clock_wall_ms() - older_than_ms);
+    i64 now = clock_wall_ms();
+    sqlite3_bind_int64(q, 1, now - older_than_ms);
+    sqlite3_bind_int64(q, 2, lapsed ? now : INT64_MAX);
+    sqlite3_bind_int(q, 3, GATE_ORPHANS_MAX);
     int rc;
     while ((rc = q ? sqlite3_step(q) : SQLITE_ERROR) == SQLITE_ROW) {
         hx_gate_orphan o = {.scope = column_text(q, 0, a),
@@ -583,15 +663,15 @@ static hx_status stranded(hx_gate *gate, i64 older_than_ms, struct arena *a, str
 
 static hx_status sweep(hx_gate *gate, int batch, i64 *dropped, hx_error *err) {
     struct sqlite_gate *g = self(gate);
-    bool alone;
-    hx_status st = call_begin(g, &alone, err);
+    struct span c;
+    hx_status st = call_begin(g, &c, err);
     if (st != HX_OK) return st;
     sqlite3_stmt *q = statement(g, S_SWEEP);
     sqlite3_bind_int64(q, 1, clock_wall_ms());
     sqlite3_bind_int(q, 2, batch);
     st = run(g, q, err);
     if (st == HX_OK) *dropped = sqlite3_changes(g->db);
-    return call_end(g, alone, st, err);
+    return call_end(g, &c, st, err);
 }
 
 static void sqlite_free(hx_gate *gate) {
@@ -615,7 +695,7 @@ static const struct gate_driver driver = {.state = state,
 hx_gate *hx_gate_sqlite(sqlite3 *db) {
     CHECK(db);
     struct sqlite_gate *g = mem_zalloc(sizeof(*g));
-    g->gate.driver = &driver;
+    gate_init(&g->gate, &driver);
     g->db = db;
     random_bytes(&g->name, sizeof(g->name));
     return &g->gate;
@@ -631,9 +711,11 @@ static hx_status install(sqlite3 *db, hx_error *err) {
                          "gate: schema version %d is installed, this library has %d; nothing was applied", present,
                          GATE_SCHEMA_VERSION);
     if (present == GATE_SCHEMA_VERSION) return HX_OK;
-    int rc = sqlite3_exec(db, schema, NULL, NULL, NULL);
+    int rc = present ? sqlite3_exec(db, upgrade_before, NULL, NULL, NULL) : SQLITE_OK;
+    if (rc == SQLITE_OK) rc = sqlite3_exec(db, schema, NULL, NULL, NULL);
+    if (rc == SQLITE_OK && present) rc = sqlite3_exec(db, upgrade_after, NULL, NULL, NULL);
     char sql[128];
-    snprintf(sql, sizeof(sql), "INSERT INTO hapax_schema VALUES (%d, %lld)", GATE_SCHEMA_VERSION,
+    snprintf(sql, sizeof(sql), "INSERT INTO main.hapax_schema VALUES (%d, %lld)", GATE_SCHEMA_VERSION,
              (long long)clock_wall_ms());
     if (rc == SQLITE_OK) rc = sqlite3_exec(db, sql, NULL, NULL, NULL);
     return rc == SQLITE_OK ? HX_OK : failure(db, rc, err);

@@ -218,13 +218,13 @@ def a_message_delivered_after_its_commit_is_acked_with_the_stored_result(env):
 def a_consumer_whose_database_has_no_gate_gives_its_message_back_and_stops(env):
     with Bench(env) as bench:
         sink = Sink(bench, "pg", False)
-        env.monitor.rows("UPDATE hapax.schema_version SET version = 99")
+        env.monitor.rows("INSERT INTO hapax.schema_version VALUES (99)")
         try:
             key = sink.put()
             process = sink.start()
             _, err = process.communicate(timeout=60)
         finally:
-            env.monitor.rows("UPDATE hapax.schema_version SET version = 1")
+            env.monitor.rows("DELETE FROM hapax.schema_version WHERE version = 99")
         equal((process.returncode, sink.state(key)), (0, "pending"), err)
         assert "HX006" in err, err
         sink.finish("--messages", 1)

@@ -44,8 +44,7 @@ def a_wrong_schema_version_is_refused_before_anything_is_changed(env):
     fresh_database(env, "versions")
     env.install(env.gate, database="versions")
     s = env.session(database="versions")
-    equal(s.code("SELECT hapax.require_version(1)"), "00000")
-    equal(s.code("SELECT hapax.require_version(2)"), "HX006")
+    equal([s.code("SELECT hapax.require_version(%d)" % n) for n in (0, 1, 2, 3)], ["HX006", "00000", "00000", "HX006"])
     equal(s.code("SELECT hapax.require_version(NULL)"), "HX006")
     for version in (0, 99):
         s.rows("DELETE FROM hapax.schema_version; INSERT INTO hapax.schema_version VALUES (%d)" % version)
@@ -349,6 +348,71 @@ def racing_steps_are_recorded_once_at_every_level(env):
 
 
 @test
+def a_step_can_be_asked_for_without_recording_it(env):
+    s, other = env.session(), env.session()
+    equal(s.code("SELECT hapax.step('t', 'asked', 'debit', record => false)"), "HX002")
+    reserve(s, "asked", fence=1, owner="a")
+    ask = "SELECT * FROM hapax.step('t', 'asked', 'debit', fence => 1, record => false)"
+    equal([s.rows(ask) for _ in range(2)], [[("new", None)]] * 2)
+    equal(s.one("SELECT count(*) FROM hapax.steps WHERE key = 'asked'"), "0")
+    # Whoever asks first does it first: until his transaction ends, nobody else gets an answer.
+    s.rows("BEGIN")
+    equal(s.rows(ask), [("new", None)])
+    other.send(ask)
+    assert env.blocked(other)
+    s.rows("SELECT hapax.step('t', 'asked', 'debit', 'r1', 1); COMMIT")
+    equal(other.finish(), [("duplicate", r"\x7231")])
+    equal(s.code("SELECT hapax.step('t', 'asked', 'debit', fence => 0, record => false)"), "HX001")
+    s.rows("SELECT hapax.commit_outcome('t', 'asked', fence => 1)")
+    equal(s.rows(ask), [("duplicate", r"\x7231")])
+    equal(s.code("SELECT hapax.step('t', 'asked', 'credit', record => false)"), "HX005")
+
+
+@test
+def results_may_be_given_as_text_and_come_back_as_its_bytes(env):
+    s = env.session()
+    s.rows("CREATE TEMP TABLE answer (body text); INSERT INTO answer VALUES (E'{\"grün\": \"a\\\\n\"}')")
+    reserve(s, "text")
+    equal(s.one("SELECT hapax.commit_outcome('t', 'text', a.body, 'application/json') FROM answer a"), "committed")
+    equal(s.one("SELECT convert_from(result, 'UTF8') = (SELECT body FROM answer) FROM hapax.claim('t', 'text')"), "t")
+    reserve(s, "stepped text")
+    equal(s.one("SELECT (hapax.step('t', 'stepped text', 'one', a.body)).status FROM answer a"), "new")
+    equal(s.one("SELECT convert_from(result, 'UTF8') = (SELECT body FROM answer) FROM hapax.step('t', 'stepped text', 'one')"), "t")
+
+
+@test
+def a_result_spelled_as_bytes_are_those_bytes_whatever_its_type(env):
+    s = env.session()
+    given = {"literal": r"'\x00ff'", "bytea": r"'\x00ff'::bytea", "text": r"'\x00ff'::text", "empty": r"'\x'", "none": "NULL",
+             "text null": "NULL::text", "no hex": r"'\x0'", "prose": r"'\xenon'"}
+    stored = {"literal": r"\x00ff", "bytea": r"\x00ff", "text": r"\x00ff", "empty": r"\x", "none": None, "text null": None,
+              "no hex": r"\x5c7830", "prose": r"\x5c78656e6f6e"}
+    for what, result in given.items():
+        reserve(s, "spelled " + what)
+        equal(s.one("SELECT hapax.commit_outcome('t', 'spelled %s', %s)" % (what, result)), "committed", what)
+        equal(claim(s, "spelled " + what)[1], stored[what], what)
+
+
+@test
+def the_attempt_keeps_one_who_was_slow_from_ending_anothers_reservation(env):
+    s = env.session()
+    equal(reserve(s, "slow", owner="a")[4], "1")
+    expire(s, "slow")
+    equal(reserve(s, "slow", owner="b")[4], "2", "b has it, without any fence")
+    for call in ("release('t', 'slow', attempt => 1)", "commit_outcome('t', 'slow', 'late', attempt => 1)",
+                 "step('t', 'slow', 's', attempt => 1)", "step('t', 'slow', 's', attempt => 3)"):
+        equal(s.code("SELECT hapax." + call), "HX001", call)
+    equal(s.one("SELECT status FROM hapax.step('t', 'slow', 's', attempt => 2)"), "new")
+    equal(s.one("SELECT hapax.release('t', 'slow', attempt => 2)"), "released")
+    equal(reserve(s, "slow", owner="c")[4], "3")
+    equal(s.code("SELECT hapax.release('t', 'slow', attempt => 2)"), "HX001")
+    equal(s.one("SELECT hapax.commit_outcome('t', 'slow', 'r', attempt => 3)"), "committed")
+    # Settled is settled: whoever comes late is told so, and by whom it was does not matter.
+    equal(s.one("SELECT hapax.commit_outcome('t', 'slow', 'late', attempt => 1)"), "duplicate")
+    equal(s.one("SELECT hapax.release('t', 'slow', attempt => 2)"), "duplicate")
+
+
+@test
 def expect_tells_applied_from_already_and_refuses_more(env):
     s = env.session()
     equal([s.one("SELECT hapax.expect(%d)" % n) for n in (1, 0)], ["applied", "already"])
@@ -367,56 +431,6 @@ def stranded_lists_unfinished_reservations_by_age(env):
     equal([r[1] for r in s.rows(listed % "0")], ["old", "young"])
     equal(status(reserve(s, "old", scope="strand", owner="reconciler")), "unknown")
     equal(s.rows(listed % "2 minutes"), [], "taken over: its age starts anew")
-
-
-@test
-def sweep_drops_what_is_past_its_window_and_nothing_else(env):
-    s = env.session()
-    for scope in ("short", "forever", "unset"):
-        for key in ("done", "fresh", "flying", "given back"):
-            reserve(s, key, scope=scope)
-            s.rows("SELECT hapax.step('%s', '%s', 'a step')" % (scope, key))
-        s.rows("SELECT hapax.commit_outcome('{0}', k, effect_id => 'e') FROM unnest('{{done,fresh}}'::text[]) k;"
-               "SELECT hapax.commit_outcome('{0}', 'done', effect_id => 'other'); SELECT hapax.release('{0}', 'given back')"
-               .format(scope))
-        s.rows("UPDATE hapax.entry SET since = since - interval '2 days', lease_until = lease_until - interval '2 days'"
-               " WHERE scope = '%s' AND key <> 'fresh'" % scope)
-    s.rows("INSERT INTO hapax.scope VALUES ('short', '1 day'), ('forever', NULL)")
-    equal(s.one("SELECT hapax.sweep()"), "2")
-    left = s.rows("SELECT scope, string_agg(key, ',' ORDER BY key) FROM hapax.keys"
-                  " WHERE scope IN ('short', 'forever', 'unset') GROUP BY scope ORDER BY scope")
-    equal(left, [("forever", "done,flying,fresh,given back"), ("short", "flying,fresh"), ("unset", "done,flying,fresh,given back")])
-    equal(s.one("SELECT count(*) FROM hapax.steps WHERE scope = 'short'"), "2")
-    equal(s.one("SELECT count(*) FROM hapax.extra_effect WHERE scope = 'short'"), "0")
-    equal(status(claim(s, "done", scope="short")), "new")
-    s.rows("DELETE FROM hapax.scope WHERE scope IN ('short', 'forever')")
-
-
-@test
-def sweep_works_in_batches_and_passes_over_locked_rows(env):
-    s, other = env.session(), env.session()
-    s.rows("SELECT hapax.claim('batch', 'k' || i) FROM generate_series(1, 25) i")
-    s.rows("INSERT INTO hapax.scope VALUES ('batch', '0')")
-    other.rows("BEGIN; SELECT * FROM hapax.entry WHERE scope = 'batch' AND key = 'k7' FOR UPDATE")
-    equal([s.one("SELECT hapax.sweep(10)") for _ in range(4)], ["10", "10", "4", "0"])
-    other.rows("COMMIT")
-    equal(s.one("SELECT hapax.sweep(10)"), "1")
-    s.rows("DELETE FROM hapax.scope WHERE scope = 'batch'")
-
-
-@test
-def a_claim_racing_a_sweep_is_answered_not_lost(env):
-    s, other = env.session(), env.session()
-    claim(s, "swept", scope="sweeprace")
-    s.rows("INSERT INTO hapax.scope VALUES ('sweeprace', '0')")
-    s.rows("BEGIN; SELECT hapax.sweep()")
-    other.send("SELECT status FROM hapax.claim('sweeprace', 'swept')")
-    env.blocked(other)
-    s.rows("COMMIT")
-    answer = other.finish()[0][0]
-    effects = {"new": 1, "duplicate": 0}[answer]
-    equal(s.one("SELECT count(*) FROM hapax.entry WHERE scope = 'sweeprace'"), str(effects))
-    s.rows("DELETE FROM hapax.scope WHERE scope = 'sweeprace'")
 
 
 @test

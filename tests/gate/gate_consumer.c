@@ -64,6 +64,16 @@ PGresult *__wrap_PQexecParams(PGconn *conn, const char *sql, int n, const Oid *t
     return __real_PQexecParams(conn, sql, n, types, values, lengths, formats, format);
 }
 
+/* Several statements in one request: it leaves with the sync. */
+int __real_PQpipelineSync(PGconn *conn);
+int __wrap_PQpipelineSync(PGconn *conn);
+int __wrap_PQpipelineSync(PGconn *conn) {
+    bool last = step(true);
+    int sent = __real_PQpipelineSync(conn);
+    if (last) flush_and_die(conn);
+    return sent;
+}
+
 int __real_sqlite3_step(sqlite3_stmt *q);
 int __wrap_sqlite3_step(sqlite3_stmt *q);
 int __wrap_sqlite3_step(sqlite3_stmt *q) {

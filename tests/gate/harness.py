@@ -24,6 +24,7 @@ SQL = os.path.join(ROOT, "sql", "postgres")
 GATE = os.path.join(SQL, "hapax_gate.sql")
 UNINSTALL = os.path.join(SQL, "uninstall.sql")
 MIGRATIONS = os.path.join(SQL, "migrations")
+V1 = os.path.join(ROOT, "tests", "gate", "hapax_gate_v1.sql")  # as it was released, to be upgraded
 
 
 class Env:

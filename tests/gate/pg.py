@@ -48,6 +48,7 @@ class Session:
         self.buffer = b""
         self.pid = None
         self.pending = False
+        self.notices = []  # texts of NOTICE and the like, until somebody takes them
         params = {"user": user, "database": database}
         if options:
             params["options"] = options
@@ -91,6 +92,8 @@ class Session:
                 rows.append(self._row(body))
             elif kind == b"E":
                 error = dict((f[:1].decode(), f[1:].decode()) for f in body.split(b"\0") if f)
+            elif kind == b"N":
+                self.notices += [f[1:].decode() for f in body.split(b"\0") if f[:1] == b"M"]
             elif kind == b"K":
                 self.pid = struct.unpack_from("!i", body)[0]
             elif kind == b"Z":

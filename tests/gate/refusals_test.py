@@ -1,9 +1,6 @@
 #!/usr/bin/env python3
 """Bad input and bad circumstances: each a clear SQLSTATE, and nothing applied."""
 
-import os
-import re
-
 import harness
 import pg
 from harness import ROOT, claim, equal, fresh_database, reserve, status, test
@@ -124,37 +121,6 @@ def crossing_claims_are_a_deadlock_one_of_the_two_survives(env):
 
 
 @test
-def rights_are_needed_and_the_documented_grants_suffice(env):
-    fresh_database(env, "rights")
-    env.monitor.rows("DROP ROLE IF EXISTS gate_owner")
-    env.monitor.rows("DROP ROLE IF EXISTS app")
-    env.monitor.rows("CREATE ROLE gate_owner LOGIN")
-    env.monitor.rows("CREATE ROLE app LOGIN")
-    env.monitor.rows("GRANT CREATE ON DATABASE rights TO gate_owner")
-    env.install(env.gate, database="rights", user="gate_owner")
-    owner, app = env.session(database="rights", user="gate_owner"), env.session(database="rights", user="app")
-    equal(app.code("SELECT hapax.claim('t', 'k')"), "42501")
-    owner.rows("GRANT USAGE ON SCHEMA hapax TO app")
-    equal(app.code("SELECT hapax.claim('t', 'k')"), "42501")
-    with open(os.path.join(ROOT, "docs", "GATE.md")) as f:
-        owner.rows(re.search(r"## Rights.*?```sql\n(.*?)```", f.read(), re.S).group(1))
-    app.rows("BEGIN")
-    equal(status(claim(app, "k")), "new")
-    equal(app.one("SELECT hapax.commit_outcome('t', 'k', 'r', effect_id => 'e1')"), "committed")
-    app.rows("COMMIT")
-    equal(app.one("SELECT hapax.commit_outcome('t', 'k', 'r', effect_id => 'e2')"), "duplicate")
-    equal(status(reserve(app, "r", fence=1)), "new")
-    equal(app.one("SELECT status FROM hapax.step('t', 'r', 's')"), "new")
-    equal(app.one("SELECT hapax.release('t', 'r')"), "released")
-    app.rows("SELECT * FROM hapax.stranded('0'); SELECT * FROM hapax.signals; SELECT * FROM hapax.keys")
-    equal(app.code("DELETE FROM hapax.entry"), "42501", "the application cannot forget keys")
-    equal(app.code("INSERT INTO hapax.scope VALUES ('t', '0')"), "42501", "nor shorten windows")
-    owner.rows("INSERT INTO hapax.scope VALUES ('t', '0')")
-    equal(app.code("SELECT hapax.sweep()"), "42501")
-    equal(owner.one("SELECT hapax.sweep()"), "2", "its owner sweeps")
-
-
-@test
 def a_read_only_transaction_is_told_so(env):
     s = env.session()
     s.rows("BEGIN READ ONLY")
@@ -174,16 +140,6 @@ def arguments_of_any_collation_and_string_type_find_the_same_key(env):
     equal(s.rows("SELECT hapax.commit_outcome(b, a, effect_id => c) FROM odd"), [("duplicate",)])
     equal(s.rows("SELECT (hapax.reserve('abc', 'o' || a, owner => c)).status FROM odd"), [("new",)])
     equal(s.rows("SELECT (hapax.reserve('abc', 'o' || a, owner => a)).status FROM odd"), [("new",)])
-
-
-@test
-def a_callers_search_path_does_not_matter(env):
-    s = env.session()
-    s.rows("SET search_path = ''")
-    equal([status(claim(s, "path")), status(claim(s, "path"))], ["new", "duplicate"])
-    equal(status(reserve(s, "path2", fence=1)), "new")
-    s.rows("SELECT hapax.step('t', 'path2', 'a'); SELECT hapax.commit_outcome('t', 'path2'); SELECT hapax.sweep();"
-           "SELECT hapax.stranded('0'); SELECT * FROM hapax.signals; SELECT * FROM hapax.keys")
 
 
 harness.main()
