@@ -123,6 +123,20 @@ struct pg *cli_database(struct cli *cli, int stop_fd, int *rc);
 /* Says it (with --json as a problem, to stdout) and returns the exit code. `connected`: it may have been applied. */
 int cli_database_failed(struct cli *cli, hx_st st, const struct errbuf *err, bool connected);
 
+/* Something done in the database every so often, until stopped. The database may be away for a while: that is said, and
+ * the next round tries again on a new connection. What cannot mend itself ends it. */
+struct cli_rounds {
+    struct cli *cli;
+    i64 every_ms; /* 0: one round, and any trouble ends it */
+    int stop_fd;
+    hx_st (*round)(void *ctx, struct pg *pg); /* failures as pg.h has them, with *err set */
+    bool (*enough)(void *ctx);                /* after a round; NULL: never */
+    void *ctx;
+    struct errbuf *err;
+};
+int cli_database_rounds(const struct cli_rounds *r); /* the exit code; what went wrong was said */
+bool cli_stopped(int stop_fd, i64 wait_ms);
+
 /* ---- accepted.c */
 
 /* Each message the queue accepted since, as the broker lists it, settled ones too. false: it failed, *rc says how, and the

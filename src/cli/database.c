@@ -1,3 +1,4 @@
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -40,4 +41,45 @@ struct pg *cli_database(struct cli *cli, int stop_fd, int *rc) {
     if (st == ST_OK) return pg;
     *rc = st == ST_INVALID ? args_wrong(cli, "%s", err.text) : cli_database_failed(cli, st, &err, false);
     return NULL;
+}
+
+/* ---- again and again */
+
+bool cli_stopped(int stop_fd, i64 wait_ms) {
+    struct pollfd p = {.fd = stop_fd, .events = POLLIN};
+    return poll(&p, 1, (int)wait_ms) > 0;
+}
+
+/* *midway: the connection was lost after it had been used. */
+static hx_st one_round(const struct cli_rounds *r, struct pg **pg, bool *midway) {
+    hx_st st = *pg ? ST_OK : pg_open(cli_dsn(r->cli), r->stop_fd, pg, r->err);
+    *midway = *pg;
+    if (!st) st = r->round(r->ctx, *pg);
+    if (st && !pg_usable(*pg)) {
+        pg_close(*pg);
+        *pg = NULL;
+    }
+    return st;
+}
+
+static int rounds(const struct cli_rounds *r, struct pg **pg) {
+    for (;;) {
+        bool midway;
+        hx_st st = one_round(r, pg, &midway);
+        if (st && cli_stopped(r->stop_fd, 0)) return EXIT_DONE;
+        bool passes = st == ST_CLOSED || st == ST_INVALID;
+        if (st && (!r->every_ms || !passes)) return cli_database_failed(r->cli, st, r->err, midway);
+        if (st) say("%s", r->err->text);
+        if (!r->every_ms || (r->enough && r->enough(r->ctx))) return EXIT_DONE;
+        if (cli_stopped(r->stop_fd, r->every_ms)) return EXIT_DONE;
+    }
+}
+
+int cli_database_rounds(const struct cli_rounds *r) {
+    int rc = EXIT_UNREACHABLE;
+    struct pg *pg = cli_database(r->cli, r->stop_fd, &rc);
+    if (!pg) return rc;
+    rc = rounds(r, &pg);
+    pg_close(pg);
+    return rc;
 }

@@ -14,11 +14,15 @@
 #define FLAG_DRY_RUN                                                                                                   \
     { "dry-run", NULL, "print the SQL that would be run, change nothing" }
 
-const struct flag flags_gate_install[] = {FLAG_DSN, FLAG_DRY_RUN, {0}};
-const struct flag flags_gate_upgrade[] = {FLAG_DSN, FLAG_DRY_RUN, {0}};
+#define FLAG_OWNER                                                                                                     \
+    { "owner", "ROLE", "become this role first: it owns the gate, and the functions run with its rights" }
+
+const struct flag flags_gate_install[] = {FLAG_DSN, FLAG_OWNER, FLAG_DRY_RUN, {0}};
+const struct flag flags_gate_upgrade[] = {FLAG_DSN, FLAG_OWNER, FLAG_DRY_RUN, {0}};
 const struct flag flags_gate_status[] = {FLAG_DSN, {0}};
 const struct flag flags_gate_uninstall[] = {
     FLAG_DSN,
+    FLAG_OWNER,
     FLAG_DRY_RUN,
     {"yes", NULL, "yes, forget every key: whatever was deduplicated may happen again"},
     {"force", NULL, "even while reservations are in flight, whose outcome is known nowhere else"},
@@ -27,9 +31,11 @@ const struct flag flags_gate_uninstall[] = {
 
 const char about_gate_install[] =
     "Makes schema hapax with its functions and tables (docs/GATE.md). Safe to repeat: a gate of this version gets its\n"
-    "functions again and keeps its keys. An older one is left to `hapax gate upgrade`, a newer one is refused. The "
-    "user\n"
-    "needs CREATE on the database, nothing more.";
+    "functions again and keeps its keys. An older one is left to `hapax gate upgrade`, a newer one is refused, and so "
+    "is a\n"
+    "schema hapax of somebody else's. The user, or --owner, needs CREATE on the database, nothing more, and had better "
+    "be\n"
+    "no superuser.";
 const char about_gate_upgrade[] =
     "Runs the migrations above the installed version in order, then replaces the functions. Each step is one\n"
     "transaction; interrupted, it is run again. A newer gate is refused.";
@@ -61,16 +67,26 @@ static long newest_version(void) {
 
 /* ---- what is there */
 
+/* Reads, whatever the user's search_path has in it. */
+static hx_st look(struct pg *pg, const char *sql, const slice *args, size_t count, struct pg_rows **rows,
+                  struct errbuf *err) {
+    hx_st st = pg_run(pg, "BEGIN; SET LOCAL search_path = pg_catalog, pg_temp", err);
+    if (st) return st;
+    st = pg_query(pg, sql, args, count, rows, err);
+    if (!st) st = pg_run(pg, "ROLLBACK", err);
+    return st;
+}
+
 /* *version: 0 when there is no gate. */
 static hx_st installed_version(struct pg *pg, long *version, struct errbuf *err) {
     struct pg_rows *rows;
     *version = 0;
-    hx_st st = pg_query(pg, "SELECT to_regclass('hapax.schema_version') IS NOT NULL", NULL, 0, &rows, err);
+    hx_st st = look(pg, "SELECT to_regclass('hapax.schema_version') IS NOT NULL", NULL, 0, &rows, err);
     if (st) return st;
     bool there = pg_cell(rows, 0, 0).p[0] == 't';
     pg_rows_free(rows);
     if (!there) return ST_OK;
-    st = pg_query(pg, "SELECT coalesce(max(version), 0) FROM hapax.schema_version", NULL, 0, &rows, err);
+    st = look(pg, "SELECT coalesce(max(version), 0) FROM hapax.schema_version", NULL, 0, &rows, err);
     if (st) return st;
     *version = strtol(pg_cell(rows, 0, 0).p, NULL, 10);
     pg_rows_free(rows);
@@ -95,12 +111,24 @@ static int wrong_start(struct cli *cli, bool upgrade, long version) {
 
 /* ---- changing it */
 
+/* Each file is one transaction; what goes before it is in it, too, and so stays behind on no pooled connection. */
 static hx_st apply_file(struct cli *cli, struct pg *pg, const struct gate_file *f, struct errbuf *err) {
-    if (args_has(cli, "dry-run")) {
-        printf("-- %s\n%s", f->name, f->sql);
-        return ST_OK;
+    const char *owner = args_get(cli, "owner");
+    struct buf sql = {0};
+    if (owner || args_has(cli, "force")) buf_lit(&sql, "BEGIN;\n");
+    if (owner) {
+        buf_lit(&sql, "SET LOCAL ROLE ");
+        pg_put_name(&sql, slice_str(owner));
+        buf_lit(&sql, ";\n");
     }
-    hx_st st = pg_run(pg, f->sql, err);
+    if (args_has(cli, "force")) buf_lit(&sql, "SET LOCAL hapax.uninstall = 'force';\n");
+    buf_add(&sql, f->sql, strlen(f->sql) + 1);
+    hx_st st = ST_OK;
+    if (args_has(cli, "dry-run"))
+        printf("-- %s\n%s", f->name, sql.p);
+    else
+        st = pg_run(pg, sql.p, err);
+    buf_free(&sql);
     return st ? err_wrap(err, st, "%s", f->name) : ST_OK;
 }
 
@@ -151,7 +179,9 @@ int cmd_gate_upgrade(struct cli *cli) {
 
 static const char status_sql[] =
     "SELECT json_build_object('installed', true, 'version', (SELECT max(version) FROM hapax.schema_version),"
-    " 'needed', $1::int, 'stranded', (SELECT count(*) FROM hapax.stranded('2 minutes')),"
+    " 'needed', $1::int, 'owner', (SELECT pg_get_userbyid(n.nspowner) FROM pg_namespace n WHERE n.nspname = 'hapax'),"
+    " 'owner_is_superuser', (SELECT r.rolsuper FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner"
+    "  WHERE n.nspname = 'hapax'), 'stranded', (SELECT count(*) FROM hapax.stranded('2 minutes')),"
     " 'scopes', coalesce((SELECT json_agg(json_build_object('scope', s.scope, 'claims', s.claims, 'duplicates', "
     "s.duplicates,"
     "  'duplicate_ratio', s.duplicate_ratio, 'in_flight', s.in_flight,"
@@ -177,7 +207,7 @@ static hx_st show_status(struct cli *cli, struct pg *pg, long version, struct er
         buf_printf(&b, "{\"installed\":%s,\"version\":%ld,\"needed\":%s}", version ? "true" : "false", version, needed);
         print_status(cli, buf_slice(&b));
     } else {
-        st = pg_query(pg, status_sql, &(slice){needed, strlen(needed)}, 1, &rows, err);
+        st = look(pg, status_sql, &(slice){needed, strlen(needed)}, 1, &rows, err);
         if (!st) print_status(cli, pg_cell(rows, 0, 0));
     }
     pg_rows_free(rows);
@@ -206,7 +236,7 @@ static const char loss_sql[] = "SELECT json_build_object('keys', count(*), 'in_f
 /* Says what would go, and asks for --yes. */
 static hx_st say_loss(struct cli *cli, struct pg *pg, struct errbuf *err) {
     struct pg_rows *rows;
-    hx_st st = pg_query(pg, loss_sql, NULL, 0, &rows, err);
+    hx_st st = look(pg, loss_sql, NULL, 0, &rows, err);
     if (st) return st;
     print_status(cli, pg_cell(rows, 0, 0));
     pg_rows_free(rows);
@@ -216,12 +246,8 @@ static hx_st say_loss(struct cli *cli, struct pg *pg, struct errbuf *err) {
 }
 
 static hx_st remove_gate(struct cli *cli, struct pg *pg, struct errbuf *err) {
-    const char *force = "SET hapax.uninstall = 'force'";
-    bool forced = args_has(cli, "force"), dry = args_has(cli, "dry-run");
-    if (forced && dry) printf("%s;\n", force);
-    hx_st st = forced && !dry ? pg_run(pg, force, err) : ST_OK;
-    if (!st) st = apply_file(cli, pg, gate_file("uninstall.sql"), err);
-    if (!st && !dry) puts(cli->json ? "{\"removed\":true}" : "gate removed");
+    hx_st st = apply_file(cli, pg, gate_file("uninstall.sql"), err);
+    if (!st && !args_has(cli, "dry-run")) puts(cli->json ? "{\"removed\":true}" : "gate removed");
     return st;
 }
 

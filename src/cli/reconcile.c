@@ -4,8 +4,8 @@
  * row names this reconciler, has a live lease and a fence one above the vanished consumer's. So no transaction is open
  * while the command runs, a second reconciler is told `in_flight`, the vanished consumer, should it wake, is fenced off,
  * and a reconciler that dies leaves one more abandoned reservation for the next. The command is killed before the
- * lease ends. Settling checks in its own transaction that the row still names this reconciler: without fences that is
- * all that keeps one which was frozen past its lease from releasing what another has meanwhile taken.
+ * lease ends. Settling names the attempt: without fences that is all that keeps one which was frozen past its lease from
+ * releasing what another has meanwhile taken.
  *
  * A reservation whose own lease still runs is left alone, however old: its consumer may be in the middle of its call. */
 #include <poll.h>
@@ -45,80 +45,84 @@ const char about_gate_reconcile[] =
 struct reconciler {
     struct cli *cli;
     const char *command, *scope;
-    i64 every_ms, older_ms, timeout_ms;
+    i64 older_ms, timeout_ms;
     int stop_fd;
     struct pg *pg;
     struct errbuf err;
     u64 left;
     bool cannot_run;
-    bool midway; /* the connection was lost after it had been used */
 };
 
 /* A reservation in our hands. Slices into `rows`. */
 struct stray {
     slice scope, key, owner, attempt, fence;
-    char ours[64]; /* what the row's owner begins with now */
     struct pg_rows *rows;
 };
 
 enum { LEASE_SLACK_MS = 30000 };
 
-/* ---- the database's side */
+/* ---- the database's side. Whatever schemas the user's search_path has, these statements use none of them. */
 
 /* The fence is read from a snapshot; reserve decides under the row's lock. Whoever changed the row in between has made
  * it in_flight, stale or duplicate for us, or, by releasing it, new. */
 static const char take_sql[] =
-    "SELECT e.scope, e.key, regexp_replace(coalesce(e.owner, ''), '^reconcile/[0-9a-f]+:', ''), r.attempt, n.fence,"
-    " r.status"
-    "  FROM hapax.entry e, LATERAL (SELECT e.fence + (e.fence < 9223372036854775807)::int AS fence) n,"
-    "       LATERAL hapax.reserve(e.scope, e.key, fence => n.fence,"
-    "       owner => $3 || regexp_replace(coalesce(e.owner, ''), '^reconcile/[0-9a-f]+:', ''),"
-    "       lease => $4::bigint * interval '1 ms') r"
-    " WHERE e.scope = $1 AND e.key = $2 AND e.lease_until <= clock_timestamp()";
+    "SELECT k.scope, k.key, o.owner, r.attempt, n.fence, r.status FROM hapax.keys k,"
+    " LATERAL (SELECT pg_catalog.regexp_replace(coalesce(k.owner, ''), '^reconcile/[0-9a-f]+:', '') AS owner) o,"
+    " LATERAL (SELECT CASE WHEN k.fence OPERATOR(pg_catalog.<) 9223372036854775807"
+    "  THEN k.fence OPERATOR(pg_catalog.+) 1 ELSE k.fence END AS fence) n,"
+    " LATERAL hapax.reserve(k.scope, k.key, fence => n.fence, owner => pg_catalog.concat($3::pg_catalog.text, o.owner),"
+    "  lease => $4::pg_catalog.interval) r"
+    " WHERE k.scope OPERATOR(pg_catalog.=) $1 AND k.key OPERATOR(pg_catalog.=) $2"
+    " AND k.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()";
 
-static const char list_sql[] = "SELECT s.scope, s.key FROM hapax.stranded($1::bigint * interval '1 ms') s"
-                               " WHERE s.scope = $2 OR $2 IS NULL";
+/* Those whose lease still runs would only be in the way. */
+static const char list_sql[] =
+    "SELECT s.scope, s.key FROM hapax.stranded($1::pg_catalog.interval) s"
+    " JOIN hapax.keys k ON k.scope OPERATOR(pg_catalog.=) s.scope AND k.key OPERATOR(pg_catalog.=) s.key"
+    " WHERE (s.scope OPERATOR(pg_catalog.=) $2::pg_catalog.text OR $2 IS NULL)"
+    " AND k.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() ORDER BY s.since LIMIT 10000";
 
-#define HELD                                                                                                           \
-    " FROM (SELECT 1 FROM hapax.entry e WHERE e.scope = $1 AND e.key = $2 AND starts_with(e.owner, $3) FOR UPDATE) "   \
-    "held"
+static const char commit_sql[] = "SELECT hapax.commit_outcome($1, $2, $3::pg_catalog.bytea, $4,"
+                                 " fence => $5::pg_catalog.int8, attempt => $6::pg_catalog.int4)";
+static const char release_sql[] = "SELECT hapax.release($1, $2, $3::pg_catalog.int8, $4::pg_catalog.int4)";
 
-static const char commit_sql[] = "SELECT hapax.commit_outcome($1, $2, $4::bytea, $5, fence => $6::bigint)" HELD;
-static const char release_sql[] = "SELECT hapax.release($1, $2, $4::bigint)" HELD;
-
-static void number_text(char *out, size_t size, i64 n) {
-    snprintf(out, size, "%lld", (long long)n);
+static void duration_text(char *out, size_t size, i64 ms) {
+    snprintf(out, size, "%lld ms", (long long)ms);
 }
 
-/* What the row became: "committed", "released", "duplicate"; "lost" when it no longer names us. */
+/* Another has it (HX001), or it was ended without us (HX002). */
+static bool is_lost(const struct pg *pg) {
+    return strcmp(pg_sqlstate(pg), "HX001") == 0 || strcmp(pg_sqlstate(pg), "HX002") == 0;
+}
+
+/* What the row became: "committed", "released", "duplicate"; "lost" when it is ours no longer. */
 static hx_st settle(struct reconciler *r, const struct stray *s, bool happened, slice output, const char **became) {
     struct buf hex = {0};
     buf_lit(&hex, "\\x");
     buf_hex(&hex, output);
     slice type = utf8_valid(output) ? SL("text/plain") : SL("application/octet-stream");
-    slice commit_args[] = {s->scope, s->key, slice_str(s->ours), buf_slice(&hex), type, s->fence};
-    slice release_args[] = {s->scope, s->key, slice_str(s->ours), s->fence};
+    slice commit_args[] = {s->scope, s->key, buf_slice(&hex), type, s->fence, s->attempt};
+    slice release_args[] = {s->scope, s->key, s->fence, s->attempt};
     struct pg_rows *rows = NULL;
     hx_st st = happened ? pg_query(r->pg, commit_sql, commit_args, 6, &rows, &r->err)
                         : pg_query(r->pg, release_sql, release_args, 4, &rows, &r->err);
     buf_free(&hex);
     *became = "lost";
-    if (st) return st;
-    if (pg_row_count(rows)) *became = happened ? "committed" : "released";
-    if (pg_row_count(rows) && slice_eq(pg_cell(rows, 0, 0), SL("duplicate"))) *became = "duplicate";
+    if (st) return is_lost(r->pg) ? ST_OK : st;
+    *became = slice_eq(pg_cell(rows, 0, 0), SL("duplicate")) ? "duplicate" : happened ? "committed" : "released";
     pg_rows_free(rows);
     return ST_OK;
 }
 
 /* false: somebody else has it, or it is settled or free meanwhile, or trouble (*st). */
 static bool take(struct reconciler *r, slice scope, slice key, struct stray *s, hx_st *st) {
-    u64 nonce;
+    char lease[32], name[64];
+    u64 nonce; /* no other reconciler's name is this one, or it would be taken for us */
     random_bytes(&nonce, sizeof(nonce));
     *s = (struct stray){0};
-    snprintf(s->ours, sizeof(s->ours), "reconcile/%016llx:", (unsigned long long)nonce);
-    char lease[24];
-    number_text(lease, sizeof(lease), r->timeout_ms + LEASE_SLACK_MS);
-    slice args[] = {scope, key, slice_str(s->ours), slice_str(lease)};
+    snprintf(name, sizeof(name), "reconcile/%016llx:", (unsigned long long)nonce);
+    duration_text(lease, sizeof(lease), r->timeout_ms + LEASE_SLACK_MS);
+    slice args[] = {scope, key, slice_str(name), slice_str(lease)};
     *st = pg_query(r->pg, take_sql, args, 4, &s->rows, &r->err);
     if (*st) return false;
     slice status = {0}, *fields[] = {&s->scope, &s->key, &s->owner, &s->attempt, &s->fence, &status};
@@ -182,14 +186,15 @@ static hx_st reconcile_one(struct reconciler *r, const struct stray *s) {
 
 /* ---- rounds */
 
-static bool stopped(const struct reconciler *r, i64 wait_ms) {
-    struct pollfd p = {.fd = r->stop_fd, .events = POLLIN};
-    return poll(&p, 1, (int)wait_ms) > 0;
-}
-
-static hx_st round_over(struct reconciler *r, const struct pg_rows *list) {
-    hx_st st = ST_OK;
-    for (size_t i = 0; i < pg_row_count(list) && !st && !r->cannot_run && !stopped(r, 0); i++) {
+static hx_st one_round(void *ctx, struct pg *pg) {
+    struct reconciler *r = ctx;
+    char older[32];
+    duration_text(older, sizeof(older), r->older_ms);
+    slice args[] = {slice_str(older), slice_str(r->scope)};
+    struct pg_rows *list = NULL;
+    r->pg = pg;
+    hx_st st = pg_query(pg, list_sql, args, 2, &list, &r->err);
+    for (size_t i = 0; !st && i < pg_row_count(list) && !r->cannot_run && !cli_stopped(r->stop_fd, 0); i++) {
         struct stray s;
         if (take(r, pg_cell(list, i, 0), pg_cell(list, i, 1), &s, &st)) {
             st = reconcile_one(r, &s);
@@ -201,64 +206,37 @@ static hx_st round_over(struct reconciler *r, const struct pg_rows *list) {
         r->left++;
         st = ST_OK;
     }
-    return st;
-}
-
-static hx_st one_round(struct reconciler *r) {
-    char older[24];
-    number_text(older, sizeof(older), r->older_ms);
-    slice args[] = {slice_str(older), slice_str(r->scope)};
-    struct pg_rows *list = NULL;
-    hx_st st = ST_OK;
-    if (!r->pg) st = pg_open(cli_dsn(r->cli), r->stop_fd, &r->pg, &r->err);
-    if (!st) st = pg_query(r->pg, list_sql, args, 2, &list, &r->err);
-    if (!st) st = round_over(r, list);
     pg_rows_free(list);
-    r->midway = st && r->pg;
-    if (st && !pg_usable(r->pg)) {
-        pg_close(r->pg);
-        r->pg = NULL;
-    }
     return st;
 }
 
-/* The database may be away for a while: that is said, and the next round tries again. What cannot mend itself ends it. */
-static int run_rounds(struct reconciler *r) {
-    bool once = args_has(r->cli, "once");
-    for (;;) {
-        hx_st st = one_round(r);
-        if (st && stopped(r, 0)) return EXIT_DONE;
-        bool passes = st == ST_CLOSED || st == ST_INVALID;
-        if (st && (once || !passes)) return cli_database_failed(r->cli, st, &r->err, r->midway);
-        if (st) say("%s", r->err.text);
-        if (r->cannot_run) {
-            say("%s: cannot be run", r->command);
-            return EXIT_REFUSED;
-        }
-        if (once) return r->left ? EXIT_REFUSED : EXIT_DONE;
-        if (stopped(r, r->every_ms)) return EXIT_DONE;
-    }
+static bool is_enough(void *ctx) {
+    const struct reconciler *r = ctx;
+    return r->cannot_run;
 }
 
 int cmd_gate_reconcile(struct cli *cli) {
     struct reconciler r = {.cli = cli,
                            .command = args_get(cli, "exec"),
                            .scope = args_get(cli, "scope"),
-                           .every_ms = 60000,
                            .older_ms = 120000,
                            .timeout_ms = 60000};
+    i64 every_ms = 60000;
     if (!r.command) return args_wrong(cli, "--exec is missing: the command that looks an effect up");
-    if (!args_duration(cli, "every", &r.every_ms) || !args_duration(cli, "older-than", &r.older_ms) ||
+    if (!args_duration(cli, "every", &every_ms) || !args_duration(cli, "older-than", &r.older_ms) ||
         !args_duration(cli, "timeout", &r.timeout_ms))
         return EXIT_USAGE;
-    if (r.every_ms < 1 || r.every_ms > INT32_MAX || r.timeout_ms < 1)
+    if (every_ms < 1 || every_ms > INT32_MAX || r.timeout_ms < 1)
         return args_wrong(cli, "--every and --timeout must be longer than nothing, --every at most 24d");
-    int rc;
-    r.stop_fd = cli_stop_fd();
-    r.pg = cli_database(cli, r.stop_fd, &rc);
-    if (!r.pg) return rc;
-    rc = run_rounds(&r);
-    pg_close(r.pg);
+    struct cli_rounds rounds = {.cli = cli,
+                                .every_ms = args_has(cli, "once") ? 0 : every_ms,
+                                .round = one_round,
+                                .enough = is_enough,
+                                .ctx = &r,
+                                .err = &r.err};
+    r.stop_fd = rounds.stop_fd = cli_stop_fd();
+    int rc = cli_database_rounds(&rounds);
     close(r.stop_fd);
-    return rc;
+    if (r.cannot_run) say("%s: cannot be run", r.command);
+    return r.cannot_run || (rc == EXIT_DONE && args_has(cli, "once") && r.left) ? EXIT_REFUSED : rc;
 }

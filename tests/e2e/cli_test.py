@@ -90,7 +90,7 @@ VERBS = ["send", "receive", "ack", "nack", "extend", "step", "start", "release",
          "queues resume", "queues set", "queues purge", "queues delete", "messages list", "messages show", "messages cancel",
          "dead list", "dead redrive", "held list", "held show", "held resolve", "tasks list", "tasks show", "tasks cancel", "replay",
          "audit", "stats", "lint", "bench", "verify", "gate install", "gate upgrade", "gate status",
-         "gate uninstall", "gate reconcile", "relay init", "relay status", "relay", "version", "help"]
+         "gate uninstall", "gate sweep", "gate reconcile", "relay init", "relay status", "relay", "version", "help"]
 
 
 @test

@@ -138,6 +138,56 @@ def hapax_gate_uninstall_says_what_is_lost_and_wants_a_yes(env):
 
 
 @test
+def the_gate_belongs_to_the_owner_it_is_given_and_says_so(env):
+    fresh_database(env, "owned")
+    env.monitor.rows("DROP ROLE IF EXISTS hapax_owner")
+    env.monitor.rows("CREATE ROLE hapax_owner NOLOGIN")
+    gate(env, "owned", "install", "--owner", "hapax_owner", code=1, says="42501")
+    env.monitor.rows("GRANT CREATE ON DATABASE owned TO hapax_owner")
+    assert 'SET LOCAL ROLE "hapax_owner";' in gate(env, "owned", "install", "--owner", "hapax_owner", "--dry-run")
+    gate(env, "owned", "install", "--owner", "hapax_owner")
+    s = env.session(database="owned")
+    owners = s.rows("SELECT DISTINCT pg_get_userbyid(o) FROM (SELECT proowner AS o FROM pg_proc WHERE pronamespace = 'hapax'::regnamespace"
+                    " UNION ALL SELECT relowner FROM pg_class WHERE relnamespace = 'hapax'::regnamespace) a")
+    equal(owners, [("hapax_owner",)])
+    status = json.loads(gate(env, "owned", "status", "--json"))
+    equal((status["owner"], status["owner_is_superuser"]), ("hapax_owner", False))
+    equal(s.one("SELECT status FROM hapax.claim('t', 'k')"), "new")
+    gate(env, "owned", "install", code=1, says="belongs to hapax_owner")
+    for verb in ("install", "upgrade"):
+        gate(env, "owned", verb, "--owner", "hapax_owner", says="keys kept")
+    gate(env, "owned", "uninstall", "--yes", "--owner", "hapax_owner", says="gate removed")
+
+
+@test
+def hapax_gate_sweep_drops_what_is_due_once_or_again_and_again(env):
+    fresh_database(env, "swept")
+    gate(env, "swept", "sweep", code=1, says="not_installed")
+    gate(env, "swept", "install")
+    s = env.session(database="swept")
+    s.rows("SELECT hapax.claim('brief', 'k' || i) FROM generate_series(1, 100) i; SELECT hapax.claim('long', 'k');"
+           "INSERT INTO hapax.scope VALUES ('brief', '0'), ('long', '1 day')")
+    equal(gate(env, "swept", "sweep", "--batch", "7"), "dropped 100 keys\n")
+    equal(json.loads(gate(env, "swept", "sweep", "--json")), {"dropped": 0})
+    equal(s.rows("SELECT scope FROM hapax.keys"), [("long",)])
+    gate(env, "swept", "sweep", "--every", "0s", code=2, says="--every")
+    r = subprocess.Popen([HAPAX, "gate", "sweep", "--every", "5ms", "--json"], env=dict(os.environ, HAPAX_DSN=dsn(env, "swept")),
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for n in range(2):
+        s.rows("SELECT hapax.claim('brief', 'again %d')" % n)
+        equal(json.loads(r.stdout.readline()), {"dropped": 1})
+    # A database that goes away is waited for.
+    env.monitor.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hapax' AND datname = 'swept'")
+    assert "database: " in r.stderr.readline()
+    s.rows("SELECT hapax.claim('brief', 'after')")
+    equal(json.loads(r.stdout.readline()), {"dropped": 1})
+    r.terminate()
+    equal(r.wait(), 0)
+    r.stdout.close()
+    r.stderr.close()
+
+
+@test
 def hapax_gate_says_which_rights_are_missing_and_who_cannot_be_reached(env):
     fresh_database(env, "rights")
     env.monitor.rows("CREATE ROLE nobody_special LOGIN")
@@ -234,6 +284,26 @@ def reconcilers_beside_each_other_hand_each_reservation_out_once(env):
     equal((len(lines), len(set(lines)), sum("committed" in l for l in lines)), (40, 40, 40))
     with open(os.path.join(env.server.home, "ran"), encoding="utf-8") as f:
         equal(len(f.readlines()), 40)
+
+
+@test
+def a_reconciler_frozen_past_its_lease_ends_nobody_elses_reservation(env):
+    s = env.session()
+    for key, code in (("frozen absent", 101), ("frozen found", 0)):
+        strand(s, key)  # without a fence
+        fifo = os.path.join(env.server.home, key)
+        os.mkfifo(fifo)
+        r = subprocess.Popen([HAPAX, "gate", *RECONCILE, "--exec", "read go < '%s'; exit %d" % (fifo, code)],
+                             env=dict(os.environ, HAPAX_DSN=dsn(env, "postgres")), stdout=subprocess.PIPE, text=True)
+        while s.one("SELECT owner LIKE 'reconcile/%%' FROM hapax.keys WHERE scope = 'stray' AND key = '%s'" % key) != "t":
+            pass
+        expire(s, key, "stray")
+        equal(s.one("SELECT status FROM hapax.reserve('stray', '%s', owner => 'other')" % key), "unknown")
+        with open(fifo, "w", encoding="utf-8") as f:
+            f.write("go\n")
+        equal((r.communicate()[0], r.returncode), ("stray  %s  lost\n" % key, 0))
+        equal(s.rows("SELECT state, owner FROM hapax.keys WHERE scope = 'stray' AND key = '%s'" % key), [("in_flight", "other")])
+        s.rows("SELECT hapax.release('stray', '%s')" % key)
 
 
 @test
