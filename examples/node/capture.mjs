@@ -35,7 +35,7 @@ async function settle(key, fence, cents, charge) {
         await db.query("BEGIN");
         await db.query("INSERT INTO ledger_node VALUES ($1, $2)", [key, cents]);
         const { rows: [{ told }] } = await db.query(
-            "SELECT hapax.commit_outcome($1, $2, convert_to($3, 'UTF8'), effect_id => $3, fence => $4) AS told",
+            "SELECT hapax.commit_outcome($1, $2, $3::text, effect_id => $3, fence => $4) AS told",
             [scope, key, charge.id, fence]);
         await db.query(told === "committed" ? "COMMIT" : "ROLLBACK"); // settled by another: our ledger row must not stay
     } catch (error) {

@@ -37,7 +37,7 @@ SELECT status AS told FROM hapax.reserve(:'scope', 'pi_2', fence => 3, owner => 
 SELECT 'ch_' || id AS charge FROM capture.gateway WHERE key = 'pi_2' \gset
 BEGIN;
 INSERT INTO capture.ledger VALUES ('pi_2', 300);
-SELECT '  ' || hapax.commit_outcome(:'scope', 'pi_2', convert_to(:'charge', 'UTF8'), effect_id => :'charge', fence => 3);
+SELECT '  ' || hapax.commit_outcome(:'scope', 'pi_2', :'charge', effect_id => :'charge', fence => 3);
 COMMIT;
 
 \echo 'once more: a duplicate, with the charge'

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import harness
 from harness import BUILD, ROOT, Bench, Skip, equal, test
@@ -58,6 +59,18 @@ def the_wallet_example_in_c_comes_out_right_on_sqlite(env):
 @test
 def the_wallet_example_in_node_comes_out_right(env):
     ends_well(env, "wallet", node("wallet.mjs"), os.path.join(EXAMPLES, "node"))
+
+
+def python_with_psycopg():
+    for python in (sys.executable, "/usr/bin/python3"):
+        if os.path.exists(python) and subprocess.run([python, "-c", "import psycopg"], capture_output=True).returncode == 0:
+            return python
+    raise Skip("no psycopg here: tools/deps --test installs it")
+
+
+@test
+def the_wallet_example_in_python_comes_out_right(env):
+    ends_well(env, "wallet", [python_with_psycopg(), os.path.join(EXAMPLES, "python", "wallet.py")])
 
 
 @test
