@@ -141,8 +141,8 @@ install: all
 
 # ---- testing
 
-# Unit tests see every room's objects; the archive keeps link lines short.
-$(BUILD)/librooms.a: $(SERVER_OBJ)
+# Unit tests see every room's objects, the benchmark's clients the command's load generator; the archive keeps link lines short.
+$(BUILD)/librooms.a: $(SERVER_OBJ) $(call objs,$(wildcard src/cli/load*.c))
 	$(Q)rm -f $@ && ar rcs $@ $^
 
 $(BUILD)/tests/%_test: tests/unit/%_test.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile

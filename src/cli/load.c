@@ -1,386 +1,256 @@
-/* Requests of one run differ only in their keys, so each is a copy of one rendered template with the keys' digits
- * patched in. Of a reply only the status, the length and a mark in the body are looked at. That keeps this side well
- * below the broker's cost, which is what makes it a measuring instrument and not a second suspect. */
+#include "cli/load.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/load.h"
+enum { SILENCE_MS = 30000, READ_BYTES = 256 << 10, OPS_FIRST = 256, NUMBER_DIGITS = 12 };
 
-enum { SILENCE_MS = 30000, IN_MIN = 256 << 10, RUN_CHARS = 19, HEAD_MAX = 64 << 10 };
-
-/* A request under way. */
-struct flight {
-    i64 sent_ns;
-    u32 expect; /* messages an ack or batch speaks of; 0: a receive */
-};
-
-struct lane {
-    int fd;
-    struct buf out, in;
-    size_t out_at;
-    struct flight *flights; /* ring of `room` */
-    u32 room, head, count;
-    bool want_write, dry;
-};
-
-struct load {
-    const struct load_options *o;
-    struct load_result *r;
-    struct errbuf *err;
-    int epoll;
-    struct lane *lanes;
-    struct buf template;
-    size_t key_at[2]; /* first key's offset, distance to the next line's */
-    u32 keys;         /* in the template */
-    u64 next, issued; /* key number; messages asked for */
-    i64 now, stop_ns; /* now: of this turn */
-    bool stopping;
-    size_t length_at; /* where Content-Length was in the last head */
-    struct buf scratch;
-};
-
-static i64 now_ns(void) {
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (i64)ts.tv_sec * 1000000000 + ts.tv_nsec;
+static i64 nanoseconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (i64)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-void load_run_name(char run[20]) {
-    static const char digits[] = "0123456789abcdefghijklmnopqrstuv";
-    u8 random[RUN_CHARS];
-    random_bytes(random, sizeof(random));
-    for (int i = 0; i < RUN_CHARS; i++) run[i] = digits[random[i] & 31];
-    run[RUN_CHARS] = '\0';
-}
-
-/* ---- latency: 32 buckets to each power of two */
-
-static u32 bucket_of(u64 ns) {
-    if (ns < 32) return (u32)ns;
-    u32 exponent = 63u - (u32)__builtin_clzll(ns);
-    return (exponent - 4) * 32 + (u32)((ns >> (exponent - 5)) & 31);
-}
-
-static double bucket_top(u32 b) {
-    if (b < 32) return b;
-    u32 exponent = b / 32 + 4;
-    return (double)((u64)(32 + b % 32 + 1) << (exponent - 5));
-}
-
-double load_percentile_us(const struct load_result *r, double p) {
-    u64 total = 0, seen = 0;
-    for (u32 i = 0; i < LOAD_BUCKETS; i++) total += r->histogram[i];
-    u64 rank = (u64)((double)total * p);
-    if (rank >= total && total) rank = total - 1;
-    for (u32 i = 0; i < LOAD_BUCKETS; i++) {
-        seen += r->histogram[i];
-        if (seen > rank) return bucket_top(i) / 1000.0;
-    }
+size_t load_fail(struct load *l, hx_st st, const char *fmt, ...) {
+    if (l->status != ST_OK) return 0;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(l->err->text, sizeof l->err->text, fmt, args);
+    va_end(args);
+    l->status = st;
     return 0;
 }
 
-/* ---- rendering */
+/* ---- keys and payloads */
 
-static void put_head(struct load *l, const char *path, const char *fields, size_t body) {
-    buf_printf(&l->template, "POST %s/v1/queues/%s%s HTTP/1.1\r\nHost: %s\r\nContent-Length: %zu\r\n%s\r\n",
-               l->o->prefix, l->o->queue, path, l->o->authority, body, fields);
+static u64 mix(u64 x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
 }
 
-static void put_payload(struct buf *b, u32 bytes) {
-    for (u32 i = 0; i < bytes; i++) buf_char(b, (char)('a' + i % 26));
-}
+static const char hex[] = "0123456789abcdef";
 
-static void put_blank_key(struct load *l, struct buf *b) {
-    buf_add(b, l->o->run, RUN_CHARS);
-    buf_lit(b, "-0000000000000000");
-}
-
-static void render_single(struct load *l) {
-    struct buf fields = {0};
-    buf_lit(&fields, "Content-Type: text/plain\r\nIdempotency-Key: \"");
-    put_blank_key(l, &fields);
-    buf_lit(&fields, "\"\r\n");
-    buf_char(&fields, '\0');
-    put_head(l, "/messages", fields.p, l->o->payload);
-    l->key_at[0] = (size_t)((char *)memmem(l->template.p, l->template.len, l->o->run, RUN_CHARS) - l->template.p);
-    l->keys = 1;
-    put_payload(&l->template, l->o->payload);
-    buf_free(&fields);
-}
-
-static void render_batch(struct load *l) {
-    struct buf line = {0};
-    buf_lit(&line, "{\"key\":\"");
-    size_t key = line.len;
-    put_blank_key(l, &line);
-    buf_lit(&line, "\",\"payload\":\"");
-    put_payload(&line, l->o->payload);
-    buf_lit(&line, "\"}\n");
-    put_head(l, "/batch", "Content-Type: application/x-ndjson\r\n", line.len * l->o->lines);
-    l->key_at[0] = l->template.len + key;
-    l->key_at[1] = line.len;
-    l->keys = l->o->lines;
-    for (u32 i = 0; i < l->keys; i++) buf_slice_add(&l->template, buf_slice(&line));
-    buf_free(&line);
-}
-
-static void render_receive(struct load *l) {
-    char path[64];
-    snprintf(path, sizeof(path), "/receive?max=%u&lease=60s", l->o->lines);
-    put_head(l, path, "", 0);
-}
-
-static void patch_number(char *key, u64 number) {
-    static const char digits[] = "0123456789abcdef";
-    for (char *p = key + LOAD_KEY_BYTES - 1; number; number >>= 4) *p-- = digits[number & 15];
-}
-
-/* ---- asking */
-
-static void flight_add(const struct load *l, struct lane *lane, u32 expect) {
-    CHECK(lane->count < lane->room);
-    lane->flights[(lane->head + lane->count) % lane->room] = (struct flight){l->now, expect};
-    lane->count++;
-}
-
-static bool may_ask(struct load *l) {
-    if (!l->stopping && l->o->count && l->issued >= l->o->count) l->stopping = true;
-    return !l->stopping;
-}
-
-/* One more of the template, with the next keys. */
-static void ask(struct load *l, struct lane *lane) {
-    size_t at = lane->out.len;
-    buf_slice_add(&lane->out, buf_slice(&l->template));
-    char *key = lane->out.p + at + l->key_at[0];
-    for (u32 i = 0; i < l->keys; i++, key += l->key_at[1]) {
-        patch_number(key, l->next);
-        l->next++;
-        if (l->o->mode == LOAD_DUP && l->next == l->o->known) l->next = 0;
+void load_key(const struct load *l, u64 number, char key[LOAD_KEY_BYTES]) {
+    u64 random[2] = {mix(l->o.seed + 2 * number), mix(~l->o.seed - 2 * number)};
+    char *p = key;
+    for (u32 i = 0; i < 20; i++) {
+        if (i == 8 || i == 12 || i == 16) *p++ = '-';
+        *p++ = hex[random[i / 10] >> (4 * (i % 10)) & 15];
     }
-    l->issued += l->keys;
-    flight_add(l, lane, l->keys);
+    *p++ = '-';
+    for (int i = NUMBER_DIGITS - 1; i >= 0; i--, number >>= 4) p[i] = hex[number & 15];
 }
 
-static void ask_receive(struct load *l, struct lane *lane) {
-    buf_slice_add(&lane->out, buf_slice(&l->template));
-    flight_add(l, lane, 0);
-}
-
-/* What a receive brought is acked in one array. Returns how many. */
-static u32 ask_ack(struct load *l, struct lane *lane, slice body) {
-    static const char mark[] = "\"token\":\"";
-    u32 n = 0;
-    buf_reset(&l->scratch);
-    for (slice rest = body;;) {
-        const char *p = memmem(rest.p, rest.n, mark, sizeof(mark) - 1);
-        if (!p) break;
-        p += sizeof(mark) - 1;
-        size_t left = (size_t)(rest.p + rest.n - p);
-        const char *end = memchr(p, '"', left);
-        if (!end) break;
-        buf_slice_add(&l->scratch, n++ ? SL(",{\"token\":\"") : SL("[{\"token\":\""));
-        buf_add(&l->scratch, p, (size_t)(end - p));
-        buf_lit(&l->scratch, "\"}");
-        rest = slice_of(end, (size_t)(rest.p + rest.n - end));
+static bool key_number(slice key, u64 *number) {
+    if (key.n < LOAD_KEY_BYTES) return false;
+    *number = 0;
+    for (size_t i = LOAD_KEY_BYTES - NUMBER_DIGITS; i < LOAD_KEY_BYTES; i++) {
+        const char *digit = key.p[i] ? strchr(hex, key.p[i]) : NULL;
+        if (!digit) return false;
+        *number = *number << 4 | (u64)(digit - hex);
     }
-    if (!n) return 0;
-    buf_char(&l->scratch, ']');
-    buf_printf(&lane->out,
-               "POST %s/v1/ack HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
-               l->o->prefix, l->o->authority, l->scratch.len);
-    buf_slice_add(&lane->out, buf_slice(&l->scratch));
-    flight_add(l, lane, n);
-    l->issued += n;
-    return n;
+    return true;
 }
 
-/* Keep as much under way as asked for. */
-static void refill(struct load *l, struct lane *lane) {
-    if (l->o->mode == LOAD_CONSUME) {
-        if (lane->count == 0 && !lane->dry && may_ask(l)) ask_receive(l, lane);
+static void filler_make(struct load *l) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789__";
+    l->filler = mem_alloc(l->o.payload + 1);
+    for (size_t i = 0; i < l->o.payload; i++) l->filler[i] = letters[mix(l->o.seed ^ i) & 63];
+}
+
+void load_payload(const struct load *l, const char key[LOAD_KEY_BYTES], char *payload) {
+    u32 bytes = l->o.payload, named = bytes < LOAD_KEY_BYTES ? bytes : LOAD_KEY_BYTES;
+    if (l->o.fill) {
+        l->o.fill(key, payload, bytes);
         return;
     }
-    while (lane->count < l->o->depth && may_ask(l)) ask(l, lane);
+    memcpy(payload, key, named);
+    memcpy(payload + named, l->filler + named, bytes - named);
 }
 
-/* ---- checking answers */
-
-static void wrong(struct load *l, u32 messages, int status, slice body) {
-    if (!l->r->wrong)
-        snprintf(l->r->wrong_first, sizeof(l->r->wrong_first), "HTTP %d: %.*s", status,
-                 (int)(body.n < 200 ? body.n : 200), body.p);
-    l->r->wrong += messages ? messages : 1;
+/* The first time this message comes. */
+static bool first_time(struct load *l, u64 number) {
+    u64 bit = number - l->o.first;
+    if (number < l->o.first || bit >= l->o.count)
+        return load_fail(l, ST_INVALID, "message %llu was sent by another run", (unsigned long long)number);
+    if (l->seen[bit / 8] & (1u << bit % 8))
+        return load_fail(l, ST_INVALID, "message %llu was delivered twice", (unsigned long long)number);
+    l->seen[bit / 8] = (u8)(l->seen[bit / 8] | (1u << bit % 8));
+    return true;
 }
 
-static u32 count_mark(slice body, slice mark) {
-    u32 n = 0;
-    while (body.n) {
-        const char *p = memmem(body.p, body.n, mark.p, mark.n);
-        if (!p) break;
-        n++;
-        p += mark.n;
-        body = slice_of(p, (size_t)(body.p + body.n - p));
+bool load_received(struct load *l, slice key, slice payload) {
+    char want[LOAD_KEY_BYTES];
+    u64 number;
+    if (!l->o.count) return true; /* whatever there is */
+    if (!key_number(key.n ? key : payload, &number)) return load_fail(l, ST_INVALID, "delivered a foreign message");
+    load_key(l, number, want);
+    if (key.n && !slice_eq(key, slice_of(want, sizeof want)))
+        return load_fail(l, ST_INVALID, "message %llu came with another's key", (unsigned long long)number);
+    u32 named = l->o.payload < LOAD_KEY_BYTES ? l->o.payload : LOAD_KEY_BYTES;
+    if (payload.n != l->o.payload || memcmp(payload.p, want, named) != 0 ||
+        memcmp(payload.p + named, l->filler + named, payload.n - named) != 0)
+        return load_fail(l, ST_INVALID, "message %llu came back changed", (unsigned long long)number);
+    return first_time(l, number);
+}
+
+/* ---- latency */
+
+static size_t bucket_of(u64 ns) {
+    if (ns < LOAD_BUCKETS) return (size_t)ns;
+    int shift = 63 - __builtin_clzll(ns) - 6;
+    return (size_t)(shift + 1) * LOAD_BUCKETS + (size_t)((ns >> shift) - LOAD_BUCKETS);
+}
+
+static void latency_add(struct load_result *r, u64 ns) {
+    r->latency[bucket_of(ns)]++;
+    r->latencies++;
+    if (ns > r->latency_max_ns) r->latency_max_ns = ns;
+}
+
+double load_percentile_us(const struct load_result *r, double p) {
+    u64 rank = (u64)((double)r->latencies * p), before = 0;
+    for (size_t i = 0; i < sizeof r->latency / sizeof r->latency[0]; i++) {
+        before += r->latency[i];
+        if (before <= rank) continue;
+        u64 low = i < LOAD_BUCKETS ? i : (LOAD_BUCKETS + i % LOAD_BUCKETS) << (i / LOAD_BUCKETS - 1);
+        return (double)low / 1000;
     }
-    return n;
+    return (double)r->latency_max_ns / 1000;
 }
 
-/* The first line, or array element, that lacks the mark. */
-static slice first_without(slice body, slice mark) {
-    while (body.n) {
-        const char *end = memchr(body.p, '}', body.n);
-        slice piece = slice_of(body.p, end ? (size_t)(end - body.p) : body.n);
-        if (!memmem(piece.p, piece.n, mark.p, mark.n) || !end) return piece;
-        body = slice_of(end + 1, (size_t)(body.p + body.n - end - 1));
+double load_rate(const struct load_result *r) {
+    return r->measured_seconds > 0 ? (double)r->counted / r->measured_seconds : 0;
+}
+
+/* ---- requests under way */
+
+static void ops_grow(struct load_conn *c) {
+    u32 size = c->op_mask + 1;
+    struct load_op *grown = mem_alloc(2 * (size_t)size * sizeof *grown);
+    for (u32 i = 0; i < size; i++) grown[(c->op_head + i) & (2 * size - 1)] = c->ops[(c->op_head + i) & c->op_mask];
+    mem_free(c->ops);
+    c->ops = grown;
+    c->op_mask = 2 * size - 1;
+}
+
+void load_sent(struct load *l, struct load_conn *c, u32 kind, u64 first, u32 n) {
+    if (c->op_tail - c->op_head == c->op_mask + 1) ops_grow(c);
+    c->ops[c->op_tail++ & c->op_mask] = (struct load_op){l->now_ns, first, n, kind};
+}
+
+const struct load_op *load_next(struct load *l, struct load_conn *c) {
+    if (c->op_head != c->op_tail) return &c->ops[c->op_head & c->op_mask];
+    load_fail(l, ST_INVALID, "a reply nobody asked for");
+    return NULL;
+}
+
+void load_done(struct load *l, struct load_conn *c, u32 n) {
+    const struct load_op *op = &c->ops[c->op_head++ & c->op_mask];
+    if (l->now_ns >= l->measure_ns && l->now_ns <= l->stop_ns) {
+        l->r->counted += n;
+        if (n) latency_add(l->r, (u64)(l->now_ns - op->sent_ns));
     }
-    return body;
-}
-
-static void check_counted(struct load *l, u32 expect, int status, slice body, slice mark) {
-    u32 good = status == 200 ? count_mark(body, mark) : 0;
-    if (good > expect) good = expect;
-    l->r->messages += good;
-    if (good < expect) wrong(l, expect - good, status, status == 200 ? first_without(body, mark) : body);
-}
-
-static void check(struct load *l, struct lane *lane, u32 expect, int status, slice body) {
-    switch (l->o->mode) {
-    case LOAD_SINGLE:
-        if (status == 202)
-            l->r->messages++;
-        else
-            wrong(l, 1, status, body);
-        return;
-    case LOAD_DUP:
-        if ((status == 200 || status == 202) && count_mark(body, SL("\"duplicate\":true")))
-            l->r->messages++;
-        else
-            wrong(l, 1, status, body);
-        return;
-    case LOAD_BATCH:
-        check_counted(l, expect, status, body, SL("\"outcome\":\"accepted\""));
-        return;
-    case LOAD_CONSUME:
-        break;
-    }
-    if (expect) {
-        check_counted(l, expect, status, body, SL("\"state\":\"done\""));
-        return;
-    }
-    if (status != 200) wrong(l, 0, status, body);
-    /* The ack and the next receive leave together. */
-    if (ask_ack(l, lane, body) == 0)
-        lane->dry = true;
-    else if (may_ask(l))
-        ask_receive(l, lane);
-}
-
-static bool length_here(slice head, size_t at, u64 *length) {
-    static const char name[] = "\r\nContent-Length: ";
-    enum { N = sizeof(name) - 1 };
-    if (at + N >= head.n || !slice_eq_nocase(slice_of(head.p + at, N), slice_of(name, N))) return false;
-    slice rest = slice_of(head.p + at + N, head.n - at - N), digits, tail;
-    slice_cut(rest, '\r', &digits, &tail);
-    return slice_u64(digits, length);
-}
-
-/* The field is mostly where it was last time. */
-static bool find_length(struct load *l, slice head, u64 *length) {
-    if (length_here(head, l->length_at, length)) return true;
-    for (size_t at = 0; at < head.n; at++) {
-        if (head.p[at] != '\r' || !length_here(head, at, length)) continue;
-        l->length_at = at;
-        return true;
-    }
-    return false;
-}
-
-/* One reply from the front of `in`. Returns its bytes, 0 if it is not whole yet; a malformed one sets *bad. */
-static size_t take_reply(struct load *l, struct lane *lane, slice in, bool *bad) {
-    const char *end = memmem(in.p, in.n < HEAD_MAX ? in.n : HEAD_MAX, "\r\n\r\n", 4);
-    if (!end) return *bad = in.n >= HEAD_MAX, 0;
-    slice head = slice_of(in.p, (size_t)(end - in.p) + 2), code;
-    u64 length = 0, status = 0;
-    code = slice_of(in.p + 9, 3);
-    if (head.n < 14 || memcmp(in.p, "HTTP/1.1 ", 9) != 0 || !slice_u64(code, &status)) return *bad = true, 0;
-    if (!find_length(l, head, &length) && status != 204) return *bad = true, 0;
-    size_t total = head.n + 2 + length;
-    if (in.n < total) return 0;
-    if (lane->count == 0) return *bad = true, 0;
-    struct flight f = lane->flights[lane->head];
-    lane->head = (lane->head + 1) % lane->room;
-    lane->count--;
+    l->r->messages += n;
     l->r->requests++;
-    l->r->histogram[bucket_of((u64)(l->now - f.sent_ns))]++;
-    check(l, lane, f.expect, (int)status, slice_of(in.p + head.n + 2, length));
-    return total;
+    l->end_ns = l->now_ns;
+}
+
+void load_idle(struct load *l, struct load_conn *c) {
+    l->r->idle_fetches++;
+    c->dry = true;
+}
+
+u64 load_take(struct load *l, u32 n) {
+    u64 at = l->issued;
+    l->issued += n;
+    if (l->o.mode == LOAD_DUPLICATE) at = l->o.known > n ? mix(at) % (l->o.known / n) * n : 0;
+    return l->o.first + at;
+}
+
+static bool may_issue(const struct load *l, const struct load_conn *c) {
+    if (l->now_ns >= l->stop_ns) return false;
+    if (l->o.mode == LOAD_CONSUME) return l->o.count ? l->r->messages < l->o.count : !c->dry;
+    return l->o.count == 0 || l->issued < l->o.count;
+}
+
+static void top_up(struct load *l, struct load_conn *c) {
+    while (c->slots_used < l->o.depth && may_issue(l, c)) {
+        c->slots_used++;
+        l->protocol->issue(l, c);
+    }
 }
 
 /* ---- moving bytes */
 
-static hx_st lane_failed(struct load *l, const char *what) {
-    return err_set(l->err, ST_IO, "connection to %s: %s", l->o->authority, what);
+static void lost(struct load *l, const char *why) {
+    load_fail(l, ST_IO, "connection to %s: %s", l->o.authority, why);
 }
 
-static hx_st lane_read(struct load *l, struct lane *lane) {
-    buf_grow(&lane->in, IN_MIN);
-    ssize_t n = recv(lane->fd, lane->in.p + lane->in.len, lane->in.cap - lane->in.len, MSG_DONTWAIT);
-    if (n == 0) return lane_failed(l, "closed by the broker");
-    if (n < 0) return errno == EAGAIN || errno == EINTR ? ST_OK : lane_failed(l, strerrordesc_np(errno));
-    lane->in.len += (size_t)n;
-    l->now = now_ns();
-    if (l->stop_ns && l->now >= l->stop_ns) l->stopping = true;
-    size_t at = 0;
-    for (bool bad = false;;) {
-        size_t took = take_reply(l, lane, slice_of(lane->in.p + at, lane->in.len - at), &bad);
-        if (bad) return lane_failed(l, "an answer that is not HTTP, or to nothing asked");
-        if (!took) break;
-        at += took;
-    }
-    memmove(lane->in.p, lane->in.p + at, lane->in.len - at);
-    lane->in.len -= at;
-    return ST_OK;
+static void watch(struct load *l, struct load_conn *c, bool write_too) {
+    struct epoll_event e = {.events = EPOLLIN | (write_too ? (u32)EPOLLOUT : 0u), .data.ptr = c};
+    if (c->want_write == write_too) return;
+    epoll_ctl(l->epoll, EPOLL_CTL_MOD, c->fd, &e);
+    c->want_write = write_too;
 }
 
-static void want_write(struct load *l, struct lane *lane, bool want) {
-    if (lane->want_write == want) return;
-    lane->want_write = want;
-    struct epoll_event ev = {.events = EPOLLIN | (want ? (u32)EPOLLOUT : 0u), .data.ptr = lane};
-    CHECK(epoll_ctl(l->epoll, EPOLL_CTL_MOD, lane->fd, &ev) == 0);
-}
-
-static hx_st lane_write(struct load *l, struct lane *lane) {
-    while (lane->out_at < lane->out.len) {
-        ssize_t n =
-            send(lane->fd, lane->out.p + lane->out_at, lane->out.len - lane->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
+static void flush(struct load *l, struct load_conn *c) {
+    while (c->out_at < c->out.len) {
+        ssize_t n = send(c->fd, c->out.p + c->out_at, c->out.len - c->out_at, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno != EAGAIN) return lane_failed(l, strerrordesc_np(errno));
-        if (n < 0) break;
-        lane->out_at += (size_t)n;
+        if (n < 0 && errno == EAGAIN) {
+            watch(l, c, true);
+            return;
+        }
+        if (n < 0) {
+            lost(l, strerrordesc_np(errno));
+            return;
+        }
+        c->out_at += (size_t)n;
     }
-    bool all = lane->out_at == lane->out.len;
-    if (all) {
-        buf_reset(&lane->out);
-        lane->out_at = 0;
-    }
-    want_write(l, lane, !all);
-    return ST_OK;
+    c->out_at = c->out.len = 0;
+    watch(l, c, false);
 }
 
-/* Read what is there, ask for more, write. */
-static hx_st lane_turn(struct load *l, struct lane *lane, bool readable) {
-    hx_st st = readable ? lane_read(l, lane) : ST_OK;
-    if (st != ST_OK) return st;
-    refill(l, lane);
-    return lane->out.len ? lane_write(l, lane) : ST_OK;
+static void take_replies(struct load *l, struct load_conn *c) {
+    for (;;) {
+        slice rest = slice_of(c->in.p + c->in_at, c->in.len - c->in_at);
+        size_t used = rest.n && l->status == ST_OK ? l->protocol->reply(l, c, rest) : 0;
+        if (used == 0) break;
+        c->in_at += used;
+    }
+    if (c->in_at == 0) return;
+    memmove(c->in.p, c->in.p + c->in_at, c->in.len - c->in_at);
+    c->in.len -= c->in_at;
+    c->in_at = 0;
 }
+
+static void receive(struct load *l, struct load_conn *c) {
+    for (ssize_t n = READ_BYTES; n == READ_BYTES && l->status == ST_OK;) {
+        buf_grow(&c->in, READ_BYTES);
+        n = recv(c->fd, c->in.p + c->in.len, READ_BYTES, 0);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+        if (n <= 0) {
+            lost(l, n < 0 ? strerrordesc_np(errno) : "closed by the other side");
+            return;
+        }
+        c->in.len += (size_t)n;
+        take_replies(l, c);
+    }
+}
+
+/* ---- a run */
 
 static int connect_any(const struct load_options *o, int *error) {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
@@ -397,103 +267,97 @@ static int connect_any(const struct load_options *o, int *error) {
     return fd;
 }
 
-static hx_st lane_open(struct load *l, struct lane *lane) {
+static void open_one(struct load *l, struct load_conn *c) {
     int error = 0, one = 1;
-    lane->fd = connect_any(l->o, &error);
-    if (lane->fd < 0) return err_set(l->err, ST_IO, "cannot reach %s: %s", l->o->authority, strerrordesc_np(error));
-    setsockopt(lane->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    lane->room = l->o->depth + 2;
-    lane->flights = mem_zalloc(lane->room * sizeof(struct flight));
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = lane};
-    CHECK(epoll_ctl(l->epoll, EPOLL_CTL_ADD, lane->fd, &ev) == 0);
-    return ST_OK;
+    c->op_mask = OPS_FIRST - 1;
+    c->ops = mem_alloc(OPS_FIRST * sizeof *c->ops);
+    c->fd = connect_any(&l->o, &error);
+    if (c->fd < 0) {
+        load_fail(l, ST_IO, "cannot reach %s: %s", l->o.authority, strerrordesc_np(error));
+        return;
+    }
+    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (l->protocol->hello) l->protocol->hello(l, c);
+    fcntl(c->fd, F_SETFL, O_NONBLOCK);
+    struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
+    CHECK(epoll_ctl(l->epoll, EPOLL_CTL_ADD, c->fd, &e) == 0);
 }
 
-static void lane_close(struct lane *lane) {
-    if (lane->fd >= 0) close(lane->fd);
-    buf_free(&lane->out);
-    buf_free(&lane->in);
-    mem_free(lane->flights);
+static void open_all(struct load *l) {
+    l->epoll = epoll_create1(EPOLL_CLOEXEC);
+    CHECK(l->epoll >= 0);
+    l->conns = mem_zalloc((size_t)l->o.connections * sizeof *l->conns);
+    for (u32 i = 0; i < l->o.connections; i++) l->conns[i] = (struct load_conn){.fd = -1, .id = i};
+    for (u32 i = 0; i < l->o.connections && l->status == ST_OK; i++) open_one(l, &l->conns[i]);
 }
 
-static bool idle(const struct load *l) {
-    for (u32 i = 0; i < l->o->connections; i++)
-        if (l->lanes[i].count) return false;
+static void close_all(struct load *l) {
+    for (u32 i = 0; i < l->o.connections; i++) {
+        struct load_conn *c = &l->conns[i];
+        if (c->fd >= 0) close(c->fd);
+        buf_free(&c->in);
+        buf_free(&c->out);
+        mem_free(c->ops);
+        mem_free(c->state);
+    }
+    mem_free(l->conns);
+    mem_free(l->seen);
+    mem_free(l->filler);
+    buf_free(&l->scratch);
+    close(l->epoll);
+}
+
+/* Nothing more to ask, and all that was asked is answered. */
+static bool finished(const struct load *l) {
+    if (l->o.mode == LOAD_CONSUME && l->o.count && l->r->messages >= l->o.count) return true;
+    for (u32 i = 0; i < l->o.connections; i++) {
+        const struct load_conn *c = &l->conns[i];
+        if (c->op_head != c->op_tail || c->slots_used || may_issue(l, c)) return false;
+    }
     return true;
 }
 
-/* Until everything asked was answered and nothing more is to be asked. */
-static hx_st run(struct load *l) {
-    struct epoll_event events[64];
-    l->now = now_ns();
-    i64 start = l->now;
-    if (l->o->for_ms) l->stop_ns = start + l->o->for_ms * 1000000;
-    for (u32 i = 0; i < l->o->connections; i++) {
-        hx_st st = lane_turn(l, &l->lanes[i], false);
-        if (st != ST_OK) return st;
-    }
-    while (!idle(l)) {
-        int n = epoll_wait(l->epoll, events, 64, SILENCE_MS);
-        if (n == 0) return err_set(l->err, ST_TIMEOUT, "%s: no answer for %d s", l->o->authority, SILENCE_MS / 1000);
-        for (int i = 0; i < n; i++) {
-            hx_st st = lane_turn(l, events[i].data.ptr, (events[i].events & ~(u32)EPOLLOUT) != 0);
-            if (st != ST_OK) return st;
-        }
-    }
-    l->r->took_us = (now_ns() - start) / 1000;
-    return ST_OK;
-}
-
-static void render(struct load *l) {
-    switch (l->o->mode) {
-    case LOAD_SINGLE:
-    case LOAD_DUP:
-        render_single(l);
-        break;
-    case LOAD_BATCH:
-        render_batch(l);
-        break;
-    case LOAD_CONSUME:
-        render_receive(l);
-        break;
+static void turn(struct load *l) {
+    struct epoll_event event[64];
+    int n = epoll_wait(l->epoll, event, 64, SILENCE_MS);
+    if (n == 0)
+        load_fail(l, ST_TIMEOUT, "%s: no answer for %d s; %llu messages done", l->o.authority, SILENCE_MS / 1000,
+                  (unsigned long long)l->r->messages);
+    for (int i = 0; i < n && l->status == ST_OK; i++) {
+        struct load_conn *c = event[i].data.ptr;
+        l->now_ns = nanoseconds();
+        if (event[i].events & ~(u32)EPOLLOUT) receive(l, c);
+        if (l->status != ST_OK) return;
+        top_up(l, c);
+        flush(l, c);
     }
 }
 
-/* Let the broker see the keys that will be repeated. */
-static hx_st make_known(const struct load_options *o, struct errbuf *err) {
-    struct load_options first = *o;
-    struct load_result *r = mem_zalloc(sizeof(*r));
-    first.mode = LOAD_SINGLE;
-    first.for_ms = 0;
-    first.first = 0;
-    first.count = o->known;
-    hx_st st = load_run(&first, r, err);
-    if (st == ST_OK && r->wrong) st = err_set(err, ST_INVALID, "sending the keys to repeat: %s", r->wrong_first);
-    mem_free(r);
-    return st;
+static void run(struct load *l) {
+    bool timed = l->o.for_ms > 0;
+    l->start_ns = l->end_ns = l->now_ns = nanoseconds();
+    l->stop_ns = timed ? l->start_ns + l->o.for_ms * 1000000 : INT64_MAX;
+    l->measure_ns = timed && l->o.count == 0 ? l->start_ns + l->o.for_ms * 100000 : l->start_ns;
+    for (u32 i = 0; i < l->o.connections && l->status == ST_OK; i++) {
+        top_up(l, &l->conns[i]);
+        flush(l, &l->conns[i]);
+    }
+    while (l->status == ST_OK && !finished(l)) turn(l);
+    i64 until = l->end_ns < l->stop_ns ? l->end_ns : l->stop_ns;
+    l->r->measured_seconds = (double)(until - l->measure_ns) / 1e9;
+    l->r->seconds = (double)(l->end_ns - l->start_ns) / 1e9;
 }
 
-hx_st load_run(const struct load_options *o, struct load_result *r, struct errbuf *err) {
-    CHECK(o->connections && o->depth && (o->for_ms || o->count || o->mode == LOAD_CONSUME));
+hx_st load_run(const struct load_protocol *protocol, const struct load_options *o, struct load_result *r,
+               struct errbuf *err) {
+    CHECK(o->connections && o->depth && o->batch && (o->for_ms || o->count || o->mode == LOAD_CONSUME));
+    CHECK(o->mode != LOAD_DUPLICATE || o->known);
+    struct load l = {.protocol = protocol, .o = *o, .r = r, .err = err, .status = ST_OK};
     *r = (struct load_result){0};
-    if (o->mode == LOAD_DUP) {
-        hx_st st = make_known(o, err);
-        if (st != ST_OK) return st;
-    }
-    struct load l = {.o = o, .r = r, .err = err, .epoll = epoll_create1(EPOLL_CLOEXEC), .next = o->first};
-    if (l.epoll < 0) return err_set(err, ST_IO, "epoll: %s", strerrordesc_np(errno));
-    if (o->mode == LOAD_DUP) l.next = 0;
-    l.lanes = mem_zalloc(o->connections * sizeof(struct lane));
-    for (u32 i = 0; i < o->connections; i++) l.lanes[i].fd = -1;
-    render(&l);
-    hx_st st = ST_OK;
-    for (u32 i = 0; i < o->connections && st == ST_OK; i++) st = lane_open(&l, &l.lanes[i]);
-    if (st == ST_OK) st = run(&l);
-    r->next = l.next;
-    for (u32 i = 0; i < o->connections; i++) lane_close(&l.lanes[i]);
-    mem_free(l.lanes);
-    buf_free(&l.template);
-    buf_free(&l.scratch);
-    close(l.epoll);
-    return st;
+    filler_make(&l);
+    if (o->mode == LOAD_CONSUME && o->count) l.seen = mem_zalloc((size_t)(o->count / 8 + 1));
+    open_all(&l);
+    if (l.status == ST_OK) run(&l);
+    close_all(&l);
+    return l.status;
 }

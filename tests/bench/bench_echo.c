@@ -1,6 +1,6 @@
 /* The ceiling of any server on this machine: loopback, one thread that reads requests of the size Hapax gets and
  * answers each with as many bytes as Hapax does, without looking at either. The server is a child of the client. */
-#include "bench/engine.h"
+#include "bench/client.h"
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -8,23 +8,24 @@
 #define REQUEST_BYTES 340
 #define REPLY_BYTES   280
 #define CLIENTS_MAX   64
+#define CHUNK_BYTES   (256 * 1024)
 
-static void issue(struct bench *b, struct conn *c) {
+static void issue(struct load *l, struct load_conn *c) {
     static const char request[REQUEST_BYTES];
     buf_add(&c->out, request, sizeof request);
-    engine_sent(b, c, 0, engine_take(b, 1), 1);
+    load_sent(l, c, 0, load_take(l, 1), 1);
 }
 
-static size_t reply(struct bench *b, struct conn *c, slice in) {
+static size_t reply(struct load *l, struct load_conn *c, slice in) {
     if (in.n < REPLY_BYTES) return 0;
-    engine_done(b, c, 1);
-    engine_slot_free(c);
+    load_done(l, c, 1);
+    load_slot_free(c);
     return REPLY_BYTES;
 }
 
 /* Returns false when the client is gone. *pending is what remains of a request not wholly read. */
 static bool answer(int fd, size_t *pending) {
-    static char in[READ_BYTES], out[(READ_BYTES / REQUEST_BYTES + 1) * REPLY_BYTES];
+    static char in[CHUNK_BYTES], out[(CHUNK_BYTES / REQUEST_BYTES + 1) * REPLY_BYTES];
     ssize_t n = read(fd, in, sizeof in);
     if (n <= 0) return false;
     *pending += (size_t)n;
@@ -79,7 +80,7 @@ static int start_server(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct protocol echo = {"echo", NULL, issue, reply};
+    static const struct load_protocol echo = {"echo", NULL, issue, reply};
     char port[16], *with_port[32] = {argv[0], "--port", port};
     CHECK(argc < 28);
     for (int i = 1; i < argc; i++) with_port[i + 2] = argv[i];

@@ -3,7 +3,7 @@
  * in one transaction; a consumer takes --batch jobs with FOR UPDATE SKIP LOCKED and deletes them in one. (One table
  * whose rows are marked done was measured too: about the same when sending, half as fast for duplicates and consuming.)
  * Mode send inserts one row a transaction. */
-#include "bench/engine.h"
+#include "bench/client.h"
 
 #define USER "bench"
 
@@ -63,31 +63,31 @@ struct message {
     size_t bytes; /* 0: not whole yet */
 };
 
-static struct message message_at(const struct bench *b, slice in, size_t at) {
+static struct message message_at(const struct load *l, slice in, size_t at) {
     if (in.n < at + 5) return (struct message){0};
     u32 length = big32(in.p + at + 1);
     if (in.n < at + 1 + length) return (struct message){0};
     struct message m = {in.p[at], slice_of(in.p + at + 5, length - 4), 1 + (size_t)length};
-    if (m.type == 'E') fail(b, "%.*s", (int)m.body.n, m.body.p);
+    if (m.type == 'E') fail(l, "%.*s", (int)m.body.n, m.body.p);
     return m;
 }
 
 /* ---- greeting */
 
-static void ready_wait(struct bench *b, struct conn *c) {
+static void ready_wait(struct load *l, struct load_conn *c) {
     for (;;) {
-        struct message m = message_at(b, engine_unread(c), 0);
+        struct message m = message_at(l, unread(c), 0);
         if (m.bytes == 0) {
-            engine_read_wait(b, c);
+            read_wait(l, c);
             continue;
         }
         c->in_at += m.bytes;
-        if (m.type == 'R' && big32(m.body.p) != 0) fail(b, "the server wants a password");
+        if (m.type == 'R' && big32(m.body.p) != 0) fail(l, "the server wants a password");
         if (m.type == 'Z') return;
     }
 }
 
-static void hello(struct bench *b, struct conn *c) {
+static void hello(struct load *l, struct load_conn *c) {
     size_t at = message_begin(&c->out, 0);
     put_big32(&c->out, 3 << 16);
     put_text(&c->out, "user");
@@ -96,24 +96,24 @@ static void hello(struct bench *b, struct conn *c) {
     put_text(&c->out, "postgres");
     put_text(&c->out, "");
     message_end(&c->out, at);
-    engine_flush_wait(b, c);
-    ready_wait(b, c);
+    flush_wait(l, c);
+    ready_wait(l, c);
     if (c->id == 0) {
         at = message_begin(&c->out, 'Q');
         put_text(&c->out, schema_sql);
         message_end(&c->out, at);
-        engine_flush_wait(b, c);
-        ready_wait(b, c);
+        flush_wait(l, c);
+        ready_wait(l, c);
     }
     at = message_begin(&c->out, 'P');
     put_text(&c->out, "work");
-    put_text(&c->out, b->mode == MODE_CONSUME ? take_sql : insert_sql);
+    put_text(&c->out, l->o.mode == LOAD_CONSUME ? take_sql : insert_sql);
     put_big16(&c->out, 0);
     message_end(&c->out, at);
     at = message_begin(&c->out, 'S');
     message_end(&c->out, at);
-    engine_flush_wait(b, c);
-    ready_wait(b, c);
+    flush_wait(l, c);
+    ready_wait(l, c);
 }
 
 /* ---- requests */
@@ -136,18 +136,18 @@ static void bind_end(struct buf *out, size_t at) {
     message_end(out, at);
 }
 
-static void insert(struct bench *b, struct conn *c, u32 rows) {
+static void insert(struct load *l, struct load_conn *c, u32 rows) {
     static struct buf payloads;
-    char key[KEY_BYTES], payload[PAYLOAD_BYTES];
-    u64 first = engine_take(b, rows);
+    char key[LOAD_KEY_BYTES], payload[PAYLOAD_BYTES];
+    u64 first = load_take(l, rows);
     size_t at = message_begin(&c->out, 'B');
     bind_begin(&c->out, 2);
     size_t keys_at = c->out.len;
     put_big32(&c->out, 0);
     buf_reset(&payloads);
     for (u32 i = 0; i < rows; i++) {
-        key_write(b, first + i, key);
-        payload_write(b, first + i, key, payload);
+        load_key(l, first + i, key);
+        load_payload(l, key, payload);
         buf_char(&c->out, i ? ',' : '{');
         buf_add(&c->out, key, sizeof key);
         buf_slice_add(&payloads, i ? SL("\",\"") : SL("{\""));
@@ -159,31 +159,31 @@ static void insert(struct bench *b, struct conn *c, u32 rows) {
     put_big32(&c->out, (u32)payloads.len);
     buf_slice_add(&c->out, buf_slice(&payloads));
     bind_end(&c->out, at);
-    engine_sent(b, c, 0, first, rows);
+    load_sent(l, c, 0, first, rows);
 }
 
-static void take(struct bench *b, struct conn *c) {
+static void take(struct load *l, struct load_conn *c) {
     size_t at = message_begin(&c->out, 'B');
     bind_begin(&c->out, 1);
     size_t limit_at = c->out.len;
     put_big32(&c->out, 0);
-    buf_dec(&c->out, b->batch);
+    buf_dec(&c->out, l->o.batch);
     length_patch(&c->out, limit_at, limit_at + 4);
     bind_end(&c->out, at);
-    engine_sent(b, c, 0, 0, 0);
+    load_sent(l, c, 0, 0, 0);
 }
 
-static void issue(struct bench *b, struct conn *c) {
-    if (b->mode == MODE_CONSUME)
-        take(b, c);
+static void issue(struct load *l, struct load_conn *c) {
+    if (l->o.mode == LOAD_CONSUME)
+        take(l, c);
     else
-        insert(b, c, b->mode == MODE_SEND ? 1 : b->batch);
+        insert(l, c, l->o.mode == LOAD_SEND ? 1 : l->o.batch);
 }
 
 /* ---- replies */
 
 /* A row of two text columns. */
-static void row_received(struct bench *b, slice row) {
+static void row_received(struct load *l, slice row) {
     slice column[2];
     size_t at = 2;
     for (int i = 0; i < 2; i++) {
@@ -191,7 +191,7 @@ static void row_received(struct bench *b, slice row) {
         column[i] = slice_of(row.p + at + 4, n);
         at += 4 + n;
     }
-    payload_received(b, column[0], column[1]);
+    load_received(l, column[0], column[1]);
 }
 
 /* "INSERT 0 100" or "UPDATE 100": the rows touched. */
@@ -205,36 +205,36 @@ static u32 tag_rows(slice tag) {
 }
 
 /* The offset past ReadyForQuery, which ends a transaction's reply; 0 if it has not come. */
-static size_t transaction_end(const struct bench *b, slice in) {
+static size_t transaction_end(const struct load *l, slice in) {
     size_t at = 0;
     for (;;) {
-        struct message m = message_at(b, in, at);
+        struct message m = message_at(l, in, at);
         if (m.bytes == 0) return 0;
         at += m.bytes;
         if (m.type == 'Z') return at;
     }
 }
 
-static size_t reply(struct bench *b, struct conn *c, slice in) {
-    size_t end = transaction_end(b, in);
+static size_t reply(struct load *l, struct load_conn *c, slice in) {
+    size_t end = transaction_end(l, in);
     if (end == 0) return 0;
-    const struct op *op = engine_next(b, c);
+    const struct load_op *op = next_op(l, c);
     u32 rows = 0;
     for (size_t at = 0; at < end;) {
-        struct message m = message_at(b, in, at);
-        if (m.type == 'D') row_received(b, m.body);
+        struct message m = message_at(l, in, at);
+        if (m.type == 'D') row_received(l, m.body);
         if (m.type == 'C') rows = tag_rows(m.body);
         at += m.bytes;
     }
-    u32 expected = b->mode == MODE_DUPLICATE ? 0 : op->n;
-    if (b->mode != MODE_CONSUME && rows != expected) fail(b, "%u rows inserted, expected %u", rows, expected);
-    if (b->mode == MODE_CONSUME && rows == 0) b->idle_fetches++;
-    engine_done(b, c, b->mode == MODE_CONSUME ? rows : op->n);
-    engine_slot_free(c);
+    u32 expected = l->o.mode == LOAD_DUPLICATE ? 0 : op->n;
+    if (l->o.mode != LOAD_CONSUME && rows != expected) fail(l, "%u rows inserted, expected %u", rows, expected);
+    if (l->o.mode == LOAD_CONSUME && rows == 0) load_idle(l, c);
+    load_done(l, c, l->o.mode == LOAD_CONSUME ? rows : op->n);
+    load_slot_free(c);
     return end;
 }
 
 int main(int argc, char **argv) {
-    static const struct protocol postgres = {"postgres", hello, issue, reply};
+    static const struct load_protocol postgres = {"postgres", hello, issue, reply};
     return bench_main(&postgres, argc, argv);
 }

@@ -1,7 +1,7 @@
 """What the crash and fault tests share: their programs, file systems of their own, and that nothing is left running. The
 broker, its client and TAP are e2e/hx.py's.
 
-Programs come from the environment: BUILD (default build), HAPAXD, HAPAX, LOAD, CHECK_HISTORY."""
+Programs come from the environment: BUILD (default build), HAPAXD, HAPAX, WITNESS, CHECK_HISTORY."""
 import contextlib
 import os
 import shutil
@@ -21,7 +21,7 @@ def program(variable, default):
     return os.environ.get(variable, os.path.join(BUILD, default))
 
 
-LOAD = program("LOAD", "tests/load")
+WITNESS = program("WITNESS", "tests/witness")
 CHECK_HISTORY = program("CHECK_HISTORY", "tests/check_history")
 FS_SHUTDOWN = program("FS_SHUTDOWN", "tests/fs_shutdown")
 MAKE_DIRECTORY = program("MAKE_DIRECTORY", "tests/make_directory")
@@ -29,7 +29,7 @@ MAKE_DIRECTORY = program("MAKE_DIRECTORY", "tests/make_directory")
 
 def ensure_built():
     """For a tree that was never built; else what is there is tested."""
-    if all(map(os.path.exists, (HAPAXD, HAPAX, LOAD, CHECK_HISTORY, FS_SHUTDOWN, MAKE_DIRECTORY))):
+    if all(map(os.path.exists, (HAPAXD, HAPAX, WITNESS, CHECK_HISTORY, FS_SHUTDOWN, MAKE_DIRECTORY))):
         return
     subprocess.run(["make", "-s", f"-j{os.cpu_count()}", f"BUILD={os.environ.get('BUILD', 'build')}", "test-tools"],
                    cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

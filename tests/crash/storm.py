@@ -1,7 +1,7 @@
-"""A storm: one broker, the load client on it, faults in between, and at the end the judge.
+"""A storm: one broker, the witness on it, faults in between, and at the end the judge.
 
     storm = Storm(directory, seed)
-    storm.begin()            broker and load client run
+    storm.begin()            broker and witness run
     ...                      kill, cut the power, restart with storm.restart()
     storm.end()              the faults are over: drain, verify, stop, judge; what broke is in storm.problems"""
 import os
@@ -37,7 +37,7 @@ class Storm:
     def begin(self):
         self.broker.start()
         self.load = subprocess.Popen(
-            [kit.LOAD, "--port", str(self.broker.port), "--history", self.history, "--seed", str(self.seed),
+            [kit.WITNESS, "--port", str(self.broker.port), "--history", self.history, "--seed", str(self.seed),
              "--time-ms", "86400000", "--pending-max", str(self.pending_max), *self.load_options],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         kit.UNDO.append(self.load.kill)

@@ -1,11 +1,11 @@
-/* load: producers and consumers that misbehave on purpose, and write down everything they asked and were told.
+/* witness: producers and consumers that misbehave on purpose, and write down everything they asked and were told.
  *
  * An independent witness: plain sockets and its own HTTP and JSON reading, nothing shared with the broker or its client
  * library, so that a mistake in either cannot hide itself. One thread, one clock (CLOCK_MONOTONIC), one history file in
  * the format check_history describes; each connection is a process of that history and has one request (or one
  * pipeline of requests) in flight.
  *
- *   load --port P --history FILE [--host A] [--seed N] [--time-ms N] [--producers N] [--consumers N] [--lease-ms N]
+ *   witness --port P --history FILE [--host A] [--seed N] [--time-ms N] [--producers N] [--consumers N] [--lease-ms N]
  *        [--batch-max N] [--pending-max N] [--messages-max N] [--payload-max N] [--drain-s N]
  *
  * Chaos lasts until --time-ms is over or SIGUSR1 arrives ("the faults have ended"). The broker may be killed and
@@ -147,7 +147,7 @@ static uint64_t rng_state;
 /* Small tools. */
 
 static _Noreturn void die(const char *what) {
-    fprintf(stderr, "load: %s: %s\n", what, strerror(errno));
+    fprintf(stderr, "witness: %s: %s\n", what, strerror(errno));
     exit(2);
 }
 
@@ -352,7 +352,7 @@ static void record(const struct conn *c, enum op op, uint64_t number, const stru
 
 static void odd_answer(const struct conn *c, const char *what, int status, struct text body) {
     if (odd_answers++ >= ODD_SHOWN) return;
-    fprintf(stderr, "load: odd answer to process p%u: %s: status %d: %.*s\n", c->process, what, status,
+    fprintf(stderr, "witness: odd answer to process p%u: %s: status %d: %.*s\n", c->process, what, status,
             (int)(body.n > 300 ? 300 : body.n), body.p);
 }
 
@@ -1225,7 +1225,8 @@ static bool consumers_idle(void) {
 
 static void stage_enter(enum stage s) {
     static const char *const names[] = {"chaos", "resolve", "drain", "verify", "list", "end"};
-    fprintf(stderr, "load: %s: %" PRIu64 " keys, %" PRIu64 " admitted, %" PRIu64 " settled, %" PRIu64 " deliveries\n",
+    fprintf(stderr,
+            "witness: %s: %" PRIu64 " keys, %" PRIu64 " admitted, %" PRIu64 " settled, %" PRIu64 " deliveries\n",
             names[s], total_keys, admitted, settled, deliveries);
     stage = s;
     cursors_reset(false);
@@ -1247,7 +1248,7 @@ static void stage_step(int64_t chaos_ends_us) {
     } else if (stage == STAGE_VERIFY && producers_idle() && consumers_idle()) {
         stage_enter(STAGE_LIST);
     } else if ((stage == STAGE_RESOLVE || stage == STAGE_DRAIN) && timed_out) {
-        fprintf(stderr, "load: not drained: %" PRIu64 " keys unsettled\n", admitted - settled);
+        fprintf(stderr, "witness: not drained: %" PRIu64 " keys unsettled\n", admitted - settled);
         stage_enter(STAGE_VERIFY);
     }
     if (timed_out && now_us - heal_us > (int64_t)opt.drain_s * 2000000) stage = STAGE_END;
@@ -1320,7 +1321,7 @@ static void options_read(int argc, char **argv) {
             *known[k].number = strtoull(argv[i + 1], NULL, 10);
     }
     if (bad || !opt.port || !opt.history || opt.batch_max < 1 || opt.batch_max > 200 || !opt.producers) {
-        fprintf(stderr, "usage: load --port P --history FILE [--OPTION VALUE]...\n");
+        fprintf(stderr, "usage: witness --port P --history FILE [--OPTION VALUE]...\n");
         exit(2);
     }
     if (!opt.seed && getrandom(&opt.seed, sizeof opt.seed, 0) < 0) die("getrandom");
@@ -1361,7 +1362,7 @@ int main(int argc, char **argv) {
     bool drained = stage == STAGE_END && settled == admitted && conns[0].list_step >= 8;
     bytes_format(&history, "%" PRId64 " p0 drained %s 0 - - - - - - - - -\n", now_us, drained ? "ok" : "fail");
     history_flush();
-    printf("load: seed %" PRIu64 ": %" PRIu64 " keys, %" PRIu64 " admitted, %" PRIu64 " settled, %" PRIu64
+    printf("witness: seed %" PRIu64 ": %" PRIu64 " keys, %" PRIu64 " admitted, %" PRIu64 " settled, %" PRIu64
            " deliveries, %" PRIu64 " acks, %" PRIu64 " connections, %" PRIu64 " odd answers, %s\n",
            opt.seed, total_keys, admitted, settled, deliveries, acks_ok, reconnects, odd_answers,
            drained ? "drained" : "NOT DRAINED");
