@@ -99,9 +99,10 @@ def sweep_reads_the_keys_that_are_due_and_no_others(env):
 @test
 def stranded_reads_the_reservations_that_are_old_and_no_others(env):
     s = env.session()
-    s.rows("SELECT hapax.reserve('young', 'k' || i) FROM generate_series(1, 500) i")
+    s.rows("SELECT hapax.reserve('young', 'k' || i) FROM generate_series(1, 5000) i")
     reserve(s, "old", scope="young")
     expire(s, "old", scope="young")
+    s.rows("ANALYZE hapax.entry")  # or the plan depends on what ran before
     s.rows("BEGIN")
     equal(s.rows("SELECT key FROM hapax.stranded('30 minutes') WHERE scope = 'young'"), [("old",)])
     read = fetched(s)
