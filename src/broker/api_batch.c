@@ -137,8 +137,9 @@ static bool next_line(slice *rest, slice *line) {
 /* The queue is looked up anew each time: it may have been deleted since, and then a line makes it as the first one did. */
 static bool run_batch(struct job *job, struct budget *g) {
     struct batch_job *j = (struct batch_job *)(void *)job;
-    slice rest = slice_of(job->text.p + j->at, job->text.n - j->at), line;
+    slice rest = job->text, line;
     u16 queue;
+    if (j->at) rest = slice_of(rest.p + j->at, rest.n - j->at); /* an empty text has no address to add to */
     bool there = queue_of_call(&job->c, true, &queue);
     while (j->at < job->text.n && !budget_spent(g)) {
         bool more = next_line(&rest, &line);
