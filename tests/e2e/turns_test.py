@@ -2,6 +2,7 @@
 """Nobody waits long for what somebody else asked for: long requests are worked off in parts, and so are answers that become
 possible together. Each test has a broker of its own, whose longest turn is its own doing."""
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -151,7 +152,8 @@ def hundreds_who_wait_for_one_large_result_share_it(_):
         hx.until(lambda: broker.get("/v1/stats").json()["waiting"] == 0, "all are answered")
         in_parts(broker, time.monotonic() - began)
         grown = broker.get("/v1/stats").json()["process"]["resident_bytes"] - before
-        assert grown < 130 << 20, f"300 answers of 900 KB took {grown >> 20} MiB"
+        if "ASAN_OPTIONS" not in os.environ:  # a sanitizer keeps what was freed, and its memory says nothing
+            assert grown < 130 << 20, f"300 answers of 900 KB took {grown >> 20} MiB"
         for n, conn in enumerate(waiting):
             reply = conn.reply()
             same(reply.status, 200)
