@@ -68,7 +68,7 @@ void receipts_end(struct broker *b, u64 number, bool written) {
     struct receipt *r = *at;
     CHECK(r && r->magic == RECEIPT_MAGIC); /* told twice, or never handed out */
     *at = r->next;
-    if (!written) room_prepare(b, r->count * UNLEASE_BYTES);
+    if (!written) room_prepare(b, (u64)r->count * UNLEASE_BYTES);
     for (u32 i = 0; !written && i < r->count; i++) core_unlease(b->core, b->now, &r->leases[i].ref, r->leases[i].fence);
     r->magic = 0;
     mem_free(r);
