@@ -52,15 +52,17 @@ static bool decode(struct buf *b, slice text, const u8 *values) {
     size_t start = b->len;
     buf_grow(b, text.n / 4 * 3 + 3);
     const u8 *in = (const u8 *)text.p;
+    char *out = b->p + start;
     size_t left = text.n;
     for (; left >= 4; in += 4, left -= 4) {
         unsigned v0 = values[in[0]], v1 = values[in[1]], v2 = values[in[2]], v3 = values[in[3]];
         if (!v0 || !v1 || !v2 || !v3) break;
         unsigned bits = (v0 - 1) << 18 | (v1 - 1) << 12 | (v2 - 1) << 6 | (v3 - 1);
-        b->p[b->len++] = (char)(bits >> 16);
-        b->p[b->len++] = (char)(bits >> 8);
-        b->p[b->len++] = (char)bits;
+        *out++ = (char)(bits >> 16);
+        *out++ = (char)(bits >> 8);
+        *out++ = (char)bits;
     }
+    b->len = (size_t)(out - b->p);
     if (left == 0 || (left < 4 && decode_tail(b, in, left, values))) return true;
     b->len = start;
     return false;

@@ -51,8 +51,9 @@ void buf_dec(struct buf *b, u64 v) {
     char digits[DIGITS_MAX];
     char *p = digits + sizeof digits;
     while (v >= 10) {
-        p -= 2;
-        memcpy(p, digit_pairs + v % 100 * 2, 2);
+        const char *pair = digit_pairs + v % 100 * 2;
+        *--p = pair[1];
+        *--p = pair[0];
         v /= 100;
     }
     if (v || p == digits + sizeof digits) *--p = (char)('0' + v);

@@ -60,7 +60,8 @@ void json_error(const struct json *j, struct buf *out);
 
 /* Writing. No state: the caller places commas. */
 void json_put_string(struct buf *b, slice utf8); /* quoted and escaped; the slice must be valid UTF-8 */
-/* Members of an object being written: ,"name":value — the leading comma is left out right after '{'. */
+/* Members of an object being written: ,"name":value — the leading comma is left out right after '{'.
+ * A name is written as it is: it has nothing to escape. */
 void json_put_name(struct buf *b, const char *name);
 void json_put_member(struct buf *b, const char *name, slice utf8);
 void json_put_member_i64(struct buf *b, const char *name, i64 v);

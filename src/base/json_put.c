@@ -1,14 +1,20 @@
 #include "base/base_priv.h"
 #include "base/json.h"
 
-/* The first byte that cannot stand in a string as it is. Bytes of longer UTF-8 sequences can. */
-static inline const char *skip_safe(const char *p, const char *end) {
+/* The high bit of each byte that cannot stand in a string as it is; of several, of the first at least. Bytes of longer
+ * UTF-8 sequences can. */
+static inline u64 unsafe(u64 w) {
+    u64 quote = (w ^ bytes_of('"')) - bytes_of(1), backslash = (w ^ bytes_of('\\')) - bytes_of(1);
+    return ((w - bytes_of(0x20)) | quote | backslash) & ~w & HIGH_BITS;
+}
+
+static inline const char *skip_safe(const char *from, const char *end) {
+    const char *p = from;
     for (; end - p >= 8; p += 8) {
-        u64 w = get_u64(p);
-        u64 quote = (w ^ bytes_of('"')) - bytes_of(1), backslash = (w ^ bytes_of('\\')) - bytes_of(1);
-        u64 hits = ((w - bytes_of(0x20)) | quote | backslash) & ~w & HIGH_BITS;
+        u64 hits = unsafe(get_u64(p));
         if (hits) return p + __builtin_ctzll(hits) / 8;
     }
+    if (end - from >= 8 && !unsafe(get_u64(end - 8))) return end; /* reaches back over safe bytes */
     while (p < end && (u8)*p >= 0x20 && *p != '"' && *p != '\\') p++;
     return p;
 }
@@ -39,9 +45,16 @@ void json_put_string(struct buf *b, slice utf8) {
 }
 
 void json_put_name(struct buf *b, const char *name) {
-    if (b->len && b->p[b->len - 1] != '{') buf_char(b, ',');
-    json_put_string(b, slice_str(name));
-    buf_char(b, ':');
+    size_t n = strlen(name);
+    buf_grow(b, n + 4);
+    char *p = b->p + b->len;
+    if (b->len && p[-1] != '{') *p++ = ',';
+    *p++ = '"';
+    memcpy(p, name, n);
+    p += n;
+    *p++ = '"';
+    *p++ = ':';
+    b->len = (size_t)(p - b->p);
 }
 
 void json_put_member(struct buf *b, const char *name, slice utf8) {

