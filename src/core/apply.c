@@ -712,6 +712,7 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
 
 u64 core_emit(struct core *c, const struct record *r) {
     const struct core_sink *s = c->sink;
+    if (c->boot_due && r->type != REC_CLOCK) write_clock(c);
     char *p = s->reserve(s->ctx, record_size(r));
     size_t n = record_encode(r, p);
     u64 pos = s->append(s->ctx, (u8)r->type, RECORD_VERSION, n), cost = s->cost(n);

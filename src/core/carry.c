@@ -101,5 +101,5 @@ void core_carry(struct core *c, struct core_now now, const struct record *r, u64
 
 void core_carry_end(struct core *c, struct core_now now) {
     c->now = now;
-    write_clock(c, false);
+    write_clock(c);
 }

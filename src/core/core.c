@@ -129,7 +129,7 @@ hx_st core_start(struct core *c, const struct core_sink *sink, i64 wall_ms, stru
     audit_sort(c);
     leases_rearm(c);
     sum_reserves(c);
-    write_clock(c, true);
+    c->boot_due = true;
     *now = c->now;
     return ST_OK;
 }
@@ -138,7 +138,7 @@ void core_stop(struct core *c, struct core_now now) {
     c->now = now;
     tally_write_due(c, TALLIES_MAX, true);
     write_counts(c);
-    write_clock(c, false);
+    note_clock(c);
 }
 
 void core_memory(const struct core *c, struct core_memory *out) {

@@ -64,8 +64,9 @@ void core_free(struct core *c);
 
 /* ---- recovery: every record of the journal, in order; then core_start, once. */
 hx_st core_replay(struct core *c, u64 pos, u8 type, u8 version, slice body, struct errbuf *err);
-/* The end of the journal: checks that it is whole, gives live leases their full length again, raises the fence, writes
- * the boot record. *now is where the clocks go on from. */
+/* The end of the journal: checks that it is whole, gives live leases their full length again, raises the fence. Writes
+ * nothing: the boot record comes right before the first other one, so that a start takes no room. *now is where the clocks go
+ * on from. */
 hx_st core_start(struct core *c, const struct core_sink *sink, i64 wall_ms, struct core_now *now, struct errbuf *err);
 /* The time before this start when nothing ran. Delays and times to live are charged for it; windows and leases are not. */
 struct core_downtime {

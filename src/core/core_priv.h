@@ -198,6 +198,7 @@ struct core {
     u64 room; /* what may still be appended */
     i64 clock_written_run_ms, expiry_checked_run_ms;
     bool wrote_since_clock;
+    bool boot_due;          /* nothing was written since this start: the CLOCK that says where it began comes first */
     u64 first_fresh_seq;    /* replay: the first message admitted in what is left of the journal */
     struct history scratch; /* a message's history as the record being decided will have it */
 };
@@ -285,7 +286,8 @@ bool out_of_time(const struct core *c, const struct message *m);
 void give_back(struct record *r, const struct message *m);
 
 /* time.c */
-void write_clock(struct core *c, bool boot);
+void write_clock(struct core *c);
+void note_clock(struct core *c); /* if there is room */
 void write_counts(struct core *c);
 
 /* audit.c */

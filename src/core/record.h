@@ -16,8 +16,9 @@
 #define RECORD_VERSION 2
 
 #define RECORD_LIST(X)                                                                                                 \
-    X(CLOCK, "clock") /* where the clocks and counters stand; at boot, now and then, before a segment is dropped */    \
-    X(QUEUE, "queue") /* a queue: name, rules, pause, counters; the last one counts */                                 \
+    X(CLOCK,                                                                                                           \
+      "clock") /* where the clocks and counters stand; first of a run, now and then, before a segment is dropped */    \
+    X(QUEUE, "queue")       /* a queue: name, rules, pause, counters; the last one counts */                           \
     X(MESSAGE, "message")   /* admitted (fresh), or carried forward by compaction with all its state */                \
     X(LEASE, "lease")       /* handed out under a fence */                                                             \
     X(START, "start")       /* a reservation became an attempt */                                                      \

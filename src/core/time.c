@@ -7,7 +7,9 @@
 #define CLOCK_BYTES   64u
 #define EXPIRY_MS     1000
 
-void write_clock(struct core *c, bool boot) {
+void write_clock(struct core *c) {
+    bool boot = c->boot_due;
+    c->boot_due = false;
     struct record r = {.type = REC_CLOCK};
     r.clock = (struct rec_clock){
         .next_seq = c->next_seq,
@@ -61,10 +63,14 @@ static bool due_leases(struct core *c, u32 *budget) {
 
 /* Without room the clock waits: what a crash takes of it makes windows longer, never shorter, and what is left of the room
  * is for those who make more. */
+void note_clock(struct core *c) {
+    if (room_for_count(c, c->sink->cost(CLOCK_BYTES))) write_clock(c);
+}
+
 static void due_clock(struct core *c) {
     i64 since = c->now.run_ms - c->clock_written_run_ms;
-    bool due = since >= (c->wrote_since_clock ? CLOCK_BUSY_MS : CLOCK_IDLE_MS);
-    if (due && room_for_count(c, c->sink->cost(CLOCK_BYTES))) write_clock(c, false);
+    bool said = c->boot_due && c->options.downtime_said; /* by somebody who will not say it again */
+    if (said || since >= (c->wrote_since_clock ? CLOCK_BUSY_MS : CLOCK_IDLE_MS)) note_clock(c);
 }
 
 bool core_tick(struct core *c, struct core_now now, u32 budget) {

@@ -71,6 +71,7 @@ static void decide_queue(struct core *c, const struct queue *q) {
         if (r.expire.upto_run_ms > r.expire.from_run_ms) {
             if (i == q->bucket_count) r.expire.upto_run_ms = nobody_until(c, q, r.expire.upto_run_ms);
             u32 before = q->bucket_count;
+            if (!room_for_deed(c, c->sink->cost(record_size(&r)))) return; /* until then the exact time tells */
             core_emit(c, &r);
             i -= before - q->bucket_count; /* they are gone from the list */
         }

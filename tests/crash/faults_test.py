@@ -580,6 +580,29 @@ def kills_on_a_full_disk_do_not_keep_it_from_starting(directory):
 
 
 @test
+def kills_on_a_full_disk_take_no_room_from_those_who_make_some(directory):
+    disk = mounted(directory, "tmpfs", "-o", "size=64m", "tmpfs")
+    broker, ledger = broker_on(disk, directory).start(), Ledger()
+    send_until_full(ledger, broker.client(), os.urandom(8000).hex().encode())
+
+    def room():
+        return broker.client().get("/v1/stats").json()["journal"]["room_bytes"]
+
+    broker.kill()
+    broker.start()
+    before = room()
+    for _ in range(400):
+        broker.kill()
+        broker.start()
+    check(room() == before, f"there were {before} bytes of room, and {room()} after the starts")
+    first = next(iter(ledger.sent.values()))[0]
+    for method, path in [("POST", f"/v1/queues/ledger/messages/{first}/cancel"), ("POST", "/v1/queues/ledger/purge"),
+                         ("DELETE", "/v1/queues/ledger")]:
+        reply = broker.client().call(method, path)
+        check(reply.status in (200, 204), f"{method} {path} answered {reply}")
+
+
+@test
 def room_made_by_others_is_used_without_a_restart(directory):
     disk = mounted(directory, "tmpfs", "-o", "size=96m", "tmpfs")
     filler = os.path.join(disk, "filler")

@@ -132,6 +132,61 @@ static void what_is_promised_is_given_back_when_everything_is_settled(void **sta
     assert_int_equal(core_reserved_bytes(w.core), before);
 }
 
+/* What is left is for those who make room: neither starting nor standing by may take it. */
+static void starts_and_idling_on_a_full_disk_leave_the_room_for_a_purge(void **state) {
+    (void)state;
+    char key[16];
+    for (int i = 0; i < 100; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        assert_int_equal(send(key, "pay"), SEND_ACCEPTED);
+    }
+    for (set_room(core_reserved_bytes(w.core) + 65536); w.count < 5000;) { /* the clock has its share, and no more */
+        u64 before = w.count;
+        pass(10000);
+        if (w.count == before) break;
+    }
+    u64 room = core_room(w.core), count = w.count;
+    assert_in_range(room, core_reserved_bytes(w.core) + 16384, core_reserved_bytes(w.core) + 40000);
+    for (int life = 0; life < 400; life++) {
+        set_room(room);
+        restart_after(1000);
+        pass(20000);
+        if (life % 2) core_stop(w.core, w.now);
+        assert_int_equal(w.count, count);
+    }
+    w.metered = true;
+    for (int i = 0; i < 100; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        struct seen *s = find(key);
+        struct audit_in *why = i % 10 ? NULL : AUDIT("ops", "room is needed");
+        assert_int_equal(core_cancel(w.core, w.now, s, SL("purged"), why), CANCEL_OK);
+    }
+    assert_true(w.records[count].type == REC_CLOCK); /* the first record of a run says where it began */
+}
+
+/* Windows of many queues end while the disk is full: what is said of that takes no room that was promised. */
+static void windows_that_end_on_a_full_disk_take_no_room_of_accepted_work(void **state) {
+    (void)state;
+    struct rules rules = rules_default();
+    rules.window_ms = 60000;
+    for (int i = 0; i < 1000; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "q%d", i);
+        assert_true(core_queue_ensure(w.core, w.now, slice_str(name), &rules, &w.queue));
+        send("k", "pay");
+        struct leased l = receive();
+        assert_int_equal(ack(&l, "r"), SETTLE_OK);
+    }
+    assert_int_equal(send("kept", "pay"), SEND_ACCEPTED);
+    set_room(core_reserved_bytes(w.core) + 65536);
+    for (int i = 0; i < 100; i++) pass(1000);
+    assert_true(core_room(w.core) >= core_reserved_bytes(w.core) + 16384);
+    assert_int_equal(send("k", "pay"), SEND_FULL); /* new, not known: the exact time tells */
+    set_room(1u << 30);
+    pass(1000);
+    assert_int_equal(send("k", "pay"), SEND_ACCEPTED);
+}
+
 /* ---- leases */
 
 static void a_message_has_one_live_lease(void **state) {
@@ -810,6 +865,8 @@ int main(void) {
         T(full_means_no_new_message_but_lease_and_settlement_of_the_accepted_ones),
         T(a_larger_result_is_refused_when_full_and_accepted_once_there_is_room),
         T(what_is_promised_is_given_back_when_everything_is_settled),
+        T(starts_and_idling_on_a_full_disk_leave_the_room_for_a_purge),
+        T(windows_that_end_on_a_full_disk_take_no_room_of_accepted_work),
         T(a_message_has_one_live_lease),
         T(fences_grow_over_leases_restarts_and_clock_steps),
         T(a_lease_that_runs_out_counts_a_crash_and_three_make_it_dead),
