@@ -4,7 +4,7 @@
  * be kept for its own sake. It runs in slices at the end of turns, when the journal holds more than 2.4 times what is
  * alive: five parts are then written anew for seven that fall away, 0.7 of a write more per byte. Where most of what is
  * alive is settled, disk stays below three times the live data, with all that is preallocated; unsettled messages have
- * 1.8 KB each reserved beside that (docs/STORAGE.md has the sum). */
+ * 2 KB each reserved beside that (docs/STORAGE.md has the sum). */
 #ifndef HAPAX_BROKER_COMPACTION_H
 #define HAPAX_BROKER_COMPACTION_H
 

@@ -238,8 +238,8 @@ static void replace_settled(struct core *c, u64 hash, u64 pos, u64 seq) {
 
 static void message_load_history(struct message *m, slice history) {
     if (history.n == 0) return;
-    m->history.p = mem_alloc(history.n);
-    m->history.len = m->history.cap = (u32)history.n;
+    history_reserve(&m->history, (u32)history.n);
+    m->history.len = m->history.written = (u32)history.n;
     memcpy(m->history.p, history.p, history.n);
 }
 
@@ -319,6 +319,7 @@ static void message_load(struct core *c, u32 no, const struct rec_message *r, u6
     m->payload_len = (u32)r->payload.n;
     m->generation = r->generation;
     m->refused = r->refused;
+    m->carried = r->carried;
     m->lease_paid = r->state == STATE_PENDING;
     m->entry = index_insert(&c->keys, r->ref.hash);
     struct entry *e = entry_mut(c, m);
@@ -338,8 +339,13 @@ static hx_st apply_message(struct core *c, const struct rec_message *r, u32 abou
     if (st != ST_OK) return st;
     u32 no = r->carried ? live_find(c, &r->ref, about) : MESSAGE_NONE;
     if (no != MESSAGE_NONE) { /* carried while its first record is still there: only its place in the journal is new */
-        entry_move(c, entry_mut(c, message_at(c, no)), size);
-        message_mut(c, no)->pos = pos;
+        struct message *known = message_mut(c, no);
+        entry_move(c, entry_mut(c, known), size);
+        reserve_off(c, known);
+        known->pos = pos;
+        known->carried = true;
+        known->history.written = (u32)r->history.n;
+        reserve_on(c, known);
         return ST_OK;
     }
     struct queue *q = queue_touch(c, r->ref.queue);

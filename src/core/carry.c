@@ -23,6 +23,7 @@ static u32 carry_message(struct core *c, const struct rec_message *old, u64 pos)
     u32 no = core_message_find(c, old->ref.hash, old->ref.seq);
     if (no == MESSAGE_NONE || message_at(c, no)->pos != pos) return ENTRY_NONE;
     const struct message *m = message_at(c, no);
+    const struct record was = {.type = REC_MESSAGE, .message = *old};
     struct record r = {.type = REC_MESSAGE, .about = no, .message = *old};
     r.message.carried = true;
     r.message.replaces = r.message.replaces_seq = 0;
@@ -39,6 +40,7 @@ static u32 carry_message(struct core *c, const struct rec_message *old, u64 pos)
     r.message.crashes = m->crashes;
     r.message.fence = m->fence;
     r.message.history = slice_of(m->history.p, m->history.len);
+    INVARIANT(19, record_size(&r) <= record_size(&was) + carry_room(m));
     core_emit(c, &r);
     return m->entry;
 }

@@ -35,6 +35,7 @@ struct message {
     bool conflict : 1;
     bool taken : 1; /* dead because its group's head is; follows from that one's trait, and is not written down */
     bool refused : 1;
+    bool carried : 1;           /* its MESSAGE record was written by compaction, with its state */
     bool late : 1;              /* in its group's heap; group_prev says where */
     u8 key_len, request_id_len; /* for the room its settlement takes */
     u32 payload_len;
@@ -309,6 +310,8 @@ u8 message_traits(const struct message *m);
 u64 settlement_room(const struct core *c, const struct message *m);
 u64 lease_room(const struct core *c);
 u64 admission_room(const struct core *c, size_t key, size_t request_id);
+u64 history_room(u64 bytes); /* to make a history so much longer: in its settlement, and when it is carried */
+u64 carry_room(const struct message *m);        /* how much longer than its record a copy of it is, at most */
 bool room_for(const struct core *c, u64 bytes); /* beyond everything promised */
 /* The same for what is only counted: half the headroom is for that, but nobody's room. */
 bool room_for_count(const struct core *c, u64 bytes);

@@ -138,12 +138,23 @@ static slice view(const struct history *h) {
     return slice_of(h->p, h->len);
 }
 
+/* Its capacity lies in front of the bytes: a message has no room for it, and only who makes a history longer asks. */
+#define CAP_HEAD 8u
+
+static u32 capacity(const struct history *h) {
+    return h->p ? get_u32(h->p - CAP_HEAD) : 0;
+}
+
+void history_reserve(struct history *h, u32 len) {
+    if (len <= capacity(h)) return;
+    char *block = mem_realloc(h->p ? h->p - CAP_HEAD : NULL, CAP_HEAD + (size_t)len);
+    put_u32(block, len);
+    h->p = block + CAP_HEAD;
+}
+
 static void splice(struct history *h, u32 at, u32 old_size, u32 new_size) {
     u32 len = h->len - old_size + new_size;
-    if (len > h->cap) {
-        h->cap = len;
-        h->p = mem_realloc(h->p, h->cap);
-    }
+    history_reserve(h, len);
     memmove(h->p + at + new_size, h->p + at + old_size, h->len - at - old_size);
     h->len = len;
 }
@@ -223,7 +234,7 @@ void history_remove_attempt(struct history *h, u64 fence) {
 }
 
 void history_free(struct history *h) {
-    mem_free(h->p);
+    if (h->p) mem_free(h->p - CAP_HEAD);
     *h = (struct history){0};
 }
 

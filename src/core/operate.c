@@ -30,10 +30,10 @@ static struct record decide_record(const struct core *c, const struct message *m
     return r;
 }
 
-/* Itself, its part of the settlement's history, and the next lease. */
+/* Itself, its part of the history, and the next lease. */
 static u64 decide_room(const struct core *c, const struct record *r) {
     u64 size = record_size(r);
-    return c->sink->cost(size) + size + lease_room(c);
+    return c->sink->cost(size) + history_room(size) + lease_room(c);
 }
 
 /* ---- resolve */

@@ -263,7 +263,8 @@ enum message_flag {
 
 static u8 message_flags(const struct rec_message *m) {
     u8 flags = m->carried ? MESSAGE_CARRIED : 0;
-    if (m->due_ms != 0 || m->ttl_ms != 0 || m->replaces != 0) flags |= MESSAGE_TIMED;
+    /* Carried, always: a delay that came later must not make the next copy longer than this one. */
+    if (m->carried || m->due_ms != 0 || m->ttl_ms != 0 || m->replaces != 0) flags |= MESSAGE_TIMED;
     if (m->origin_seq != 0) flags |= MESSAGE_LINKED;
     if (!m->carried && (m->state != STATE_PENDING || m->generation != 0)) flags |= MESSAGE_SPECIAL;
     if (m->refused) flags |= MESSAGE_REFUSED;

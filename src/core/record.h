@@ -427,8 +427,11 @@ struct history_item {
 
 struct history {
     char *p;
-    u32 len, cap;
+    u32 len;
+    u32 written; /* so much of a message's is in its MESSAGE record */
 };
+
+void history_reserve(struct history *h, u32 len);
 
 /* Drops the oldest attempt or decision beyond the limit. */
 void history_add(struct history *h, const struct history_item *item);

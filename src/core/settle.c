@@ -58,10 +58,7 @@ void settle_emit(struct core *c, struct record *r) {
 struct history *scratch_history(struct core *c, slice from) {
     struct history *h = &c->scratch;
     h->len = (u32)from.n;
-    if (h->cap < h->len) {
-        h->cap = h->len;
-        h->p = mem_realloc(h->p, h->cap);
-    }
+    history_reserve(h, h->len);
     if (from.n) memcpy(h->p, from.p, from.n);
     return h;
 }
@@ -155,8 +152,8 @@ static enum settle_verdict nack(struct core *c, const struct settle_in *in, cons
     r.ret.crashes = crashes_after_all(m);
     i64 wait_ms;
     lease_end_decide(c, m, &r.ret, in->failure_class, in->delay_ms, &wait_ms);
-    /* Itself, the reason once more in the settlement's history, and the next lease. */
-    if (!room_for(c, c->sink->cost(record_size(&r)) + in->reason.n + lease_room(c))) return SETTLE_FULL;
+    /* Itself, the reason once more in the history, and the next lease. */
+    if (!room_for(c, c->sink->cost(record_size(&r)) + history_room(in->reason.n) + lease_room(c))) return SETTLE_FULL;
     core_emit(c, &r);
     out->state = (enum state)r.ret.state;
     if (out->state == STATE_PENDING) out->due_ms = wait_ms;
@@ -218,8 +215,7 @@ static enum settle_verdict step(struct core *c, const struct message *m, const s
         .kind = HISTORY_STEP, .name = in->name, .content_type = in->content_type, .result = in->result});
     if (m->history.len + kept > HISTORY_BYTES_MAX) return SETTLE_TOO_LARGE;
     if (kept > STEP_ALWAYS_BYTES && core_memory_short(c)) return SETTLE_FULL;
-    /* Itself, and its part of the settlement. */
-    if (!room_for(c, c->sink->cost(record_size(&r)) + kept)) return SETTLE_FULL;
+    if (!room_for(c, c->sink->cost(record_size(&r)) + history_room(kept))) return SETTLE_FULL;
     core_emit(c, &r);
     out->step_result = in->result;
     out->step_content_type = in->content_type;
@@ -319,7 +315,8 @@ static void record_refused_effect(struct core *c, const struct seen *seen, slice
     struct record r = {.type = REC_EFFECT, .about = seen->at.message};
     if (seen->message) {
         r.effect = (struct rec_effect){.ref = seen->message->ref, .effect_id = effect_id};
-        if (room_for(c, 2 * c->sink->cost(record_size(&r)))) core_emit(c, &r);
+        u64 size = record_size(&r);
+        if (room_for(c, c->sink->cost(size) + history_room(size))) core_emit(c, &r);
         return;
     }
     CHECK(seen->settle);

@@ -164,6 +164,42 @@ static void starts_and_idling_on_a_full_disk_leave_the_room_for_a_purge(void **s
     assert_true(w.records[count].type == REC_CLOCK); /* the first record of a run says where it began */
 }
 
+/* Each has far more history than record: what is carried of a segment is a multiple of the segment. */
+static void carrying_messages_with_long_histories_takes_no_room_that_was_promised(void **state) {
+    (void)state;
+    static char step[20000], result[RESULT_ALWAYS_FITS + 1];
+    memset(step, 's', sizeof step - 1);
+    memset(result, 'r', RESULT_ALWAYS_FITS);
+    struct leased leased[50];
+    for (int i = 0; i < 50; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%d", i);
+        assert_int_equal(send(key, "p"), SEND_ACCEPTED);
+        leased[i] = receive_as(3600000, false);
+        struct settle_in in = {.verb = VERB_STEP, .name = SL("s"), .result = slice_str(step)};
+        assert_int_equal(settle_as(&leased[i], in, NULL), SETTLE_OK);
+    }
+    send("delayed", "p");
+    struct leased l = receive();
+    for (u32 round = 0; round < 3; round++) {
+        u64 replaced = 0; /* what compaction's own segments are for */
+        for (u64 i = w.first; i < w.count; i++)
+            if (w.records[i].type == REC_MESSAGE || w.records[i].type == REC_QUEUE)
+                replaced += sink_cost(w.records[i].n);
+        set_room(core_reserved_bytes(w.core) + replaced + 1000); /* and a clock */
+        w.metered = true;
+        compact();
+        assert_true(core_room(w.core) >= core_reserved_bytes(w.core));
+        w.metered = false;
+        set_room(1u << 30);
+        if (round == 0) nack(&l, CLASS_TRANSIENT); /* from here on it has a time */
+        if (round == 1) restart_after(0);
+    }
+    set_room(core_reserved_bytes(w.core));
+    w.metered = true;
+    for (int i = 0; i < 50; i++) assert_int_equal(ack(&leased[i], result), SETTLE_OK);
+}
+
 /* Windows of many queues end while the disk is full: what is said of that takes no room that was promised. */
 static void windows_that_end_on_a_full_disk_take_no_room_of_accepted_work(void **state) {
     (void)state;
@@ -866,6 +902,7 @@ int main(void) {
         T(a_larger_result_is_refused_when_full_and_accepted_once_there_is_room),
         T(what_is_promised_is_given_back_when_everything_is_settled),
         T(starts_and_idling_on_a_full_disk_leave_the_room_for_a_purge),
+        T(carrying_messages_with_long_histories_takes_no_room_that_was_promised),
         T(windows_that_end_on_a_full_disk_take_no_room_of_accepted_work),
         T(a_message_has_one_live_lease),
         T(fences_grow_over_leases_restarts_and_clock_steps),
