@@ -2,7 +2,6 @@
 
 #include "broker/broker_priv.h"
 #include "broker/budget.h"
-#include "broker/lookup.h"
 #include "broker/room.h"
 
 /* At the threshold more than half of what is read falls away, so reading twice what was appended gains on it. Beside that it
@@ -29,19 +28,15 @@ struct compaction {
     u64 segments;      /* dropped since start */
     u64 erased_before; /* everything before it is compacted because something was erased there; 0: nothing */
     i64 erase_began_ms;
-    struct lookup *arrivals; /* of a key whose record is carried */
-    struct buf bodies;       /* of the records collected */
+    struct buf bodies; /* of the records collected */
 };
 
 struct compaction *compaction_new(void) {
-    struct compaction *c = mem_zalloc(sizeof *c);
-    c->arrivals = lookup_new();
-    return c;
+    return mem_zalloc(sizeof(struct compaction));
 }
 
 void compaction_free(struct compaction *c) {
     if (!c) return;
-    lookup_free(c->arrivals);
     buf_free(&c->bodies);
     mem_free(c);
 }
@@ -84,15 +79,10 @@ static bool is_keyed(const struct journal_record *rec) {
 
 static hx_st carry_one(struct broker *b, const struct journal_record *rec, struct errbuf *err) {
     struct record r;
-    const struct record *arrivals = NULL;
     if (is_keyed(rec) && !core_points_at(b->core, get_u64(rec->body.p), rec->pos)) return ST_OK;
     hx_st st = record_decode(rec->type, rec->version, rec->body, &r, err);
     if (st != ST_OK) return st;
-    bool base = r.type == REC_MESSAGE || r.type == REC_SETTLE;
-    u64 arrivals_pos = base ? core_carry_arrivals(b->core, &r, rec->pos) : 0;
-    if (arrivals_pos) arrivals = lookup_record(b, b->compaction->arrivals, arrivals_pos, 0);
-    CHECK(!arrivals || arrivals->type == REC_ARRIVALS);
-    core_carry(b->core, b->now, &r, rec->pos, arrivals ? &arrivals->arrivals : NULL);
+    core_carry(b->core, b->now, &r, rec->pos);
     return ST_OK;
 }
 

@@ -9,19 +9,9 @@ bool core_points_at(const struct core *c, u64 hash, u64 pos) {
     return false;
 }
 
-u64 core_carry_arrivals(const struct core *c, const struct record *r, u64 pos) {
-    u64 hash = r->type == REC_MESSAGE ? r->message.ref.hash : r->settle.ref.hash;
-    struct core_cursor cursor = {0};
-    struct found f;
-    while (core_find(c, hash, &cursor, &f))
-        if (f.pos == pos) return f.arrivals_pos;
-    return 0;
-}
-
-/* Both: the entry it belongs to, ENTRY_NONE if it is not needed any more. */
-static u32 carry_message(struct core *c, const struct rec_message *old, u64 pos) {
+static void carry_message(struct core *c, const struct rec_message *old, u64 pos) {
     u32 no = core_message_find(c, old->ref.hash, old->ref.seq);
-    if (no == MESSAGE_NONE || message_at(c, no)->pos != pos) return ENTRY_NONE;
+    if (no == MESSAGE_NONE || message_at(c, no)->pos != pos) return;
     const struct message *m = message_at(c, no);
     const struct record was = {.type = REC_MESSAGE, .message = *old};
     struct record r = {.type = REC_MESSAGE, .about = no, .message = *old};
@@ -42,10 +32,9 @@ static u32 carry_message(struct core *c, const struct rec_message *old, u64 pos)
     r.message.history = slice_of(m->history.p, m->history.len);
     INVARIANT(19, record_size(&r) <= record_size(&was) + carry_room(m));
     core_emit(c, &r);
-    return m->entry;
 }
 
-static u32 carry_settle(struct core *c, const struct rec_settle *old, u64 pos) {
+static void carry_settle(struct core *c, const struct rec_settle *old, u64 pos) {
     struct core_cursor cursor = {0};
     struct found f;
     while (core_find(c, old->ref.hash, &cursor, &f)) {
@@ -56,24 +45,20 @@ static u32 carry_settle(struct core *c, const struct rec_settle *old, u64 pos) {
         r.settle.erasing = false;
         if (!core_payload_kept(c, c->now, old)) r.settle.kept = (struct kept){0};
         core_emit(c, &r);
-        return f.entry;
+        return;
     }
-    return ENTRY_NONE;
 }
 
-/* Its counts are in the queue's counters already: the copy adds none. */
-static void write_arrivals_again(struct core *c, u32 entry, const struct rec_arrivals *old) {
-    struct record r = {.type = REC_ARRIVALS, .about = entry, .arrivals = *old};
-    r.arrivals.fresh = r.arrivals.fresh_conflicts = 0;
-    core_emit(c, &r);
-}
-
+/* Its key may have been carried before it, past it: recovery keeps it until that comes. Its counts are in the queue's counters
+ * already: the copy adds none. */
 static void carry_arrivals(struct core *c, const struct rec_arrivals *old, u64 pos) {
     struct core_cursor cursor = {0};
     struct found f;
     while (core_find(c, old->ref.hash, &cursor, &f)) {
         if (f.arrivals_pos != pos) continue;
-        write_arrivals_again(c, f.entry, old);
+        struct record r = {.type = REC_ARRIVALS, .about = f.entry, .arrivals = *old};
+        r.arrivals.fresh = r.arrivals.fresh_conflicts = 0;
+        core_emit(c, &r);
         return;
     }
 }
@@ -89,13 +74,10 @@ static void carry_queue(struct core *c, u16 queue, u64 pos) {
         core_queue_write(c, queue);
 }
 
-void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos,
-                const struct rec_arrivals *arrivals) {
+void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos) {
     c->now = now;
-    u32 entry = ENTRY_NONE;
-    if (r->type == REC_MESSAGE) entry = carry_message(c, &r->message, pos);
-    if (r->type == REC_SETTLE) entry = carry_settle(c, &r->settle, pos);
-    if (entry != ENTRY_NONE && arrivals) write_arrivals_again(c, entry, arrivals);
+    if (r->type == REC_MESSAGE) carry_message(c, &r->message, pos);
+    if (r->type == REC_SETTLE) carry_settle(c, &r->settle, pos);
     if (r->type == REC_ARRIVALS) carry_arrivals(c, &r->arrivals, pos);
     if (r->type == REC_AUDIT) audit_carry(c, &r->audit, pos);
     if (r->type == REC_QUEUE) carry_queue(c, r->queue.queue, pos);

@@ -455,12 +455,8 @@ bool core_audit_prev(const struct core *c, u64 before, struct audit_at *out);
 /* Does something known under this hash have a record at this position? Cheap: asked of every MESSAGE, SETTLE and ARRIVALS
  * record of a segment, whose bodies begin with the hash. Of the other types QUEUE and AUDIT may be needed. */
 bool core_points_at(const struct core *c, u64 hash, u64 pos);
-/* A MESSAGE or SETTLE record of the oldest segment that is still needed: the position of the key's ARRIVALS record, which
- * must be written anew after it; 0 if there is none. */
-u64 core_carry_arrivals(const struct core *c, const struct record *r, u64 pos);
 /* A record of the oldest segment: write it anew if it is still needed. */
-void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos,
-                const struct rec_arrivals *arrivals);
+void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos);
 /* Before the segment is dropped: the clocks and counters it may have held. */
 void core_carry_end(struct core *c, struct core_now now);
 u64 core_live_bytes(const struct core *c);     /* of journal records still needed */

@@ -164,6 +164,28 @@ static void starts_and_idling_on_a_full_disk_leave_the_room_for_a_purge(void **s
     assert_true(w.records[count].type == REC_CLOCK); /* the first record of a run says where it began */
 }
 
+/* The key is carried past what is written of its arrivals, and then that past the key. */
+static void how_often_a_key_came_again_survives_being_carried_apart_from_it(void **state) {
+    (void)state;
+    struct send_out out;
+    assert_int_equal(send("k", "pay"), SEND_ACCEPTED);
+    assert_int_equal(send("open", "pay"), SEND_ACCEPTED);
+    struct leased l = receive();
+    assert_int_equal(ack(&l, "r"), SETTLE_OK);
+    u64 bases = w.count;
+    for (u64 n = 1; n <= 4; n++) {
+        send_full("k", "pay", NULL, 0, 0, &out);
+        assert_int_equal(out.duplicates, n);
+        send_full("open", "pay", NULL, 0, 0, &out);
+        assert_int_equal(out.duplicates, n);
+        pass(2000);
+        if (n == 1) compact_upto(bases);
+        if (n == 2) compact();
+        if (n == 3) compact_upto(w.count - 1);
+        restart_after(0);
+    }
+}
+
 /* Each has far more history than record: what is carried of a segment is a multiple of the segment. */
 static void carrying_messages_with_long_histories_takes_no_room_that_was_promised(void **state) {
     (void)state;
@@ -902,6 +924,7 @@ int main(void) {
         T(a_larger_result_is_refused_when_full_and_accepted_once_there_is_room),
         T(what_is_promised_is_given_back_when_everything_is_settled),
         T(starts_and_idling_on_a_full_disk_leave_the_room_for_a_purge),
+        T(how_often_a_key_came_again_survives_being_carried_apart_from_it),
         T(carrying_messages_with_long_histories_takes_no_room_that_was_promised),
         T(windows_that_end_on_a_full_disk_take_no_room_of_accepted_work),
         T(a_message_has_one_live_lease),

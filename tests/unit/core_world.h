@@ -250,16 +250,11 @@ static inline int teardown(void **state) {
 static inline void compact_upto(u64 end) {
     struct errbuf err;
     for (u64 i = w.first; i < end; i++) {
-        struct record r, arrivals;
+        struct record r;
         struct stored *s = &w.records[i];
         if (s->type == REC_NONE) continue;
         assert_int_equal(record_decode(s->type, s->version, slice_of(s->body, s->n), &r, &err), ST_OK);
-        u64 at = r.type == REC_MESSAGE || r.type == REC_SETTLE ? core_carry_arrivals(w.core, &r, i + 1) : 0;
-        if (at) {
-            struct stored *a = &w.records[at - 1];
-            assert_int_equal(record_decode(a->type, a->version, slice_of(a->body, a->n), &arrivals, &err), ST_OK);
-        }
-        core_carry(w.core, w.now, &r, i + 1, at ? &arrivals.arrivals : NULL);
+        core_carry(w.core, w.now, &r, i + 1);
     }
     core_carry_end(w.core, w.now);
     w.first = end;
