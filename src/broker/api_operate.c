@@ -9,16 +9,17 @@
 #include "broker/operator.h"
 #include "broker/render.h"
 
-static void reply_state(struct call *c, u16 status, enum state state, const struct ref *ref, slice key, bool again) {
+static void reply_state(struct call *c, enum state state, const struct seen *s, bool restored, bool again) {
     struct buf *body = &c->b->scratch->body;
     buf_reset(body);
     buf_char(body, '{');
     json_put_member(body, "state", slice_str(state_text(state)));
-    put_id(body, "id", ref);
-    put_key(body, key);
+    put_id(body, "id", seen_ref(s));
+    put_key(body, seen_key(s));
+    if (restored) json_put_member_bool(body, "restored", true);
     if (again) json_put_member_bool(body, "duplicate", true);
     buf_char(body, '}');
-    reply_json(c, status, buf_slice(body));
+    reply_json(c, 200, buf_slice(body));
 }
 
 static bool fail_state(struct call *c, enum problem p, enum state state, const char *what) {
@@ -69,16 +70,16 @@ static bool cancel(struct call *c, const struct deed *d, struct seen *s) {
 void api_cancel(struct call *c) {
     struct deed d;
     struct seen *s = deed_read(c, &d, "") ? seen_of_id(c) : NULL;
-    bool again = s && s->settle && s->settle->state == STATE_CANCELLED;
-    bool ok = s != NULL;
+    bool again = s && s->settle && (s->settle->state == STATE_CANCELLED || s->settle->restored);
     if (s && s->settle && !again) {
-        ok = fail(c, PROBLEM_settled, "it is %s already", state_text((enum state)s->settle->state));
+        fail(c, PROBLEM_settled, "it is %s already", state_text((enum state)s->settle->state));
         json_put_member(&c->failure.more, "state", slice_str(state_text((enum state)s->settle->state)));
+        s = NULL;
     } else if (s && !again) {
-        ok = cancel(c, &d, s);
+        s = cancel(c, &d, s) ? seen_of_id(c) : NULL; /* a replay is what it was before */
     }
-    if (ok)
-        reply_state(c, 200, STATE_CANCELLED, seen_ref(s), seen_key(s), again);
+    if (s)
+        reply_state(c, (enum state)s->settle->state, s, s->settle->restored, again);
     else
         reply_failure(c);
     deed_free(&d);
@@ -145,7 +146,7 @@ static void answer_resolve(struct call *c, struct seen *(*find)(struct call *c))
     bool ok = deed_read(c, &d, "as result result_base64 content_type") && parse_as(c, &d, &as);
     struct seen *s = ok ? find(c) : NULL;
     if (s && resolve(c, &d, as, s, &state))
-        reply_state(c, 200, state, seen_ref(s), seen_key(s), false);
+        reply_state(c, state, s, false, false);
     else
         reply_failure(c);
     deed_free(&d);

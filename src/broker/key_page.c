@@ -154,8 +154,22 @@ static void put_settled(struct broker *br, struct buf *b, const struct rec_settl
     put_expires(br, b, s);
     json_put_name(b, "result");
     put_result(b, s->content_type, s->result);
+    if (s->restored) json_put_member_bool(b, "restored", true);
     if (s->erased) json_put_member_bool(b, "erased", true);
     if (s->kept.is) json_put_member_bool(b, "payload_kept", core_payload_kept(br->core, br->now, s));
+}
+
+/* What it was before it was replayed, and will be again if the replay is cancelled. */
+static void put_former(struct buf *b, const struct rec_message *m) {
+    struct rec_settle was;
+    if (!put_previous(b, m, &was)) return;
+    json_put_member_i64(b, "attempt", was.attempts);
+    json_put_member_i64(b, "failures", was.failures + was.unknowns);
+    json_put_member_i64(b, "crashes", was.crashes);
+    put_attempts(b, was.history);
+    put_effects(b, was.history);
+    put_decisions(b, was.history);
+    buf_char(b, '}');
 }
 
 void put_key_page(struct broker *br, struct buf *b, const struct seen *s) {
@@ -185,6 +199,7 @@ void put_key_page(struct broker *br, struct buf *b, const struct seen *s) {
     put_effects(b, history);
     put_decisions(b, history);
     put_arrivals(br, b, s, first_seen_ms);
+    if (s->message) put_former(b, s->message);
     if (s->message) put_said(b, s->message->group, s->message->attrs, s->message->content_type, s->message->payload);
     if (v.conflict) put_conflict(br, b, s->message);
     buf_char(b, '}');

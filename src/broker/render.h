@@ -19,6 +19,8 @@ void put_key(struct buf *b, slice key);                                    /* ,"
 void put_bytes_members(struct buf *b, const char *body_name, slice bytes); /* "body":..,"encoding":.. */
 void put_result(struct buf *b, slice content_type, slice result);
 void put_expires(struct broker *br, struct buf *b, const struct rec_settle *settle);
+/* Of a replay that is not settled: "previous":{ and the outcome before it, which *s is then; the caller closes it. false: nothing. */
+bool put_previous(struct buf *b, const struct rec_message *m, struct rec_settle *s);
 void put_steps(struct buf *b, slice history);
 void put_attrs(struct buf *b, slice attrs);
 /* What the sender said beside the key. */

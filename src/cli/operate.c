@@ -110,7 +110,9 @@ int cmd_queues_delete(struct cli *cli) {
 /* ---- messages */
 
 const struct flag flags_messages_cancel[] = {FLAGS_SIGNED, {0}};
-const char about_messages_cancel[] = "The key is remembered as cancelled: sending it again is a duplicate.";
+const char about_messages_cancel[] =
+    "The key is remembered as cancelled: sending it again is a duplicate. A replay that is cancelled leaves the\n"
+    "outcome before it.";
 
 int cmd_messages_cancel(struct cli *cli) {
     return decide(cli, "POST", "/messages/", args_word(cli, 1), "/cancel", SL("{}"));
@@ -132,7 +134,8 @@ int cmd_key_forget(struct cli *cli) {
 const struct flag flags_key_replay[] = {FLAGS_SIGNED, {0}};
 const char about_key_replay[] = "Runs a settled key once more, on purpose, as its next generation: its effect key is "
                                 "KEY~gN, so that downstreams do\n"
-                                "it again too. Needs the payload (keep_payload). To re-send what was already done, "
+                                "it again too. Its last outcome stays until then, and stands again if the replay is\n"
+                                "cancelled. Needs the payload (keep_payload). To re-send what was already done, "
                                 "without doing it: `hapax replay`.";
 
 int cmd_key_replay(struct cli *cli) {

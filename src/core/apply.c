@@ -314,6 +314,7 @@ static void message_load(struct core *c, u32 no, const struct rec_message *r, u6
     m->queue = r->ref.queue;
     m->due_ms = r->due_ms;
     m->ttl_ms = r->ttl_ms;
+    if (r->former.n) m->former_len = (u32)r->former.n; /* such a one has no time to live: record_decode saw to it */
     m->key_len = (u8)r->key.n;
     m->request_id_len = (u8)r->request_id.n;
     m->payload_len = (u32)r->payload.n;
@@ -539,6 +540,10 @@ static hx_st apply_history(struct core *c, const char *what, const struct ref *r
 static void count_settle(struct queue *q, const struct rec_settle *r) {
     if (r->erasing) q->counters.erased++;
     if (r->carried) return;
+    if (r->restored) {
+        q->counters.cancelled++;
+        return;
+    }
     if (r->ended == ENDED_HANDED_OUT) {
         q->counters.delivered++;
         q->counters.handed_out++;
@@ -566,6 +571,8 @@ static u32 settle_entry(struct core *c, const struct rec_settle *r, u32 no) {
             INVARIANT(16, r->fence > m->fence && (!c->sink || m->place == PLACE_READY));
         else
             INVARIANT(4, r->fence == m->fence);
+        bool cancelled = r->restored || r->state == STATE_CANCELLED;
+        INVARIANT(20, !c->sink || r->restored == (cancelled && message_former(m) != 0));
         message_end(c, no);
         return entry;
     }

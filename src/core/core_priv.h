@@ -19,7 +19,11 @@ struct message {
     u32 entry;
     u32 prev, next; /* in its place's list */
     u32 group, group_prev, group_next;
-    u32 heap_at, ttl_at;
+    u32 heap_at;
+    union {
+        u32 ttl_at;     /* with a time to live: its place in that heap */
+        u32 former_len; /* without one, as replays are: of the outcome before it; message_former() */
+    };
     u32 lease_ms;
     u32 generation;
     u16 attempts, failures, unknowns, crashes;
@@ -228,6 +232,10 @@ enum state message_state(const struct message *m);
 static inline bool message_doubt(const struct message *m) {
     return m->doubt || m->ended == ENDED_EXPIRED;
 }
+/* What of its settlement's room is for the outcome it had before it was replayed. */
+static inline u32 message_former(const struct message *m) {
+    return m->ttl_ms ? 0 : m->former_len;
+}
 void core_queue_write(struct core *c, u16 queue);
 
 #define RECORD_HEAD_BYTES 16u /* what a record takes in the journal beside its body, about */
@@ -277,6 +285,10 @@ u8 lease_end_traits(const struct core *c, const struct message *m, enum state st
 /* settle.c: all that will be kept of an unsettled message, as it stands; its history is not in it yet. */
 void settle_record(struct core *c, const struct message *m, const struct rec_message *base, enum state state,
                    struct record *r);
+/* The same of one that ends without an outcome of its own: cancelled, or what it was before it was replayed. *former: the
+ * history of that outcome, empty if there is none; what happened since comes after it. */
+void cancel_record(struct core *c, const struct message *m, const struct rec_message *base, struct record *r,
+                   slice *former);
 /* A history copied where it can be amended before the record is written. */
 struct history *scratch_history(struct core *c, slice from);
 /* Writes it, without the kept payload if there is no room for that. */

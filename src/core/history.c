@@ -172,12 +172,16 @@ static void drop_oldest(struct history *h, u8 kind, u32 kept) {
     if (count >= kept) splice(h, oldest, oldest_size, 0);
 }
 
-void history_add(struct history *h, const struct history_item *item) {
-    if (item->kind == HISTORY_ATTEMPT) drop_oldest(h, HISTORY_ATTEMPT, HISTORY_ATTEMPTS_KEPT);
-    if (item->kind == HISTORY_DECISION) drop_oldest(h, HISTORY_DECISION, HISTORY_DECISIONS_KEPT);
+void history_append(struct history *h, const struct history_item *item) {
     u32 at = h->len, size = (u32)history_item_size(item);
     splice(h, at, 0, size);
     item_encode(item, h->p + at);
+}
+
+void history_add(struct history *h, const struct history_item *item) {
+    if (item->kind == HISTORY_ATTEMPT) drop_oldest(h, HISTORY_ATTEMPT, HISTORY_ATTEMPTS_KEPT);
+    if (item->kind == HISTORY_DECISION) drop_oldest(h, HISTORY_DECISION, HISTORY_DECISIONS_KEPT);
+    history_append(h, item);
 }
 
 static bool find_attempt(const struct history *h, u64 fence, u32 *from, struct history_item *item) {

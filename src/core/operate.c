@@ -168,13 +168,23 @@ bool core_payload_kept(const struct core *c, struct core_now now, const struct r
     return settle->kept.is && now.run_ms - settle->settled_run_ms < rules->keep_payload_ms;
 }
 
-enum again_verdict core_again(struct core *c, struct core_now now, const struct seen *seen,
-                              const struct audit_in *audit, struct send_out *out) {
-    c->now = now;
+/* The outcome stays with the message until that has one of its own. Of its attempts those that led to it: the first, where
+ * those of replays that were cancelled are listed behind them. */
+static void put_former(struct core *c, const struct rec_settle *s, struct buf *out) {
+    struct history *h = scratch_history(c, SL(""));
+    struct history_item item;
+    u32 attempts = 0;
+    for (u32 at = 0; history_next(s->history, &at, &item);) {
+        if (item.kind == HISTORY_STEP) continue;
+        if (item.kind == HISTORY_ATTEMPT && attempts++ >= HISTORY_ATTEMPTS_KEPT) continue;
+        history_append(h, &item);
+    }
+    former_encode(s, slice_of(h->p, h->len), out);
+    CHECK(out->len <= FORMER_BYTES_MAX);
+}
+
+static struct record again_record(struct core *c, const struct seen *seen, const struct audit_in *audit, slice former) {
     const struct rec_settle *s = seen->settle;
-    if (!s) return AGAIN_NOT_SETTLED;
-    if (!core_payload_kept(c, now, s)) return AGAIN_PAYLOAD_GONE;
-    if (core_memory_short(c)) return AGAIN_FULL;
     struct history *h = scratch_history(c, SL(""));
     struct history_item item = decision_item(c, DECISION_REPLAY, audit->who, audit->why);
     history_add(h, &item);
@@ -182,7 +192,7 @@ enum again_verdict core_again(struct core *c, struct core_now now, const struct 
     r.message = (struct rec_message){
         .ref = {.hash = s->ref.hash, .seq = c->next_seq, .queue = s->ref.queue},
         .fingerprint = s->fingerprint,
-        .first_seen_ms = now.wall_ms,
+        .first_seen_ms = c->now.wall_ms,
         .replaces = seen->at.pos,
         .replaces_seq = s->ref.seq,
         .key = s->key,
@@ -194,30 +204,39 @@ enum again_verdict core_again(struct core *c, struct core_now now, const struct 
         .payload = s->kept.payload,
         .generation = s->generation + 1,
         .history = slice_of(h->p, h->len),
+        .former = former,
     };
-    u64 room = c->sink->cost(record_size(&r)) + admission_room(c, s->key.n + h->len, 0);
-    if (!audit_deed(c, audit, s->ref.queue, &s->ref, s->key, room)) return AGAIN_FULL;
-    core_emit(c, &r);
-    out->ref = r.message.ref;
-    out->first_seen_ms = now.wall_ms;
-    out->duplicates = 0;
-    return AGAIN_OK;
+    return r;
+}
+
+enum again_verdict core_again(struct core *c, struct core_now now, const struct seen *seen,
+                              const struct audit_in *audit, struct send_out *out) {
+    c->now = now;
+    const struct rec_settle *s = seen->settle;
+    if (!s) return AGAIN_NOT_SETTLED;
+    if (!core_payload_kept(c, now, s)) return AGAIN_PAYLOAD_GONE;
+    if (core_memory_short(c)) return AGAIN_FULL;
+    struct buf former = {0};
+    put_former(c, s, &former);
+    struct record r = again_record(c, seen, audit, buf_slice(&former));
+    u64 room = c->sink->cost(record_size(&r)) + admission_room(c, s->key.n + r.message.history.n + former.len, 0);
+    bool fits = audit_deed(c, audit, s->ref.queue, &s->ref, s->key, room);
+    if (fits) core_emit(c, &r);
+    buf_free(&former);
+    *out = (struct send_out){.ref = r.message.ref, .first_seen_ms = now.wall_ms};
+    return fits ? AGAIN_OK : AGAIN_FULL;
 }
 
 /* ---- erase and forget */
 
 /* What people wrote goes, steps and reasons included; that there were attempts stays, and how they ended. */
-static struct history *bare_history(struct core *c, slice full, const struct audit_in *audit) {
-    struct history *h = scratch_history(c, SL(""));
+static void add_bare(struct history *h, slice full) {
     struct history_item item;
     for (u32 at = 0; history_next(full, &at, &item);) {
         if (item.kind != HISTORY_ATTEMPT) continue;
         item.reason = SL("");
-        history_add(h, &item);
+        history_append(h, &item);
     }
-    item = decision_item(c, DECISION_ERASED, audit->who, audit->why);
-    history_add(h, &item);
-    return h;
 }
 
 /* Something was said after it was erased, and written down by a build that did so. */
@@ -235,10 +254,11 @@ enum erase_verdict core_erase(struct core *c, struct core_now now, const struct 
                               const struct audit_in *audit) {
     c->now = now;
     struct record r = {.type = REC_SETTLE};
+    slice former = SL("");
     const struct message *m = seen->settle ? NULL : message_at(c, seen->at.message);
     if (m && m->place == PLACE_LEASED) return ERASE_LEASED;
     if (m) {
-        settle_record(c, m, seen->message, STATE_CANCELLED, &r);
+        cancel_record(c, m, seen->message, &r, &former);
     } else {
         CHECK(seen->settle);
         if (seen->settle->erased && !has_words(seen->settle)) return ERASE_ALREADY;
@@ -246,7 +266,11 @@ enum erase_verdict core_erase(struct core *c, struct core_now now, const struct 
         r.settle.carried = true;
         r.settle.from_pos = seen->at.pos;
     }
-    struct history *h = bare_history(c, m ? history_of(m) : seen->settle->history, audit);
+    struct history *h = scratch_history(c, SL(""));
+    struct history_item item = decision_item(c, DECISION_ERASED, audit->who, audit->why);
+    add_bare(h, former);
+    add_bare(h, m ? history_of(m) : seen->settle->history);
+    history_add(h, &item);
     r.settle.erased = r.settle.erasing = true;
     r.settle.kept = (struct kept){0};
     r.settle.result = r.settle.content_type = SL("");

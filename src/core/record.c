@@ -258,7 +258,9 @@ enum message_flag {
     MESSAGE_LINKED = 4,  /* names the message it conflicts with */
     MESSAGE_SPECIAL = 8, /* fresh, but it begins with a state, a generation or a history of its own */
     MESSAGE_REFUSED = 16,
-    MESSAGE_FLAGS = 31,
+    MESSAGE_FORMER = 32, /* a replay, with the outcome before it */
+    MESSAGE_FLAGS = 63,
+    MESSAGE_FLAGS_V2 = 31,
 };
 
 static u8 message_flags(const struct rec_message *m) {
@@ -268,6 +270,7 @@ static u8 message_flags(const struct rec_message *m) {
     if (m->origin_seq != 0) flags |= MESSAGE_LINKED;
     if (!m->carried && (m->state != STATE_PENDING || m->generation != 0)) flags |= MESSAGE_SPECIAL;
     if (m->refused) flags |= MESSAGE_REFUSED;
+    if (m->former.n) flags |= MESSAGE_FORMER;
     return flags;
 }
 
@@ -275,7 +278,7 @@ static u8 message_flags(const struct rec_message *m) {
 static INLINED u8 io_message_flags(struct io *io, const struct rec_message *m) {
     u8 flags = message_flags(m);
     if (io->version > 1) {
-        io_flags(io, &flags, MESSAGE_FLAGS);
+        io_flags(io, &flags, io->version > 2 ? MESSAGE_FLAGS : MESSAGE_FLAGS_V2);
         return flags;
     }
     bool carried = false;
@@ -302,6 +305,24 @@ static INLINED void io_message_state(struct io *io, struct rec_message *m) {
     io_u16(io, &m->crashes);
     io_u64(io, &m->fence);
     io_history(io, &m->history);
+}
+
+/* The outcome of an older generation of the same key, without what it would not need: nothing else belongs here. */
+static bool former_fits(const struct rec_message *m) {
+    struct rec_settle s;
+    struct history_item item;
+    if (m->refused || m->ttl_ms != 0 || m->traits & TRAIT_CONFLICT || !former_decode(m->former, &s)) return false;
+    if (s.ref.hash != m->ref.hash || s.ref.queue != m->ref.queue || s.ref.seq >= m->ref.seq) return false;
+    if (s.fingerprint != m->fingerprint || s.generation >= m->generation) return false;
+    if (s.key.n || s.kept.is || s.carried || s.erased || s.erasing || s.restored) return false;
+    for (u32 at = 0; history_next(s.history, &at, &item);)
+        if (item.kind == HISTORY_STEP) return false;
+    return true;
+}
+
+static INLINED void io_former(struct io *io, struct rec_message *m) {
+    io_slice(io, &m->former);
+    if (io->way == IO_READ && !io->bad && !former_fits(m)) io->bad = true;
 }
 
 static INLINED void io_message(struct io *io, struct rec_message *m) {
@@ -337,6 +358,7 @@ static INLINED void io_message(struct io *io, struct rec_message *m) {
         io_u32(io, &m->generation);
         io_history(io, &m->history);
     }
+    if (flags & MESSAGE_FORMER) io_former(io, m);
     if (m->key.n > UINT8_MAX || m->request_id.n > UINT8_MAX) io->bad = true;
     if (m->state > STATE_DEAD) io->bad = true;
 }
@@ -389,16 +411,18 @@ enum settle_flag {
     SETTLE_ERASED = 4,
     SETTLE_ERASING = 8,
     SETTLE_KEPT = 16,
-    SETTLE_FLAGS = 31,
+    SETTLE_RESTORED = 32,
+    SETTLE_FLAGS = 63,
+    SETTLE_FLAGS_V2 = 31,
 };
 
 /* Version 1 had a byte for each of the two flags it knew. */
 static INLINED u8 io_settle_flags(struct io *io, const struct rec_settle *s) {
     u8 flags =
         (u8)((s->by_token ? SETTLE_BY_TOKEN : 0) | (s->carried ? SETTLE_CARRIED : 0) | (s->erased ? SETTLE_ERASED : 0) |
-             (s->erasing ? SETTLE_ERASING : 0) | (s->kept.is ? SETTLE_KEPT : 0));
+             (s->erasing ? SETTLE_ERASING : 0) | (s->kept.is ? SETTLE_KEPT : 0) | (s->restored ? SETTLE_RESTORED : 0));
     if (io->version > 1) {
-        io_flags(io, &flags, SETTLE_FLAGS);
+        io_flags(io, &flags, io->version > 2 ? SETTLE_FLAGS : SETTLE_FLAGS_V2);
         return flags;
     }
     bool by_token = false, carried = false;
@@ -431,6 +455,7 @@ static INLINED void io_settle(struct io *io, struct rec_settle *s) {
     s->erased = flags & SETTLE_ERASED;
     s->erasing = flags & SETTLE_ERASING;
     s->kept.is = flags & SETTLE_KEPT;
+    s->restored = flags & SETTLE_RESTORED;
     if (s->carried) io_u64(io, &s->from_pos);
     io_u32(io, &s->generation);
     io_u16(io, &s->attempts);
@@ -633,4 +658,26 @@ hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct 
     if (io.bad || io.in != io.end)
         return err_set(err, ST_DAMAGED, "a %s record of %zu bytes makes no sense", record_name(type), body.n);
     return ST_OK;
+}
+
+void former_encode(const struct rec_settle *s, slice history, struct buf *out) {
+    struct record r = {.type = REC_SETTLE, .settle = *s};
+    r.settle.key = SL("");
+    r.settle.kept = (struct kept){0};
+    r.settle.carried = r.settle.restored = r.settle.erasing = false;
+    r.settle.history = history;
+    size_t size = record_size(&r);
+    buf_char(out, (char)RECORD_VERSION);
+    buf_grow(out, size);
+    out->len += record_encode(&r, out->p + out->len);
+}
+
+bool former_decode(slice former, struct rec_settle *out) {
+    if (former.n < 1 || former.n > FORMER_BYTES_MAX) return false;
+    u8 version = (u8)former.p[0];
+    if (version < FORMER_VERSION_MIN || version > RECORD_VERSION) return false;
+    *out = (struct rec_settle){0};
+    struct io io = {.way = IO_READ, .in = former.p + 1, .end = former.p + former.n, .version = version};
+    io_settle(&io, out);
+    return !io.bad && io.in == io.end;
 }

@@ -6,14 +6,16 @@
  * version, decode the older one beside it (record_decode gets the version), never reorder.
  *
  * Version 2 came with rules: QUEUE holds all of them, MESSAGE and SETTLE pack their yes-or-no fields into one byte, RETURN
- * says what the next delivery is for, and DECIDE, FORGET, WINDOW, COUNTS and AUDIT are new. */
+ * says what the next delivery is for, and DECIDE, FORGET, WINDOW, COUNTS and AUDIT are new.
+ *
+ * Version 3: a replay's MESSAGE holds the outcome it stands in for, SETTLE says whether it only brings that back. */
 #ifndef HAPAX_CORE_RECORD_H
 #define HAPAX_CORE_RECORD_H
 
 #include "base/base.h"
 #include "core/rules.h"
 
-#define RECORD_VERSION 2
+#define RECORD_VERSION 3
 
 #define RECORD_LIST(X)                                                                                                 \
     X(CLOCK,                                                                                                           \
@@ -112,7 +114,8 @@ const char *arrival_text(enum arrival_kind k);
     X(REDRIVE, "redrive")     /* dead: all its attempts again; with doubt left, a look-up comes first */               \
     X(REPLAY, "replay")       /* a settled key runs again as the next generation */                                    \
     X(REFUSED, "refused")     /* no decision of a person: the schema's, with its reason */                             \
-    X(ERASED, "erased")
+    X(ERASED, "erased")                                                                                                \
+    X(CANCELLED, "cancelled") /* a replay: the outcome before it stands */
 #define DECISION_ENUM(name, text) DECISION_##name,
 enum decision { DECISION_LIST(DECISION_ENUM) DECISION_COUNT };
 #undef DECISION_ENUM
@@ -233,6 +236,7 @@ struct rec_message {
     u16 attempts, failures, unknowns, crashes; /* failures: transient ones */
     u64 fence;                                 /* of its last lease, 0: never leased */
     slice history;
+    slice former; /* of a replay: the outcome before it, as former_encode makes it. Empty: none */
 };
 
 /* What else is to be remembered of an unsettled message. */
@@ -308,8 +312,9 @@ struct rec_settle {
     bool by_token;
     bool carried; /* the same key's settle record moved or was amended; from_pos says which it replaces */
     u64 from_pos;
-    bool erased;  /* payload and result were taken out */
-    bool erasing; /* this very record took them out: what lies before it in the journal may still hold them */
+    bool erased;   /* payload and result were taken out */
+    bool erasing;  /* this very record took them out: what lies before it in the journal may still hold them */
+    bool restored; /* a replay was cancelled: state, result and history are the former generation's again */
     u32 generation;
     u16 attempts, failures, unknowns, crashes;
     slice key, request_id, reason, content_type, result, history;
@@ -402,6 +407,14 @@ size_t record_encode(const struct record *r, char *p);
 /* Slices in *out point into body. ST_VERSION: written by a newer build; ST_DAMAGED: lengths or values impossible. */
 hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct errbuf *err);
 
+/* ---- the outcome a replay stands in for: a version, then a SETTLE body without key, steps and kept payload. It stays with
+ * the message until that is settled, and is carried byte for byte. */
+#define FORMER_VERSION_MIN 3u
+#define FORMER_BYTES_MAX   ((1u << 20) + (64u << 10)) /* a result, and what its history may hold beside */
+void former_encode(const struct rec_settle *s, slice history, struct buf *out);
+/* false: nonsense. record_decode has looked at it already: what a decoded MESSAGE holds can be decoded. */
+bool former_decode(slice former, struct rec_settle *out);
+
 /* ---- history: the attempts, steps and effect ids of a message, in one encoded run of bytes that is kept in memory and
  * copied verbatim into MESSAGE (carried) and SETTLE records. Oldest first. */
 #define HISTORY_ATTEMPTS_KEPT  8u
@@ -435,6 +448,8 @@ void history_reserve(struct history *h, u32 len);
 
 /* Drops the oldest attempt or decision beyond the limit. */
 void history_add(struct history *h, const struct history_item *item);
+/* Drops nothing. */
+void history_append(struct history *h, const struct history_item *item);
 /* End the attempt of this fence that way; one that was struck out because nothing was done under it comes back. */
 void history_end(struct history *h, u64 fence, i64 ended_ms, u8 ended, u8 failure_class, slice reason);
 void history_set_attempt(struct history *h, u64 fence, u16 attempt);

@@ -28,7 +28,7 @@ u64 carry_room(const struct message *m) {
 }
 
 u64 settlement_room(const struct core *c, const struct message *m) {
-    return c->sink->cost(SETTLE_BYTES + m->key_len + m->request_id_len + m->history.len);
+    return c->sink->cost(SETTLE_BYTES + m->key_len + m->request_id_len + m->history.len + message_former(m));
 }
 
 u64 admission_room(const struct core *c, size_t key, size_t request_id) {

@@ -48,6 +48,29 @@ void settle_record(struct core *c, const struct message *m, const struct rec_mes
     keep_said(c, base, &r->settle);
 }
 
+void cancel_record(struct core *c, const struct message *m, const struct rec_message *base, struct record *r,
+                   slice *former) {
+    struct rec_settle was, *s = &r->settle;
+    settle_record(c, m, base, STATE_CANCELLED, r);
+    if (m->place == PLACE_LEASED) s->ended = ENDED_CANCELLED;
+    *former = SL("");
+    if (base->former.n == 0) return;
+    CHECK(former_decode(base->former, &was));
+    s->restored = true;
+    s->first_seen_ms = was.first_seen_ms;
+    s->settled_ms = was.settled_ms; /* but its window counts from here: it may have been over before */
+    s->state = was.state;
+    s->attempts = was.attempts;
+    s->failures = was.failures;
+    s->unknowns = was.unknowns;
+    s->crashes = was.crashes;
+    s->request_id = was.request_id;
+    s->reason = was.reason;
+    s->content_type = was.content_type;
+    s->result = was.result;
+    *former = was.history;
+}
+
 void settle_emit(struct core *c, struct record *r) {
     struct kept *k = &r->settle.kept;
     if (k->is && (record_size(r) > KEPT_RECORD_MAX || !room_for(c, kept_bytes(k)))) *k = (struct kept){0};
@@ -72,21 +95,42 @@ static void note_effect(struct history *h, slice effect_id) {
 
 /* ---- cancel, by an operator or because its time to live is over */
 
+/* A replay is cancelled: behind the history of the outcome that stands, what has happened since. Steps were for the next
+ * attempt. An effect was an effect, and who tried to bring it about is seen too. */
+static void history_since(struct history *h, slice since) {
+    struct history_item item;
+    for (u32 at = 0; history_next(since, &at, &item);) {
+        if (item.kind == HISTORY_ATTEMPT) history_append(h, &item);
+        if (item.kind == HISTORY_EFFECT) note_effect(h, item.name);
+        if (item.kind == HISTORY_DECISION) history_add(h, &item);
+    }
+}
+
 enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struct seen *seen, slice reason,
                                 const struct audit_in *audit) {
     c->now = now;
     if (seen->settle) return CANCEL_SETTLED;
     const struct message *m = message_at(c, seen->at.message);
+    slice own = slice_of(m->history.p, m->history.len), former;
+    u64 said = reason.n;
     struct record r;
-    settle_record(c, m, seen->message, STATE_CANCELLED, &r);
-    struct history *h = scratch_history(c, slice_of(m->history.p, m->history.len));
-    if (m->place == PLACE_LEASED) {
-        history_end(h, m->fence, now.wall_ms, ENDED_CANCELLED, CLASS_NONE, SL(""));
-        r.settle.ended = ENDED_CANCELLED;
+    cancel_record(c, m, seen->message, &r, &former);
+    struct history *h = scratch_history(c, r.settle.restored ? former : own);
+    if (r.settle.restored) {
+        struct history_item item = {.kind = HISTORY_DECISION,
+                                    .at_ms = now.wall_ms,
+                                    .what = DECISION_CANCELLED,
+                                    .consumer = audit ? audit->who : SL(""),
+                                    .reason = audit ? audit->why : reason};
+        history_since(h, own);
+        history_add(h, &item);
+        said = history_item_size(&item);
+    } else {
+        r.settle.reason = reason;
     }
-    r.settle.reason = reason;
+    if (m->place == PLACE_LEASED) history_end(h, m->fence, now.wall_ms, ENDED_CANCELLED, CLASS_NONE, SL(""));
     r.settle.history = slice_of(h->p, h->len);
-    u64 beyond = reason.n > RESULT_ALWAYS_FITS ? reason.n : 0;
+    u64 beyond = said > RESULT_ALWAYS_FITS ? said : 0;
     if (!audit_deed(c, audit, m->queue, &r.settle.ref, r.settle.key, beyond)) return CANCEL_FULL;
     settle_emit(c, &r);
     return CANCEL_OK;

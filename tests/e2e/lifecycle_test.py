@@ -174,6 +174,38 @@ def everything_acknowledged_survives_kill_9():
     restarted_with(signal.SIGKILL, -signal.SIGKILL)
 
 
+CHURN = "x" * 1000000
+
+
+def clean_segments(b):
+    """Megabytes that are settled at once: the segments they fill are as good as empty, and get cleaned."""
+    for number in range(300):
+        b.batch("churn", [{"key": f"{number}-{n}", "payload": CHURN} for n in range(7)])
+        b.post("/v1/ack", [{"token": t["token"]} for t in b.receive("churn", max=7)])
+        if number % 10 == 0 and b.get("/v1/stats").json()["journal"]["compacted_segments"]:
+            break
+    assert b.get("/v1/stats").json()["journal"]["compacted_segments"], "nothing was cleaned: the test showed nothing"
+
+
+@test
+def an_outcome_outlives_its_replay_through_cleaning_and_kill_9():
+    with Broker() as b:
+        result = "r" * 500000
+        b.rules("pay", keep_payload="1h")
+        b.put("pay", "k")
+        b.ok("ack", b.one("pay"), result=result, effect_id="ch_1")
+        replay = b.post("/v1/queues/pay/keys/k/replay").json()
+        clean_segments(b)
+        b.kill()
+        b.start()
+        members(b.key("pay", "k"), state="pending", generation=1)
+        members(b.post(f"/v1/queues/pay/messages/{replay['id']}/cancel").json(), state="done", restored=True)
+        b.kill()
+        b.start()
+        members(b.key("pay", "k"), state="done", effect_ids=["ch_1"])
+        same(b.get("/v1/queues/pay/keys/k/result").body.decode(), result)
+
+
 @test
 def everything_known_of_a_key_survives_the_cleaning_of_its_segment():
     with Broker() as b:
@@ -183,19 +215,12 @@ def everything_known_of_a_key_survives_the_cleaning_of_its_segment():
         problem(b.send("done", "k", "other"), 422, "key_reused")
         b.send("rejected", "k")
         before = views(b)
-        # Megabytes that are settled at once: the segments they fill are as good as empty, and get cleaned.
-        payload = "x" * 1000000
-        for number in range(300):
-            b.batch("churn", [{"key": f"{number}-{n}", "payload": payload} for n in range(7)])
-            b.post("/v1/ack", [{"token": t["token"]} for t in b.receive("churn", max=7)])
-            if number % 10 == 0 and b.get("/v1/stats").json()["journal"]["compacted_segments"]:
-                break
-        assert b.get("/v1/stats").json()["journal"]["compacted_segments"], "nothing was cleaned: the test showed nothing"
+        clean_segments(b)
         same(views(b), before)
         b.kill()
         b.start()
         same(views(b), before)
-        same(b.send("churn", "0-0", payload).json()["outcome"], "duplicate")
+        same(b.send("churn", "0-0", CHURN).json()["outcome"], "duplicate")
         goes_on(b, m)
 
 

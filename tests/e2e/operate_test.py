@@ -137,6 +137,113 @@ def a_replayed_key_runs_as_its_next_generation(q):
     same(on_key(q, "k", "replay").json()["generation"], generation + 1)
 
 
+def charged(q, result="charged 42"):
+    """Done in its second attempt, with an effect; what is shown of that."""
+    b = hx.broker
+    b.rules(q, keep_payload="1h", retry={"transient": {"attempts": 6, "backoff": "10ms", "max": "10ms"}})
+    b.put(q, "k", payload="work")
+    b.ok("nack", b.one(q), **{"class": "transient"}, reason="the bank was away")
+    b.ok("ack", b.one(q), result=result, effect_id="ch_1")
+    return b.key(q, "k")
+
+
+OUTCOME = ("state", "result", "attempt", "failures", "crashes", "settled_at", "first_seen", "effect_ids")
+
+
+def outcome_of(view):
+    return {name: view[name] for name in OUTCOME}
+
+
+@test
+def a_cancelled_replay_leaves_the_outcome_before_it(q):
+    b = hx.broker
+    before = charged(q)
+    replay = on_key(q, "k", "replay", by="ada", note="undone").json()
+    yield
+    told = b.send(q, "k", "work")
+    same(told.status, 202)
+    members(told.json(), outcome="duplicate", state="pending", id=replay["id"])
+    members(told.json()["previous"], id=before["id"], state="done", generation=0, result=before["result"])
+    view = b.key(q, "k")
+    members(view, state="pending", generation=1, effect_ids=[])
+    same(outcome_of(view["previous"]), outcome_of(before), "nothing is lost while it runs again")
+    same(view["previous"]["attempts"], before["attempts"])
+    cancel = f"/v1/queues/{q}/messages/{replay['id']}/cancel"
+    same(b.post(cancel, {"by": "bea", "note": "no need"}).json(), {"state": "done", "id": replay["id"], "key": "k", "restored": True})
+    yield
+    again = b.send(q, "k", "work")
+    same(again.status, 200)
+    members(again.json(), outcome="duplicate", state="done", result=before["result"])
+    same(b.get(f"/v1/queues/{q}/keys/k/result").body, b"charged 42")
+    view = b.key(q, "k")
+    same(outcome_of(view), outcome_of(before))
+    same(view["attempts"], before["attempts"])
+    assert "previous" not in view and "reason" not in view, view
+    members(view, generation=1, restored=True)
+    same([(d["what"], d["by"], d["why"]) for d in view["decisions"]], [("replay", "ada", "undone"), ("cancelled", "bea", "no need")])
+    members(b.post(cancel).json(), state="done", restored=True, duplicate=True)
+    same(on_key(q, "k", "replay").json()["effect_key"], "k~g2", "what the cancelled one did was done under k~g1")
+
+
+@test
+def a_replay_is_cancelled_back_from_wherever_it_stands(q):
+    b = hx.broker
+    before = charged(q)
+    waiting = hx.Later(lambda: None)
+    for way in ("leased", "dead", "purged"):
+        replay = on_key(q, "k", "replay").json()
+        m = b.one(q, lease="1h")
+        if way != "leased":
+            b.ok("nack", m, **{"class": "poison"}, reason="no")
+        same(b.state(q, "k"), "leased" if way == "leased" else "dead")
+        yield
+        if way == "leased":
+            waiting = hx.Later(b.send, q, "k", "work", [("Prefer", "wait=60")])
+            hx.until(lambda: b.key(q, "k")["duplicates"], "it waits")
+        if way == "purged":
+            same(b.post(f"/v1/queues/{q}/purge", {"state": "dead"}).json(), {"purged": 1})
+        else:
+            members(b.post(f"/v1/queues/{q}/messages/{replay['id']}/cancel").json(), state="done", restored=True)
+        if way == "leased":
+            members(waiting.value().json(), state="done", result=before["result"])
+            members(problem(b.settle("ack", m, effect_id="ch_2"), 409, "settled"), state="done")
+        yield
+        view = b.key(q, "k")
+        members(view, state="done", result=before["result"], effect_ids=["ch_1", "ch_2"])
+        same(view["attempts"][:2], before["attempts"])
+        same(view["attempts"][-1]["fence"], m["fence"])
+        same(b.receive(q), [])
+
+
+@test
+def the_outcome_before_a_replay_goes_when_the_replay_has_its_own(q):
+    b = hx.broker
+    charged(q)
+    on_key(q, "k", "replay")
+    yield
+    b.ok("ack", b.one(q), result="refunded")
+    yield
+    view = b.key(q, "k")
+    members(view, state="done", effect_ids=[], attempt=1)
+    same(view["result"]["body"], "refunded")
+    assert "previous" not in view and "restored" not in view, view
+
+
+@test
+def erasing_a_replay_takes_the_words_of_the_outcome_before_it(q):
+    b = hx.broker
+    charged(q, result="private result")
+    on_key(q, "k", "replay")
+    yield
+    assert b"private" in b.get(f"/v1/queues/{q}/keys/k").body
+    members(on_key(q, "k", "erase", by="ada").json(), key="k", erased=True, state="done")
+    yield
+    for reply in (b.send(q, "k", "work"), b.get(f"/v1/queues/{q}/keys/k")):
+        members(reply.json(), state="done")
+        assert b"private" not in reply.body and b"ch_1" not in reply.body and b"bank" not in reply.body, reply
+    problem(on_key(q, "k", "replay"), 409, "payload_gone")
+
+
 @test
 def a_payload_that_is_not_kept_cannot_be_replayed(q):
     b = hx.broker
