@@ -146,12 +146,40 @@ void model_stamp(const struct model *m, const struct message *msg, struct phase 
         p->window_max = q->window_most;
     p->keep_least = rules->keep_ms;
     p->parked = p->takes = p->reconcile = 0;
+    p->former = NULL;
+}
+
+static void effects_since(const struct model *m, struct phase *p, const struct note *since) {
+    if (!since) return;
+    effects_since(m, p, since->older);
+    note_effect(m, &p->effects, since->name);
+}
+
+/* A replay was cancelled: the outcome before it stands, with what was reported since. */
+static void restore(const struct model *m, struct phase *p) {
+    const struct phase *was = p->former;
+    const struct note *since = p->effects;
+    p->restored = 1;
+    p->at = was->at;
+    p->reason = was->reason;
+    p->result = was->result;
+    p->content_type = was->content_type;
+    p->steps = NULL;
+    p->effects = was->effects;
+    effects_since(m, p, since);
+    p->effects_unsure |= was->effects_unsure;
+    p->attempts = was->attempts;
+    p->failures = was->failures;
+    p->unknowns = was->unknowns;
+    p->crashes = was->crashes;
+    p->born = was->born;
 }
 
 void model_cancel(const struct model *m, const struct message *msg, struct phase *p, slice reason) {
     if (p->at == AT_LEASED) p->end = END_CANCELLED;
     p->at = AT_CANCELLED;
     p->reason = reason;
+    if (p->former) restore(m, p);
     model_stamp(m, msg, p);
 }
 
@@ -312,7 +340,8 @@ void model_set_describe(const struct set *s, struct buf *out) {
         if (model_phase_settled(p))
             buf_printf(out, ", settled %lld to %lld, window %lld to %lld", (long long)p->settled_min,
                        (long long)p->settled_max, (long long)p->window_min, (long long)p->window_max);
-        buf_char(out, ')');
+        if (p->former) buf_printf(out, ", before %s", at_names[p->former->at]);
+        buf_slice_add(out, p->restored ? SL(", restored)") : SL(")"));
     }
 }
 
@@ -865,6 +894,19 @@ struct message *model_some_stuck(const struct model *m, u32 queue) {
     for (u32 i = 0; i < m->live_count; i++) {
         struct message *msg = m->live[i];
         if (msg->queue == queue && msg->id_known && model_may_be_held(m, msg)) return msg;
+    }
+    return NULL;
+}
+
+bool model_keeps_payloads(const struct model *m, u32 queue) {
+    return policy_of(m, queue)->keep_ms > 0;
+}
+
+struct message *model_some_replay(const struct model *m, struct rng *rng) {
+    u64 at = m->live_count ? rng_below(rng, m->live_count) : 0;
+    for (u32 i = 0; i < m->live_count; i++) {
+        struct message *msg = m->live[(at + i) % m->live_count];
+        if (msg->generation && msg->id_known) return msg;
     }
     return NULL;
 }

@@ -65,7 +65,9 @@ u32 model_live(const struct model *m); /* at least as many */
 struct message *model_some_live(const struct model *m, struct rng *rng);
 void model_key_of(const struct message *msg, u32 *queue, u32 *key);
 struct message *model_some_stuck(const struct model *m, u32 queue); /* it may be held or dead */
-struct message *model_some_taken(const struct model *m, u32 queue); /* it may be dead with its group's head */
+bool model_keeps_payloads(const struct model *m, u32 queue);
+struct message *model_some_replay(const struct model *m, struct rng *rng); /* perhaps unsettled */
+struct message *model_some_taken(const struct model *m, u32 queue);        /* it may be dead with its group's head */
 void model_describe_unsettled(const struct model *m, struct buf *out);
 
 #endif

@@ -6,6 +6,7 @@ struct deciding {
     u32 status;
     const struct view *view;
     slice reason;
+    struct set *formers; /* a replay: the outcomes it may stand in for */
 };
 
 static bool problem(const struct deciding *d, const char *code) {
@@ -66,12 +67,11 @@ static bool explain_cancel(const struct model *m, const struct message *msg, str
     const struct deciding *d = ctx;
     if (d->status == 404) return model_explain_not_shown(m, msg, next, NULL);
     if (next->at == AT_FORGOTTEN) return false;
-    bool again = next->at == AT_CANCELLED;
+    bool again = next->at == AT_CANCELLED || (model_phase_settled(next) && next->restored);
     if (model_phase_settled(next) && !again) return refused_as(m, msg, next, d, "settled");
-    if (d->status != 200 || !view_is(d->view, "state", "cancelled") || view_true(d->view, "duplicate") != again)
-        return false;
     if (!again) model_cancel(m, msg, next, d->reason);
-    return true;
+    return d->status == 200 && view_is(d->view, "state", model_at_name((enum at)next->at)) &&
+           view_true(d->view, "restored") == (next->restored != 0) && view_true(d->view, "duplicate") == again;
 }
 
 static bool resolve_to_settled(const struct model *m, const struct message *msg, struct phase *p,
@@ -140,6 +140,23 @@ static bool explain_forget(const struct model *m, const struct message *msg, str
     return d->status == 204;
 }
 
+/* What of an outcome stays while its key runs again. */
+static struct phase outcome_of(const struct message *msg, const struct phase *p) {
+    return (struct phase){
+        .at = p->at,
+        .reason = p->reason,
+        .result = p->result,
+        .content_type = p->content_type,
+        .effects = p->effects,
+        .effects_unsure = p->effects_unsure,
+        .attempts = p->attempts,
+        .failures = p->failures,
+        .unknowns = p->unknowns,
+        .crashes = p->crashes,
+        .born = p->born ? p->born : msg->born_wall,
+    };
+}
+
 static bool explain_replay(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     const struct deciding *d = ctx;
     if (d->status == 404) return model_explain_not_shown(m, msg, next, NULL);
@@ -149,17 +166,30 @@ static bool explain_replay(const struct model *m, const struct message *msg, str
     bool gone = next->erased || oldest >= next->keep_least || m->tight;
     if (problem(d, "payload_gone")) return gone;
     if (d->status != 202 || next->erased || youngest >= policy_of(m, msg->queue)->keep_ms) return false;
+    struct phase former = outcome_of(msg, next);
+    model_set_add(d->formers, &former);
     *next = (struct phase){.at = AT_FORGOTTEN, .superseded = 1};
     return true;
 }
 
-static void next_generation(struct model *m, struct op *op, const struct message *old, const struct view *v) {
+static void stands_in_for(struct model *m, struct message *msg, const struct set *formers) {
+    struct set set = {.count = formers->count};
+    const struct set *own = model_set_copy(m, formers);
+    for (u32 i = 0; i < set.count; i++) {
+        set.at[i] = msg->set->at[0];
+        set.at[i].former = &own->at[i];
+    }
+    msg->versions[0].set = msg->set = model_set_copy(m, &set);
+}
+
+static void next_generation(struct model *m, struct op *op, const struct message *old, const struct deciding *d) {
     struct send_item item = {.key = old->key, .variant = old->variant, .group = old->group, .attr = old->has_attr};
     struct phase first = {.at = AT_PENDING};
     struct message *msg = model_message_new(m, op->queue, old->slot, &item, &first);
     msg->name = old->name;
     msg->generation = old->generation + 1;
-    model_check_identity(m, msg, v);
+    stands_in_for(m, msg, d->formers);
+    model_check_identity(m, msg, d->view);
     model_saw(op, msg->versions[0].index);
 }
 
@@ -181,6 +211,7 @@ static explain_fn explanation(enum op_kind kind) {
 static void count_deed(const struct op *op, const struct deciding *d) {
     bool ok = d->status < 300, conflict = op->as == AS_NEW || op->as == AS_DUPLICATE;
     tally.cancelled += ok && op->kind == OP_CANCEL;
+    tally.replays_cancelled += ok && view_true(d->view, "restored") && !view_true(d->view, "duplicate");
     tally.resolved += ok && op->kind == OP_RESOLVE && !conflict;
     tally.resolved_conflicts += ok && op->kind == OP_RESOLVE && conflict;
     tally.erased += ok && op->kind == OP_ERASE;
@@ -202,7 +233,7 @@ static void answered_one(struct model *m, struct op *op, const struct deciding *
     bool nothing_new = (op->kind == OP_ERASE && was_erased) || view_true(d->view, "duplicate");
     op->deed = d->status < 300 && !nothing_new;
     count_deed(op, d);
-    if (op->kind == OP_REPLAY && d->status == 202) next_generation(m, op, msg, d->view);
+    if (op->kind == OP_REPLAY && d->status == 202) next_generation(m, op, msg, d);
 }
 
 /* ---- many */
@@ -325,7 +356,8 @@ static void answered_task(struct model *m, struct op *op, u32 status, const stru
 
 bool model_answered_deed(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
     struct view v = view_of(scratch, reply->body);
-    struct deciding d = {.op = op, .status = reply->status, .view = &v};
+    struct set formers = {.count = 0};
+    struct deciding d = {.op = op, .status = reply->status, .view = &v, .formers = &formers};
     if (reply->status == 507 && view_is(&v, "applied", "unknown")) half_done(m, op);
     if (model_refused_by_queue(m, op, reply->status, &v)) return false;
     if (reply->status == 404 && view_is(&v, "code", "no_such_queue")) {

@@ -7,6 +7,7 @@
 #define NOTICE_MS     1000 /* how late a lease or a time to live that ran out may be noticed */
 #define SET_MAX       64u
 #define PARKED_MAX    CALLS_MAX
+#define EFFECTS_KEPT  16u
 #define ARRIVALS_MOST 400u /* of a queue: messages that no key leads to, or more than one */
 
 enum at { AT_PENDING, AT_LEASED, AT_HELD, AT_DEAD, AT_DONE, AT_REJECTED, AT_CANCELLED, AT_FORGOTTEN };
@@ -39,16 +40,18 @@ struct phase {
     i64 keep_least;             /* the shortest keep_payload since its settlement */
     slice result, content_type, reason;
     const struct note *steps, *effects;
+    const struct phase *former; /* of a replay: the outcome before it, as far as that is shown */
+    i64 born;                   /* restored: when the outcome's own message first came; 0: as its message */
     u32 attempts, failures, unknowns, crashes;
     u32 at, end;
-    u32 started, by_token; /* started: the newest lease was */
-    u32 hidden;            /* the newest lease left no attempt in the history */
-    u32 lookup, reconcile; /* the newest lease is a look-up; the next one must be */
-    u32 doubt;             /* of former leases: nobody has said what came of them */
-    u32 conflict;          /* a held arrival under a known key */
-    u32 parked, takes;     /* dead or held beside its group; dead with its group */
-    u32 erased, superseded;
-    u32 effects_unsure; /* an effect id of a refused ack may have been dropped for lack of room */
+    u32 started, by_token;            /* started: the newest lease was */
+    u32 hidden;                       /* the newest lease left no attempt in the history */
+    u32 lookup, reconcile;            /* the newest lease is a look-up; the next one must be */
+    u32 doubt;                        /* of former leases: nobody has said what came of them */
+    u32 conflict;                     /* a held arrival under a known key */
+    u32 parked, takes;                /* dead or held beside its group; dead with its group */
+    u32 erased, superseded, restored; /* restored: by cancelling a replay */
+    u32 effects_unsure;               /* an effect id of a refused ack may have been dropped for lack of room */
 };
 
 /* Kept ones have room for what they hold only: load and copy, never assign. */
@@ -234,5 +237,6 @@ bool model_answered_deed(struct model *m, struct op *op, const struct http_reply
 /* model_settle.c */
 void model_answered_settle(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch);
 void note_add(const struct model *m, const struct note **list, slice name, slice content_type, slice result);
+void note_effect(const struct model *m, const struct note **effects, slice id); /* once, while there is room */
 
 #endif

@@ -1,8 +1,6 @@
 /* Settling calls, in the order of checks the contract gives. */
 #include "model_priv.h"
 
-#define EFFECTS_KEPT 16u
-
 struct settling {
     struct model *model;
     struct arena *scratch;
@@ -30,11 +28,15 @@ static u32 note_count(const struct note *list) {
     return n;
 }
 
+void note_effect(const struct model *m, const struct note **effects, slice id) {
+    if (note_find(*effects, id) || note_count(*effects) >= EFFECTS_KEPT) return;
+    note_add(m, effects, id, SL(""), SL(""));
+}
+
 static void effect_add(const struct settling *s, struct phase *p) {
     slice id = s->item->effect_id;
     if (p->erased) return; /* its effect ids went, and stay away */
-    if (s->verb != DO_ACK || id.n == 0 || note_find(p->effects, id) || note_count(p->effects) >= EFFECTS_KEPT) return;
-    note_add(s->model, &p->effects, id, SL(""), SL(""));
+    if (s->verb == DO_ACK && id.n) note_effect(s->model, &p->effects, id);
 }
 
 /* Reported by an ack that is refused: kept, unless there is no room. */

@@ -59,10 +59,27 @@ static struct op *key_op(struct world *w, enum op_kind kind) {
     return aimed_at(w, op, model_pick(w->model, &w->rng, op->queue));
 }
 
+/* Mostly where payloads are kept: elsewhere it is only refused. */
+static struct op *again_op(struct world *w) {
+    struct op *op = op_new(w, OP_REPLAY);
+    for (u32 q = 0; q < w->profile.queues && !model_keeps_payloads(w->model, op->queue); q++)
+        op->queue = (u32)rng_below(&w->rng, w->profile.queues);
+    return aimed_at(w, op, model_pick(w->model, &w->rng, op->queue));
+}
+
+/* A replay that may not be settled yet: cancelled, looked at, erased. */
+static struct op *replay_op(struct world *w) {
+    static const enum op_kind kinds[] = {OP_CANCEL, OP_CANCEL, OP_MESSAGE, OP_ERASE};
+    struct message *replay = model_some_replay(w->model, &w->rng);
+    if (!replay) return key_op(w, OP_CANCEL);
+    return aimed_at(w, op_new(w, kinds[rng_below(&w->rng, 4)]), replay);
+}
+
 static struct op *plain_op(struct world *w) {
     u64 n = rng_below(&w->rng, 100);
     if (n < 15) return op_new(w, OP_PAUSE);
-    return n < 60 ? op_new(w, OP_RESUME) : key_op(w, OP_CANCEL);
+    if (n < 60) return op_new(w, OP_RESUME);
+    return n < 80 ? replay_op(w) : key_op(w, OP_CANCEL);
 }
 
 struct op *operator_op(struct world *w) {
@@ -72,9 +89,10 @@ struct op *operator_op(struct world *w) {
     if (n < 42) return redrive_op(w);
     if (n < 52) return task_op(w);
     if (n < 55) return purge_op(w);
-    if (n < 70) return key_op(w, OP_REPLAY);
+    if (n < 70) return again_op(w);
     if (n < 78) return key_op(w, OP_ERASE);
-    return n < 86 ? key_op(w, OP_FORGET) : key_op(w, OP_MESSAGE);
+    if (n < 86) return key_op(w, OP_FORGET);
+    return n < 94 ? replay_op(w) : key_op(w, OP_MESSAGE);
 }
 
 void operator_starts(struct world *w) {
