@@ -95,7 +95,9 @@ static bool line_check(struct line *l, struct failure *f) {
 
 struct batch_job {
     struct job job;
-    size_t at; /* in the text: what is behind it is not done yet */
+    size_t at;    /* in the text: what is behind it is not done yet */
+    bool ordered; /* a line that is put off puts off all behind it */
+    bool put_off; /* one was; the failure is its */
     struct attrs attrs;
     struct buf decoded;
 };
@@ -120,6 +122,7 @@ static void do_line(struct batch_job *j, u16 queue, slice text) {
         json_put_member_i64(body, "status", admission_status(&a));
     } else {
         failure_render(&c->failure, body);
+        j->put_off = j->ordered && problem_retryable(c->failure.problem);
     }
     buf_lit(body, "}\n");
     json_free(&json);
@@ -145,7 +148,7 @@ static bool run_batch(struct job *job, struct budget *g) {
         bool more = next_line(&rest, &line);
         j->at = job->text.n - rest.n;
         if (!more) break;
-        if (there) {
+        if (there && !j->put_off) {
             do_line(j, queue, line);
         } else {
             failure_render(&job->c.failure, &job->reply);
@@ -178,8 +181,19 @@ static bool batch_ok(struct call *c) {
     return jobs_have_room(c) && queue_of_call(c, true, &queue);
 }
 
+static bool param_ordered(struct call *c, bool *ordered) {
+    struct buf store = {0};
+    slice said;
+    bool ok = param_text(c, "ordered", &store, &said);
+    *ordered = slice_eq(said, SL("true"));
+    if (ok && said.n && !*ordered && !slice_eq(said, SL("false")))
+        ok = fail(c, PROBLEM_param_invalid, "ordered must be true or false");
+    buf_free(&store);
+    return ok;
+}
+
 void api_batch(struct call *c) {
     struct batch_job j = {.job = {.kind = &batch_kind}};
-    if (!batch_ok(c)) return reply_failure(c);
+    if (!param_ordered(c, &j.ordered) || !batch_ok(c)) return reply_failure(c);
     job_start(c, &j.job);
 }

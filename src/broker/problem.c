@@ -23,6 +23,10 @@ u16 problem_status(enum problem p) {
     return problems[p].status;
 }
 
+bool problem_retryable(enum problem p) {
+    return problems[p].retryable;
+}
+
 static void put_problem(struct buf *b, const struct problem_row *row, slice detail, bool applied_unknown) {
     buf_lit(b, "{\"type\":\"urn:hapax:");
     buf_slice_add(b, slice_str(row->code));

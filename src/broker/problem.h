@@ -25,6 +25,7 @@ struct failure {
 bool failure_set(struct failure *f, enum problem p, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void failure_free(struct failure *f);
 u16 problem_status(enum problem p);
+bool problem_retryable(enum problem p);
 void failure_render(const struct failure *f, struct buf *body); /* without the closing brace: members may follow */
 
 #endif

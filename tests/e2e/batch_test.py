@@ -56,6 +56,19 @@ def a_conflict_is_a_problem_on_its_own_line(q):
 
 
 @test
+def in_an_ordered_batch_what_is_behind_a_line_that_is_put_off_is_put_off_too(q):
+    hx.broker.rules(q, limits={"pending": 1})
+    hx.broker.put(q, "there", payload="x")
+    lines = b"".join(json.dumps(m).encode() + b"\n" for m in ({"key": "bad"}, line("new"), line("there")))
+    for query, statuses in (("", [400, 429, 202]), ("?ordered=false", [400, 429, 202]), ("?ordered=true", [400, 429, 429])):
+        answers = hx.broker.call("POST", f"/v1/queues/{q}/batch{query}", lines).lines()
+        same([a["status"] for a in answers], statuses, query)
+        problem_members(answers[1], 429, "backpressure")
+    same(answers[2], answers[1])
+    problem(hx.broker.call("POST", f"/v1/queues/{q}/batch?ordered=yes", lines), 400, "param_invalid")
+
+
+@test
 def the_same_key_twice_in_one_batch_is_one_message(q):
     a, b, c = hx.broker.batch(q, [line("k", "p"), line("k", "p"), line("k", "other")]).lines()
     members(a, outcome="accepted", status=202)
