@@ -37,7 +37,7 @@ int cli_database_failed(struct cli *cli, hx_st st, const struct errbuf *err, boo
 struct pg *cli_database(struct cli *cli, int stop_fd, int *rc) {
     struct pg *pg;
     struct errbuf err;
-    hx_st st = pg_open(cli_dsn(cli), stop_fd, &pg, &err);
+    hx_st st = pg_open(&(struct pg_options){.dsn = cli_dsn(cli), .stop_fd = stop_fd}, &pg, &err);
     if (st == ST_OK) return pg;
     *rc = st == ST_INVALID ? args_wrong(cli, "%s", err.text) : cli_database_failed(cli, st, &err, false);
     return NULL;
@@ -50,9 +50,18 @@ bool cli_stopped(int stop_fd, i64 wait_ms) {
     return poll(&p, 1, (int)wait_ms) > 0;
 }
 
+/* Long enough for what waits for a lock or drops a large batch. */
+enum { SILENCE_MS = 300000 };
+
+static struct pg_options rounds_options(const struct cli_rounds *r) {
+    return (struct pg_options){
+        .dsn = cli_dsn(r->cli), .stop_fd = r->stop_fd, .silence_ms = SILENCE_MS, .writable = true};
+}
+
 /* *midway: the connection was lost after it had been used. */
 static hx_st one_round(const struct cli_rounds *r, struct pg **pg, bool *midway) {
-    hx_st st = *pg ? ST_OK : pg_open(cli_dsn(r->cli), r->stop_fd, pg, r->err);
+    struct pg_options o = rounds_options(r);
+    hx_st st = *pg ? ST_OK : pg_open(&o, pg, r->err);
     *midway = *pg;
     if (!st) st = r->round(r->ctx, *pg);
     if (st && !pg_usable(*pg)) {
@@ -76,10 +85,12 @@ static int rounds(const struct cli_rounds *r, struct pg **pg) {
 }
 
 int cli_database_rounds(const struct cli_rounds *r) {
-    int rc = EXIT_UNREACHABLE;
-    struct pg *pg = cli_database(r->cli, r->stop_fd, &rc);
-    if (!pg) return rc;
-    rc = rounds(r, &pg);
+    struct pg *pg = NULL;
+    struct pg_options o = rounds_options(r);
+    hx_st st = pg_open(&o, &pg, r->err); /* what cannot be reached at the start is told, not waited for */
+    if (st == ST_INVALID) return args_wrong(r->cli, "%s", r->err->text);
+    if (st) return cli_database_failed(r->cli, st, r->err, false);
+    int rc = rounds(r, &pg);
     pg_close(pg);
     return rc;
 }

@@ -19,6 +19,8 @@
     X(PQerrorMessage)                                                                                                  \
     X(PQfinish)                                                                                                        \
     X(PQsocket)                                                                                                        \
+    X(PQsetnonblocking)                                                                                                \
+    X(PQflush)                                                                                                         \
     X(PQsendQuery)                                                                                                     \
     X(PQsendQueryParams)                                                                                               \
     X(PQconsumeInput)                                                                                                  \
@@ -39,16 +41,25 @@ static struct { PQ_LIST(MEMBER) } pq;
 static pthread_once_t pq_once = PTHREAD_ONCE_INIT;
 static char pq_trouble[256];
 
-enum { STOP_GRACE_MS = 2000 };
+enum { STOP_GRACE_MS = 2000, PG_MAGIC = 0x70676373 };
 
 struct pg {
+    u32 magic;
     PGconn *conn;
     int stop_fd;
+    i64 silence_ms, until_ms; /* until_ms: of the answer that is waited for, on the monotonic clock; 0: for ever */
+    bool silent;              /* it took too long: whatever it may still say, nobody listens */
     char sqlstate[6];
 };
 
+static PGconn *conn_of(const struct pg *pg) {
+    CHECK(pg && pg->magic == PG_MAGIC);
+    return pg->conn;
+}
+
 /* struct pg_rows is a PGresult by another name: no caller sees libpq's. */
 static PGresult *result_of(const struct pg_rows *rows) {
+    CHECK(rows);
     return (PGresult *)(uintptr_t)rows;
 }
 
@@ -130,20 +141,28 @@ static void no_notices(void *ctx, const char *message) {
     (void)message;
 }
 
-hx_st pg_open(const char *dsn, int stop_fd, struct pg **out, struct errbuf *err) {
+hx_st pg_open(const struct pg_options *o, struct pg **out, struct errbuf *err) {
+    const char *dsn = o->dsn ? o->dsn : "";
     *out = NULL;
     pthread_once(&pq_once, pq_load);
     if (pq_trouble[0]) return err_set(err, ST_CLOSED, "%s", pq_trouble);
-    hx_st st = check_dsn(dsn ? dsn : "", err);
+    hx_st st = check_dsn(dsn, err);
     if (st) return st;
-    /* What stands before dbname the string may override. tcp_user_timeout: a peer that is gone without a word. */
-    const char *names[] = {"connect_timeout", "tcp_user_timeout", "fallback_application_name",
-                           "dbname",          "client_encoding",  NULL};
-    const char *values[] = {"5", "30000", "hapax", dsn ? dsn : "", "UTF8", NULL};
+    /* What stands before dbname the string may override. tcp_user_timeout and keepalives: a peer that is gone without a
+     * word, while something is to be sent and while nothing is. */
+    const char *names[] = {"connect_timeout",      "tcp_user_timeout",
+                           "keepalives_idle",      "keepalives_interval",
+                           "keepalives_count",     "fallback_application_name",
+                           "target_session_attrs", "dbname",
+                           "client_encoding",      NULL};
+    const char *values[] = {"5", "30000", "10", "5", "3", "hapax", o->writable ? "read-write" : "any",
+                            dsn, "UTF8",  NULL};
     struct pg *pg = mem_zalloc(sizeof(*pg));
-    pg->stop_fd = stop_fd;
+    pg->magic = PG_MAGIC;
+    pg->stop_fd = o->stop_fd;
+    pg->silence_ms = o->silence_ms;
     pg->conn = pq.PQconnectdbParams(names, values, 1);
-    if (pg->conn && pq.PQstatus(pg->conn) == CONNECTION_OK) {
+    if (pg->conn && pq.PQstatus(pg->conn) == CONNECTION_OK && pq.PQsetnonblocking(pg->conn, 1) == 0) {
         pq.PQsetNoticeProcessor(pg->conn, no_notices, NULL);
         *out = pg;
         return ST_OK;
@@ -155,12 +174,14 @@ hx_st pg_open(const char *dsn, int stop_fd, struct pg **out, struct errbuf *err)
 
 void pg_close(struct pg *pg) {
     if (!pg) return;
-    pq.PQfinish(pg->conn);
+    pq.PQfinish(conn_of(pg));
+    pg->magic = 0;
     mem_free(pg);
 }
 
 bool pg_usable(const struct pg *pg) {
-    return pg && pq.PQstatus(pg->conn) == CONNECTION_OK && pq.PQtransactionStatus(pg->conn) != PQTRANS_ACTIVE;
+    return pg && !pg->silent && pq.PQstatus(conn_of(pg)) == CONNECTION_OK &&
+           pq.PQtransactionStatus(pg->conn) != PQTRANS_ACTIVE;
 }
 
 const char *pg_sqlstate(const struct pg *pg) {
@@ -169,17 +190,35 @@ const char *pg_sqlstate(const struct pg *pg) {
 
 /* ---- statements */
 
+static hx_st too_silent(struct pg *pg, struct errbuf *err) {
+    pg->silent = true;
+    return err_set(err, ST_CLOSED, "database: no answer within %lld ms", (long long)pg->silence_ms);
+}
+
+/* Until the connection can be read from (or, if something is still to be sent, written to). */
+static hx_st wait_for(struct pg *pg, bool sending, struct errbuf *err) {
+    struct pollfd p[2] = {{.fd = pq.PQsocket(pg->conn), .events = POLLIN}, {.fd = pg->stop_fd, .events = POLLIN}};
+    if (sending) p[0].events |= POLLOUT;
+    i64 left = pg->until_ms ? pg->until_ms - clock_mono_ms() : -1;
+    if (pg->until_ms && left <= 0) return too_silent(pg, err);
+    if (poll(p, 2, left > INT32_MAX ? INT32_MAX : (int)left) < 0)
+        return errno == EINTR ? ST_OK : err_set(err, ST_CLOSED, "database: poll failed");
+    /* An answer that is on its way is worth a moment: what it says need not be found out again. */
+    if (p[1].revents && poll(p, 1, STOP_GRACE_MS) == 0)
+        return err_set(err, ST_TIMEOUT, "database: stopped while waiting for an answer");
+    return (p[0].revents & ~POLLOUT) && !pq.PQconsumeInput(pg->conn) ? lost(pg, err) : ST_OK;
+}
+
 /* Until a result can be taken without blocking. */
 static hx_st await(struct pg *pg, struct errbuf *err) {
-    while (pq.PQisBusy(pg->conn)) {
-        struct pollfd p[2] = {{.fd = pq.PQsocket(pg->conn), .events = POLLIN}, {.fd = pg->stop_fd, .events = POLLIN}};
-        if (poll(p, 2, -1) < 0 && errno != EINTR) return err_set(err, ST_CLOSED, "database: poll failed");
-        /* An answer that is on its way is worth a moment: what it says need not be found out again. */
-        if (p[1].revents && poll(p, 1, STOP_GRACE_MS) == 0)
-            return err_set(err, ST_TIMEOUT, "database: stopped while waiting for an answer");
-        if (p[0].revents && !pq.PQconsumeInput(pg->conn)) return lost(pg, err);
+    hx_st st = ST_OK;
+    for (;;) {
+        int unsent = pq.PQflush(pg->conn);
+        if (unsent < 0) return lost(pg, err);
+        if (!unsent && !pq.PQisBusy(pg->conn)) return ST_OK;
+        st = wait_for(pg, unsent > 0, err);
+        if (st) return st;
     }
-    return ST_OK;
 }
 
 /* All results of what was sent; the last good one is kept if it is wanted. */
@@ -205,6 +244,7 @@ static hx_st collect(struct pg *pg, struct pg_rows **out, struct errbuf *err) {
 
 static hx_st finish(struct pg *pg, int sent, struct pg_rows **out, struct errbuf *err) {
     pg->sqlstate[0] = '\0';
+    pg->until_ms = pg->silence_ms ? clock_mono_ms() + pg->silence_ms : 0;
     if (!sent) return lost(pg, err);
     struct pg_rows *rows = NULL;
     hx_st st = collect(pg, out ? &rows : NULL, err);
@@ -212,7 +252,7 @@ static hx_st finish(struct pg *pg, int sent, struct pg_rows **out, struct errbuf
         pg_rows_free(rows);
         rows = NULL;
     }
-    if (st && st != ST_TIMEOUT && pq.PQtransactionStatus(pg->conn) == PQTRANS_INERROR &&
+    if (st && st != ST_TIMEOUT && !pg->silent && pq.PQtransactionStatus(pg->conn) == PQTRANS_INERROR &&
         pq.PQsendQuery(pg->conn, "ROLLBACK"))
         collect(pg, NULL, NULL);
     if (out) *out = rows;
@@ -220,7 +260,7 @@ static hx_st finish(struct pg *pg, int sent, struct pg_rows **out, struct errbuf
 }
 
 hx_st pg_run(struct pg *pg, const char *sql, struct errbuf *err) {
-    return finish(pg, pq.PQsendQuery(pg->conn, sql), NULL, err);
+    return finish(pg, pq.PQsendQuery(conn_of(pg), sql), NULL, err);
 }
 
 enum { ARGS_MAX = 16 };
@@ -238,7 +278,7 @@ hx_st pg_query(struct pg *pg, const char *sql, const slice *args, size_t arg_cou
     }
     const char *values[ARGS_MAX];
     for (size_t i = 0; i < arg_count; i++) values[i] = args[i].p ? text.p + at[i] : NULL;
-    int sent = pq.PQsendQueryParams(pg->conn, sql, (int)arg_count, NULL, values, NULL, NULL, 0);
+    int sent = pq.PQsendQueryParams(conn_of(pg), sql, (int)arg_count, NULL, values, NULL, NULL, 0);
     buf_free(&text);
     return finish(pg, sent, out, err);
 }

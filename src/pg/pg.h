@@ -15,14 +15,20 @@
 struct pg;
 struct pg_rows;
 
-/* How calls fail: ST_CLOSED the server cannot be reached or the connection is lost, so what was under way may or may not
- * have happened; ST_TIMEOUT a stop was asked for meanwhile, same uncertainty; ST_NOT_FOUND no such table, schema or
+/* How calls fail: ST_CLOSED the server cannot be reached, the connection is lost or has been silent for too long, so what
+ * was under way may or may not have happened; ST_TIMEOUT a stop was asked for meanwhile, same uncertainty; ST_NOT_FOUND no such table, schema or
  * function; ST_DENIED the server refuses this user; ST_VERSION another version of the gate is installed; ST_INVALID any
  * other SQL error. After all but the first two the connection may be used again; a transaction is rolled back. */
 
-/* dsn: a URL or a keyword/value string; NULL or "": libpq's own environment (PGHOST, ...). stop_fd: readable means give
- * up waiting; -1: none. The caller owns *out: pg_close. One thread at a time. */
-hx_st pg_open(const char *dsn, int stop_fd, struct pg **out, struct errbuf *err);
+struct pg_options {
+    const char *dsn; /* a URL or a keyword/value string; NULL or "": libpq's own environment (PGHOST, ...) */
+    int stop_fd;     /* readable means give up waiting; -1: none */
+    i64 silence_ms;  /* how long the server may take for an answer; 0: as long as it likes */
+    bool writable;   /* not a standby: of several hosts the one that is not, of one a failure until it is promoted */
+};
+
+/* The caller owns *out: pg_close. One thread at a time. */
+hx_st pg_open(const struct pg_options *options, struct pg **out, struct errbuf *err);
 void pg_close(struct pg *pg); /* NULL is fine; an open transaction is rolled back by the server */
 bool pg_usable(const struct pg *pg);
 const char *pg_sqlstate(const struct pg *pg); /* of the last failure; "" if it has none */

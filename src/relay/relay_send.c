@@ -54,6 +54,17 @@ static bool names_ok(const struct batch *b, size_t row) {
     return true;
 }
 
+/* What is not even worth asking. */
+static bool refused_unsent(struct batch *b, size_t row) {
+    if (pg_cell(b->rows, row, ROW_FITS).p[0] != 't')
+        refuse(b, row, SL("too_large"), SL("larger than any message, it was not read"));
+    else if (!pg_cell(b->rows, row, ROW_ID).p)
+        refuse(b, row, SL("key_invalid"), SL("the id is NULL"));
+    else if (!names_ok(b, row))
+        refuse(b, row, SL("key_invalid"), SL("the id or another name is not UTF-8"));
+    return b->outcomes[row].verdict == ROW_VERDICT_REFUSED;
+}
+
 static void put_payload(struct buf *out, slice payload, bool base64) {
     if (base64) {
         json_put_member(out, "payload_base64", payload);
@@ -89,10 +100,7 @@ static size_t fill_piece(const struct relay_sender *s, struct batch *b, size_t r
     *lines = 0;
     buf_reset(&b->body);
     for (; row < b->count && *lines < lines_max && (!*lines || b->body.len < PIECE_BYTES); row++) {
-        if (!names_ok(b, row)) {
-            refuse(b, row, SL("key_invalid"), SL("the id or another name is not UTF-8"));
-            continue;
-        }
+        if (refused_unsent(b, row)) continue;
         b->row_of_line[(*lines)++] = row;
         put_line(s, &b->body, b, row);
     }
@@ -139,7 +147,8 @@ static void note_trouble(struct batch *b, const struct answer *a) {
     e->detail[detail] = '\0';
 }
 
-/* One line. Refused for good only if the broker says so in so many words; anything odd is tried again. */
+/* One line. Refused for good only if the broker says so in so many words; anything odd is tried again, and so is 404: that
+ * the queue is not there is not the row's fault. */
 static void line_answered(struct batch *b, size_t row, slice line) {
     struct answer a = {0};
     struct json j;
@@ -149,7 +158,7 @@ static void line_answered(struct batch *b, size_t row, slice line) {
         b->outcomes[row].verdict = ROW_VERDICT_SENT;
         b->sent++;
         b->duplicates += a.duplicate;
-    } else if (read && a.status >= 400 && a.status < 500 && a.status != 429 && !a.retryable) {
+    } else if (read && a.status >= 400 && a.status < 500 && a.status != 404 && a.status != 429 && !a.retryable) {
         refuse(b, row, a.code, a.detail);
     } else {
         note_trouble(b, &a);
@@ -184,6 +193,11 @@ static bool post(const struct relay_sender *s, struct batch *b, size_t lines, bo
     return st == HX_OK || *too_large;
 }
 
+static void forget_refusals(struct batch *b, size_t from, size_t count, size_t refused_before) {
+    memset(&b->outcomes[from], 0, count * sizeof(*b->outcomes));
+    b->refused = refused_before;
+}
+
 void relay_send(const struct relay_sender *s, struct batch *b) {
     i64 until = clock_mono_ms() + s->timeout_ms;
     size_t lines_max = PIECE_LINES, lines;
@@ -194,11 +208,12 @@ void relay_send(const struct relay_sender *s, struct batch *b) {
         if (lines && !post(s, b, lines, &too_large)) return;
         if (too_large && lines > 1) {
             lines_max = lines / 2;
-            b->refused = refused_before; /* its rows are looked at again */
+            forget_refusals(b, row, done, refused_before); /* its rows are looked at again */
             continue;
         }
         if (too_large) refuse(b, b->row_of_line[0], SL("too_large"), SL("larger than the broker takes"));
         row += done;
+        if (s->grouped && b->sent + b->refused < row) return; /* a row was put off: its successors wait behind it */
     }
 }
 
@@ -208,4 +223,54 @@ bool relay_probe(const struct relay_sender *s, hx_error *err) {
     hx_status st = hx_call(s->client, &request, &reply, err);
     hx_reply_free(&reply);
     return st == HX_OK;
+}
+
+/* ---- the queue's rules */
+
+struct rules {
+    slice semantics, key;
+};
+
+static bool read_rules(struct json *j, struct rules *r) {
+    slice name;
+    if (!json_object(j)) return false;
+    while (json_member(j, &name)) {
+        if (slice_eq(name, SL("semantics")))
+            json_string(j, &r->semantics);
+        else if (slice_eq(name, SL("key")))
+            json_string(j, &r->key);
+        else
+            json_skip(j);
+    }
+    return json_end(j);
+}
+
+static const char *misfit(slice body) {
+    struct json j;
+    struct rules r = {0};
+    json_init(&j, body);
+    const char *why = NULL;
+    if (read_rules(&j, &r) && r.key.n)
+        why = "it makes its keys from the payload (key:), and a row's key is its id";
+    else if (slice_eq(r.semantics, SL("at_least_once")))
+        why = "it is at_least_once: a row that is sent again after a crash would be a second message";
+    json_free(&j);
+    return why;
+}
+
+const char *relay_queue_misfit(const struct relay_sender *s, const char *queue, hx_error *err) {
+    struct buf target = {0};
+    buf_lit(&target, "/v1/queues/");
+    buf_percent_encode(&target, slice_str(queue));
+    buf_char(&target, '\0');
+    hx_request request = {.method = "GET", .target = target.p};
+    hx_reply reply;
+    const char *why = NULL;
+    if (hx_call(s->client, &request, &reply, err) == HX_OK)
+        why = misfit(slice_of(reply.body.data, reply.body.size));
+    else if (err->http_status >= 400 && err->http_status < 500 && err->http_status != 429)
+        *err = (hx_error){0}; /* not there yet, or not for us to see: who may send need not be allowed to look */
+    hx_reply_free(&reply);
+    buf_free(&target);
+    return why;
 }

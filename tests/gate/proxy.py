@@ -1,8 +1,9 @@
 """A connection that breaks at the worst moment: a proxy before a server's Unix socket.
 
 It forwards everything until a request contains `pattern`; then the connection is cut, on both sides, either before the
-request is forwarded ("request") or after the server has answered it and before the answer is ("reply"). Once for each of
-`cuts`; after those it only forwards."""
+request is forwarded ("request") or after the server has answered it and before the answer is ("reply"). "silence" cuts
+nothing: the request is swallowed and nothing is heard again on that connection. Once for each of `cuts`; after those it
+only forwards."""
 
 import os
 import select
@@ -60,6 +61,9 @@ class Proxy:
                     return
                 cut = self._next_cut(data) if ready is client else None
                 if cut == "request":
+                    return
+                if cut == "silence":
+                    client.recv(1)  # until the client has had enough
                     return
                 (upstream if ready is client else client).sendall(data)
                 if cut == "reply":
