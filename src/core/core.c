@@ -59,6 +59,7 @@ void core_free(struct core *c) {
     mem_free(c->queues);
     mem_free(c->tallies);
     mem_free(c->tally_slots);
+    mem_free(c->moving);
     mem_free(c->delays.at);
     mem_free(c->leases.at);
     mem_free(c->ttls.at);

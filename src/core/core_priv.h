@@ -70,12 +70,15 @@ struct heap {
 
 struct group {
     u64 hash;
-    u32 first, last;  /* messages that came in the order of their numbers */
-    struct heap late; /* and those that did not. The least of all is the head: it alone may be handed out */
-    u32 leased;       /* the one in flight: usually the head, else the one it must wait for */
-    u32 members;      /* with the parked ones, which are not in the list */
-    bool took;        /* its head is dead and takes the others along */
-    u32 entry;        /* in the groups index */
+    u32 first, last;   /* messages that came in the order of their numbers */
+    struct heap late;  /* and those that did not. The least of all is the head: it alone may be handed out */
+    u32 leased;        /* the one in flight: usually the head, else the one it must wait for */
+    u32 members;       /* with the parked ones, which are not in the list */
+    bool took;         /* its head is dead and takes the others along */
+    u32 behind, taken; /* members in PLACE_BEHIND, and those that are dead with their head */
+    u32 at, late_at;   /* following the head, a few at a time: the next in the list, then in the heap */
+    u32 moving;        /* in core.moving, from 1; 0: all have followed */
+    u32 entry;         /* in the groups index */
     u16 queue;
     u16 name_len;
     char name[];
@@ -182,6 +185,9 @@ struct core {
     u32 message_chunk_count, message_chunk_cap, messages_top, message_free;
     u64 message_count, history_bytes, group_bytes, group_count;
 
+    u32 *moving; /* groups, by entry, whose members have not all followed their head yet */
+    u32 moving_count, moving_cap;
+
     struct heap delays, leases;
     struct heap ttls; /* of what was not started yet and is not leased */
 
@@ -250,7 +256,7 @@ u64 core_emit(struct core *c, const struct record *r);
  * two messages that are both ready it may say which comes first. A restart finds it again or does without; no promise
  * hangs on it. Beside core_apply this is the only function that changes state. */
 enum derivation {
-    DERIVE_PASSAGE, /* time has passed: up to `budget` delays that are over and entries to be freed. true: there is more */
+    DERIVE_PASSAGE, /* time has passed: up to `budget` delays that are over, members of groups that follow their head, and entries to be freed. true: there is more */
     DERIVE_PASSED_OVER, /* `message` is ready, but there was no room for its lease: it goes behind the others */
     DERIVE_PRESSURE,    /* `queue` is over a limit (`yes`), or well below all of them again */
     DERIVE_COUNT,       /* a counter of `queue` that no record implies: written down within a second */

@@ -14,6 +14,7 @@ static bool due_delays(struct core *c, u32 *budget) {
 
 static bool passage(struct core *c, u32 budget) {
     bool more = due_delays(c, &budget);
+    more |= groups_follow(c, &budget);
     kept_expire(c);
     audit_expire(c);
     more |= window_reap(c, &budget);

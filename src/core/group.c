@@ -6,9 +6,16 @@
  *
  * A message that is dead or held stays linked and blocks its group, unless it was parked: then it is a member that is not
  * linked, and comes back to where its number belongs, before younger ones. If one of those is in flight just then, the
- * head waits for it. A dead head that takes its group along makes the others dead without a record of their own: they are
- * dead as long as their head is that. */
+ * head waits for it.
+ *
+ * A dead head that takes its group along makes the others dead without a record of their own: they are dead as long as their
+ * head is that. A group may have a million members, so they follow their head a few at a time. Until they all have, some still
+ * stand where the head left them: nobody is handed out meanwhile who should not be, for only the head ever is, and that one
+ * is put right at once. How many have not followed is known, so the walk is over when there are none, whoever comes and goes
+ * while it goes round. */
 #include "core/state.h"
+
+#define FOLLOW_AT_ONCE 1000u /* members, with the record that moves their head; the others with the clock */
 
 static struct group *group_at(const struct core *c, u32 entry) {
     return (struct group *)(uintptr_t)index_entry(&c->groups, entry)->at;
@@ -70,7 +77,32 @@ static struct group *group_make(struct core *c, u16 queue, slice name, u64 hash)
     return g;
 }
 
+/* ---- groups whose members have yet to follow their head */
+
+static u32 astray(const struct group *g) {
+    return g->took ? g->behind : g->taken;
+}
+
+static void moving_add(struct core *c, struct group *g) {
+    if (g->moving) return;
+    if (c->moving_count == c->moving_cap) {
+        c->moving_cap = c->moving_cap ? c->moving_cap * 2 : 16;
+        c->moving = mem_realloc(c->moving, c->moving_cap * sizeof *c->moving);
+    }
+    c->moving[c->moving_count++] = g->entry;
+    g->moving = c->moving_count;
+}
+
+static void moving_remove(struct core *c, struct group *g) {
+    if (!g->moving) return;
+    u32 last = c->moving[--c->moving_count];
+    c->moving[g->moving - 1] = last;
+    group_at(c, last)->moving = g->moving;
+    g->moving = 0;
+}
+
 static void group_end(struct core *c, struct group *g) {
+    moving_remove(c, g);
     c->group_bytes -= sizeof *g + g->name_len;
     c->group_count--;
     index_remove(&c->groups, g->entry);
@@ -86,18 +118,46 @@ static void replace_pending(struct core *c, u32 no) {
     place_pending(c, no, false);
 }
 
-static void follow_head(struct core *c, u32 no, bool takes) {
-    const struct message *m = message_at(c, no);
-    if (takes ? m->place == PLACE_BEHIND : m->taken) replace_pending(c, no);
+void group_placed(struct core *c, const struct message *m, bool placed) {
+    struct group *g = group_at(c, m->group);
+    *(m->place == PLACE_BEHIND ? &g->behind : &g->taken) += placed ? 1 : UINT32_MAX;
+}
+
+static u32 next_member(const struct core *c, struct group *g) {
+    if (g->at == MESSAGE_NONE && g->late_at >= g->late.count) { /* round again */
+        g->at = g->first;
+        g->late_at = 0;
+    }
+    if (g->at == MESSAGE_NONE) return g->late.at[g->late_at++].message;
+    u32 no = g->at;
+    g->at = message_at(c, no)->group_next;
+    return no;
+}
+
+static void follow(struct core *c, struct group *g, u32 *budget) {
+    for (; astray(g) && *budget; --*budget) {
+        u32 no = next_member(c, g);
+        const struct message *m = message_at(c, no);
+        if (g->took ? m->place == PLACE_BEHIND : m->taken) replace_pending(c, no);
+    }
+    if (astray(g))
+        moving_add(c, g);
+    else
+        moving_remove(c, g);
+}
+
+bool groups_follow(struct core *c, u32 *budget) {
+    while (c->moving_count && *budget) follow(c, group_at(c, c->moving[c->moving_count - 1]), budget);
+    return c->moving_count != 0;
 }
 
 /* The head is dead and takes the others along, or does so no longer. */
-static void group_take(struct core *c, struct group *g, u32 head, bool takes) {
+static void group_take(struct core *c, struct group *g, bool takes) {
+    u32 at_once = FOLLOW_AT_ONCE;
     g->took = takes;
-    for (u32 no = g->first; no != MESSAGE_NONE; no = message_at(c, no)->group_next)
-        if (no != head) follow_head(c, no, takes);
-    for (u32 i = 0; i < g->late.count; i++)
-        if (g->late.at[i].message != head) follow_head(c, g->late.at[i].message, takes);
+    g->at = g->first;
+    g->late_at = 0;
+    follow(c, g, &at_once);
 }
 
 /* After its head changed, or what the head is: the others follow, and the head's turn may have come. */
@@ -105,7 +165,7 @@ static void group_refresh(struct core *c, struct group *g) {
     u32 first = head_of(c, g);
     const struct message *head = message_at(c, first);
     bool takes = first != MESSAGE_NONE && head->takes && head->place == PLACE_DEAD;
-    if (takes != g->took) group_take(c, g, first, takes);
+    if (takes != g->took) group_take(c, g, takes);
     if (first == MESSAGE_NONE) return;
     bool behind = is_behind(c, first), offered = head->place == PLACE_READY || head->place == PLACE_DELAYED;
     if (head->taken || (behind ? offered : head->place == PLACE_BEHIND)) replace_pending(c, first);
@@ -155,6 +215,7 @@ static void group_link(struct core *c, struct group *g, u32 no) {
 
 static void group_unlink(struct core *c, struct group *g, u32 no) {
     struct message *m = message_mut(c, no);
+    if (g->at == no) g->at = m->group_next;
     if (m->late) {
         heap_remove(c, &g->late, no);
         m->late = false;
@@ -207,13 +268,7 @@ void group_park(struct core *c, u32 no, bool parked) {
 
 /* How many die with this head, or come back with it. */
 u32 group_waiting(const struct core *c, u32 head) {
-    const struct group *g = group_at(c, message_at(c, head)->group);
-    u32 n = 0;
-    for (u32 no = g->first; no != MESSAGE_NONE; no = message_at(c, no)->group_next)
-        n += no != head && (message_at(c, no)->place == PLACE_BEHIND || message_at(c, no)->taken);
-    for (u32 i = 0; i < g->late.count; i++) {
-        const struct message *m = message_at(c, g->late.at[i].message);
-        n += g->late.at[i].message != head && (m->place == PLACE_BEHIND || m->taken);
-    }
-    return n;
+    const struct message *m = message_at(c, head);
+    const struct group *g = group_at(c, m->group);
+    return g->behind + g->taken - (m->place == PLACE_BEHIND || m->taken);
 }

@@ -83,6 +83,7 @@ void place_message(struct core *c, u32 no, enum place place, bool front) {
     if (h) heap_push(c, h, no, m->when_ms);
     if (awaits_ttl(m, place)) heap_push(c, &c->ttls, no, m->ttl_ms);
     if (place == PLACE_LEASED) group_leased(c, m, no);
+    if (place == PLACE_BEHIND) group_placed(c, m, true);
     if (place == PLACE_READY) {
         m->when_ms = c->now.run_ms;
         announce_ready(c, q);
@@ -108,6 +109,7 @@ void unplace_message(struct core *c, u32 no) {
         l->tail = m->prev;
     l->count--;
     if (m->place == PLACE_LEASED) group_leased(c, m, MESSAGE_NONE);
+    if (m->place == PLACE_BEHIND || m->taken) group_placed(c, m, false);
     m->place = PLACE_COUNT;
     m->taken = false;
     if (l == &q->places[PLACE_READY] && l->count == 0) q->announced = false;
@@ -118,6 +120,7 @@ void place_pending(struct core *c, u32 no, bool front) {
     if (is_taken(c, no)) {
         place_message(c, no, PLACE_DEAD, front);
         m->taken = true;
+        group_placed(c, m, true);
     } else if (is_behind(c, no)) {
         place_message(c, no, PLACE_BEHIND, front);
     } else if (m->due_ms > c->now.delay_ms) {

@@ -34,6 +34,7 @@ static u32 step(const struct message *m, enum place place) {
 
 enum walk_verdict core_purge_next(const struct core *c, struct core_purge *p, u32 look_at, u32 *message) {
     const struct queue *q = queue_at(c, p->queue);
+    if (c->moving_count) return WALK_MORE; /* a dead head is not let go before all it takes along are in its list */
     for (u32 i = 0; i < sizeof order; i++) {
         enum place place = (enum place)order[i];
         if (p->only != STATE_COUNT && state_at(place) != p->only) continue;

@@ -48,6 +48,9 @@ void group_leave(struct core *c, u32 no);
 void group_park(struct core *c, u32 no, bool parked);
 /* What it is has changed: its group waits, moves on, or goes along. */
 void group_follow(struct core *c, u32 no);
+/* It was put behind the head, or with it among the dead; or is about to be taken from there. */
+void group_placed(struct core *c, const struct message *m, bool placed);
+bool groups_follow(struct core *c, u32 *budget);                    /* true if more is left */
 void group_leased(struct core *c, const struct message *m, u32 no); /* no: the one in flight now, or MESSAGE_NONE */
 
 /* forget.c */

@@ -97,7 +97,7 @@ static i64 least(i64 a, i64 b) {
 }
 
 i64 core_next_ms(const struct core *c, struct core_now now, i64 at_most) {
-    i64 next = at_most;
+    i64 next = c->moving_count ? 0 : at_most;
     if (c->leases.count) next = least(next, c->leases.at[0].when_ms - now.run_ms);
     if (c->delays.count) next = least(next, c->delays.at[0].when_ms - now.delay_ms);
     if (c->ttls.count) next = least(next, c->ttls.at[0].when_ms - now.delay_ms);

@@ -629,6 +629,95 @@ static void a_group_comes_back_when_its_dead_head_is_cancelled_or_settled(void *
     assert_string_equal(receive().key, "g3");
 }
 
+/* Ticks with a small budget until all have followed. No tick moves more than its budget. */
+static u32 ticks_until_followed(u64 dead) {
+    for (u32 ticks = 0;; ticks++) {
+        u64 before = info().dead;
+        if (before == dead) return ticks;
+        bool more = core_tick(w.core, w.now, 500);
+        u64 after = info().dead;
+        assert_int_equal(more, after != dead);
+        assert_in_range(after > before ? after - before : before - after, 1, 500);
+        assert_int_equal(core_next_ms(w.core, w.now, 1000), after == dead ? 1000 : 0);
+    }
+}
+
+static void a_large_group_dies_and_comes_back_a_few_members_at_a_time(void **state) {
+    (void)state;
+    enum { MEMBERS = 6000 };
+    rules.on_dead = ON_DEAD_GROUP;
+    use_rules();
+    send_group("g", 1, MEMBERS);
+    compact_upto(w.count / 2); /* half of them come late, after the others */
+    come_back();
+    struct leased l = receive();
+    nack(&l, CLASS_POISON);
+    assert_int_equal(info().counters.dead_lettered, MEMBERS);
+    assert_in_range(info().dead, 2, 1100);
+    assert_false(receive().ok);
+    restart_after(0);
+    assert_false(receive().ok);
+    assert_true(ticks_until_followed(MEMBERS) >= 9);
+    assert_int_equal(info().counters.dead_lettered, MEMBERS);
+
+    u32 count; /* back, and dead again before they all were */
+    struct ref ref = find("g1")->message->ref;
+    assert_int_equal(core_redrive(w.core, w.now, &ref, SL("ann"), SL(""), &count), REDRIVE_OK);
+    assert_int_equal(count, MEMBERS);
+    core_tick(w.core, w.now, 500);
+    l = receive();
+    assert_string_equal(l.key, "g1");
+    nack(&l, CLASS_POISON);
+    assert_int_equal(core_redrive(w.core, w.now, &ref, SL("ann"), SL(""), &count), REDRIVE_OK);
+    assert_int_equal(count, MEMBERS);
+    core_tick(w.core, w.now, 500);
+    come_back(); /* a restart finds the same */
+    ticks_until_followed(0);
+    assert_int_equal(info().behind, MEMBERS - 1);
+    for (int i = 1; i <= 20; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "g%d", i);
+        l = receive();
+        assert_string_equal(l.key, key);
+        ack(&l, "r");
+    }
+}
+
+/* Members come and go while the others follow; a purge of the dead lets none of them escape. */
+static void a_purge_of_the_dead_takes_all_of_a_group_that_is_still_dying(void **state) {
+    (void)state;
+    rules.on_dead = ON_DEAD_GROUP;
+    use_rules();
+    send_group("g", 1, 4000);
+    struct leased l = receive();
+    nack(&l, CLASS_POISON);
+    for (int i = 1002; i < 1100; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "g%d", i);
+        assert_int_equal(core_cancel(w.core, w.now, find(key), SL("no"), NULL), CANCEL_OK);
+    }
+    struct core_purge purge = {.queue = w.queue, .only = STATE_DEAD};
+    core_purge_begin(w.core, &purge);
+    u32 no, purged = 0;
+    for (enum walk_verdict v; (v = core_purge_next(w.core, &purge, 1000, &no)) != WALK_END;) {
+        if (v == WALK_MORE) {
+            core_tick(w.core, w.now, 300);
+            continue;
+        }
+        struct message_view view;
+        struct core_cursor cursor = {0};
+        struct found f;
+        core_message_view(w.core, w.now, no, &view);
+        while (core_find(w.core, view.ref.hash, &cursor, &f) && f.message != no) {
+        }
+        assert_int_equal(core_cancel(w.core, w.now, load(&f), SL("purged"), NULL), CANCEL_OK);
+        purged++;
+    }
+    core_purge_end(w.core, &purge);
+    assert_int_equal(purged, 4000 - 98);
+    assert_int_equal(info().unsettled, 0);
+}
+
 /* ---- windows */
 
 static void settle_key(const char *key) {
@@ -1575,6 +1664,8 @@ int main(void) {
         R(skip_goes_past_held_heads_and_block_does_not),
         R(a_dead_head_takes_its_group_and_later_arrivals_and_brings_them_back_in_order),
         R(a_group_comes_back_when_its_dead_head_is_cancelled_or_settled),
+        R(a_large_group_dies_and_comes_back_a_few_members_at_a_time),
+        R(a_purge_of_the_dead_takes_all_of_a_group_that_is_still_dying),
         R(a_shortened_window_keeps_what_was_promised),
         R(a_widened_window_extends_what_is_known),
         R(a_key_once_promised_forever_stays_when_the_window_ends_for_others),
