@@ -85,7 +85,8 @@ static inline slice slice_str(const char *s) {
 static inline bool slice_eq(slice a, slice b) {
     return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
 }
-bool slice_eq_nocase(slice a, slice b); /* ASCII only */
+bool slice_eq_nocase(slice a, slice b);       /* ASCII only */
+bool slice_spells(slice s, slice lower_case); /* the same, of a word that is given in lower case */
 bool slice_starts(slice s, slice prefix);
 slice slice_trim(slice s); /* spaces and tabs at both ends */
 /* Cut at the first `c`: *head gets what is before it, the rest is returned through *tail; false if c is absent
@@ -198,6 +199,19 @@ static inline u64 get_u64(const void *p) {
     return v;
 }
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are stored little-endian");
+
+/* Eight bytes at a time: a word with every byte equal to b, and the high bit of every byte. */
+static inline u64 bytes_of(u8 b) {
+    return b * UINT64_C(0x0101010101010101);
+}
+#define HIGH_BITS UINT64_C(0x8080808080808080)
+/* Not 0 if a byte of w is below n, which is at most 0x80; if one equals b. The lowest bit that is set tells the first. */
+static inline u64 bytes_below(u64 w, u8 n) {
+    return (w - bytes_of(n)) & ~w & HIGH_BITS;
+}
+static inline u64 bytes_equal(u64 w, u8 b) {
+    return bytes_below(w ^ bytes_of(b), 1);
+}
 
 /* Logging: one line per event on stderr, "2026-01-31T12:00:00.000Z level text"; control characters escaped. */
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };

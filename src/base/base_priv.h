@@ -15,12 +15,6 @@ static inline int hex_value(char c) {
     return -1;
 }
 
-/* Eight bytes at a time: a word with every byte equal to b, and the high bit of every byte. */
-static inline u64 bytes_of(u8 b) {
-    return b * UINT64_C(0x0101010101010101);
-}
-#define HIGH_BITS UINT64_C(0x8080808080808080)
-
 /* crc32c by table, the way it is computed where the processor has no instruction for it. */
 u32 crc32c_by_table(u32 seed, const void *p, size_t n);
 

@@ -47,14 +47,9 @@ bool utf8_valid(slice s) {
     return true;
 }
 
-#define EACH_BYTE(v) ((u64)(v)*0x0101010101010101u)
-
 /* Plain: every byte from 0x20 to 0x7e. */
-static bool eight_plain(u64 v) {
-    u64 high = v & EACH_BYTE(0x80);
-    u64 below_space = (v - EACH_BYTE(0x20)) & ~v & EACH_BYTE(0x80);
-    u64 del = v ^ EACH_BYTE(0x7f);
-    return !(high | below_space | ((del - EACH_BYTE(0x01)) & ~del & EACH_BYTE(0x80)));
+static bool eight_plain(u64 w) {
+    return !((w & HIGH_BITS) | bytes_below(w, 0x20) | bytes_equal(w, 0x7f));
 }
 
 bool has_control(slice s) {
@@ -77,9 +72,9 @@ static u64 eight_digits(u32 bytes) {
     u64 v = bytes;
     v = (v | v << 16) & UINT64_C(0x0000ffff0000ffff);
     v = (v | v << 8) & UINT64_C(0x00ff00ff00ff00ff);
-    v = (v >> 4 & EACH_BYTE(0x0f)) | (v << 8 & UINT64_C(0x0f000f000f000f00));
-    u64 letters = (v + EACH_BYTE(6)) >> 4 & EACH_BYTE(1);
-    return v + EACH_BYTE('0') + letters * ('a' - '0' - 10);
+    v = (v >> 4 & bytes_of(0x0f)) | (v << 8 & UINT64_C(0x0f000f000f000f00));
+    u64 letters = (v + bytes_of(6)) >> 4 & bytes_of(1);
+    return v + bytes_of('0') + letters * ('a' - '0' - 10);
 }
 
 void buf_hex(struct buf *b, slice s) {

@@ -22,6 +22,7 @@ struct candidate {
     struct send_in *in;
     bool again;   /* it is a copy of what was refused before: no second copy */
     bool foresee; /* and it is only asked what would become of it */
+    const struct key_hash *known;
     struct failure *f;
 };
 
@@ -226,6 +227,15 @@ static bool foresee(const struct candidate *k, struct admission *a) {
     return !known || same || core_queue_rules(k->b->core, k->in->queue)->on_conflict != ON_CONFLICT_REJECT;
 }
 
+/* The one that was asked for ahead, if it is of this very key. */
+static u64 hash_of(const struct candidate *k) {
+    const struct send_in *in = k->in;
+    const struct key_hash *known = k->known;
+    if (known && known->queue == in->queue && known->key.p == in->key.p && known->key.n == in->key.n)
+        return known->hash;
+    return in->key.n ? core_hash(k->b->core, in->queue, in->key) : 0;
+}
+
 static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, struct admission *a) {
     struct broker *b = k->b;
     struct send_in *in = k->in;
@@ -239,7 +249,7 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
             "send the key in the Idempotency-Key header (in a batch: key): what this message means, the same "
             "at every retry");
     bool sought = in->key.n && (!k->rules || k->rules->rules.semantics != SEMANTICS_AT_LEAST_ONCE);
-    in->hash = in->key.n ? core_hash(b->core, in->queue, in->key) : 0;
+    in->hash = hash_of(k);
     a->seen = sought ? lookup_key(b, b->lookup, in->queue, in->hash, in->key) : NULL;
     if (sought && !(a->seen && seen_in_force(b, a->seen))) look_under_own_key(b, in, a);
     a->key = in->key;
@@ -257,9 +267,9 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
     return admitted(b, in, a, k->f);
 }
 
-bool admit_message(struct broker *b, struct send_in *in, header_lookup *header, void *header_ctx, struct admission *a,
-                   struct failure *f) {
-    struct candidate k = {.b = b, .in = in, .f = f};
+bool admit_message(struct broker *b, struct send_in *in, const struct key_hash *known, header_lookup *header,
+                   void *header_ctx, struct admission *a, struct failure *f) {
+    struct candidate k = {.b = b, .in = in, .known = known, .f = f};
     return enter(&k, header, header_ctx, a);
 }
 

@@ -20,9 +20,17 @@ struct admission {
     struct send_out original;
 };
 
-/* The queue's rules fill in key, group, fingerprint and hash of *in, whose key is what the sender gave or empty. */
-bool admit_message(struct broker *b, struct send_in *in, header_lookup *header, void *header_ctx, struct admission *a,
-                   struct failure *f);
+/* What core_hash says of a key: of these very bytes, not of others like them. Queue 0: of none. */
+struct key_hash {
+    slice key;
+    u64 hash;
+    u16 queue;
+};
+
+/* The queue's rules fill in key, group, fingerprint and hash of *in, whose key is what the sender gave or empty. known may be
+ * NULL: it saves hashing the key once more. */
+bool admit_message(struct broker *b, struct send_in *in, const struct key_hash *known, header_lookup *header,
+                   void *header_ctx, struct admission *a, struct failure *f);
 /* The headers of a message as far as it remembers them: attributes, content type, group. ctx: struct send_in. */
 slice said_header(void *ctx, slice name);
 /* A copy of what failed the schema, tried again: admitted, known already, or as before. */

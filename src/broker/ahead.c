@@ -16,13 +16,16 @@ static bool guess_hash(struct broker *b, u16 queue, slice name, const struct htt
     return true;
 }
 
-void broker_ahead(struct broker *b, const struct http_request *const *reqs, u32 count) {
+void broker_ahead(struct broker *b, struct http_request *const *reqs, u32 count) {
     u64 hashes[AHEAD_MAX];
     u32 n = 0;
     slice name;
     u16 queue = last_queue(b, &name);
     if (queue == 0) return;
-    for (u32 i = 0; i < count && n < AHEAD_MAX; i++)
-        if (guess_hash(b, queue, name, reqs[i], &hashes[n])) n++;
+    for (u32 i = 0; i < count && n < AHEAD_MAX; i++) {
+        if (!guess_hash(b, queue, name, reqs[i], &hashes[n])) continue;
+        reqs[i]->noted[0] = hashes[n++];
+        reqs[i]->noted[1] = queue;
+    }
     if (n) lookup_ahead(b, hashes, n);
 }

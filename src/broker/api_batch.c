@@ -117,7 +117,7 @@ static void do_line(struct batch_job *j, u16 queue, slice text) {
     bool ok = line_parse(&json, &l, attrs, &c->failure) && line_check(&l, &c->failure) &&
               line_payload(&l, decoded, &c->failure);
     l.in.attrs = buf_slice(&attrs->bytes);
-    if (ok && admit_message(c->b, &l.in, said_header, &l.in, &a, &c->failure)) {
+    if (ok && admit_message(c->b, &l.in, NULL, said_header, &l.in, &a, &c->failure)) {
         put_admission(c->b, body, &a, c->arg[0]);
         json_put_member_i64(body, "status", admission_status(&a));
     } else {

@@ -40,6 +40,7 @@ struct send_fields {
     slice key;
     u32 keys;
     i64 wait_s; /* -1: no Prefer: wait */
+    struct key_hash known;
 };
 
 static bool field_duration(struct call *c, const char *name, slice text, i64 *out) {
@@ -78,41 +79,41 @@ static bool take_field(struct call *c, slice name, slice value, struct send_in *
                        struct attrs *attrs) {
     switch (name.n) { /* most fields are told apart by their length alone */
     case 6:
-        if (slice_eq_nocase(name, SL("prefer"))) take_prefer(value, f);
+        if (slice_spells(name, SL("prefer"))) take_prefer(value, f);
         return true;
     case 9:
-        if (!slice_eq_nocase(name, SL("hapax-ttl"))) break;
+        if (!slice_spells(name, SL("hapax-ttl"))) break;
         if (!field_duration(c, "Hapax-Ttl", value, &in->ttl_ms)) return false;
         return in->ttl_ms > 0 || fail(c, PROBLEM_param_invalid, "Hapax-Ttl must be more than nothing");
     case 10:
-        if (slice_eq_nocase(name, SL("tracestate"))) return take_text(c, "tracestate", value, 4096, &in->tracestate);
+        if (slice_spells(name, SL("tracestate"))) return take_text(c, "tracestate", value, 4096, &in->tracestate);
         return true;
     case 11:
-        if (slice_eq_nocase(name, SL("traceparent"))) return take_text(c, "traceparent", value, 255, &in->traceparent);
-        if (slice_eq_nocase(name, SL("hapax-group")))
+        if (slice_spells(name, SL("traceparent"))) return take_text(c, "traceparent", value, 255, &in->traceparent);
+        if (slice_spells(name, SL("hapax-group")))
             return take_text(c, "Hapax-Group", value, GROUP_BYTES_MAX, &in->group);
-        if (slice_eq_nocase(name, SL("hapax-delay"))) return field_duration(c, "Hapax-Delay", value, &in->delay_ms);
+        if (slice_spells(name, SL("hapax-delay"))) return field_duration(c, "Hapax-Delay", value, &in->delay_ms);
         break;
     case 12:
-        if (slice_eq_nocase(name, SL("content-type")))
+        if (slice_spells(name, SL("content-type")))
             return take_text(c, "Content-Type", value, TYPE_BYTES_MAX, &in->content_type);
-        if (slice_eq_nocase(name, SL("x-request-id")) && in->request_id.n == 0) in->request_id = value;
+        if (slice_spells(name, SL("x-request-id")) && in->request_id.n == 0) in->request_id = value;
         break;
     case 15:
-        if (!slice_eq_nocase(name, SL("idempotency-key"))) break;
+        if (!slice_spells(name, SL("idempotency-key"))) break;
         f->key = value;
         f->keys++;
         return true;
     case 16:
-        if (slice_eq_nocase(name, SL("hapax-request-id"))) in->request_id = value;
-        if (slice_eq_nocase(name, SL("content-encoding")) && !slice_eq_nocase(value, SL("identity")))
+        if (slice_spells(name, SL("hapax-request-id"))) in->request_id = value;
+        if (slice_spells(name, SL("content-encoding")) && !slice_spells(value, SL("identity")))
             return fail(c, PROBLEM_unsupported_media, "Content-Encoding is not accepted: send the payload as it is");
         break;
     default:
         break;
     }
     size_t prefix = sizeof ATTR_PREFIX - 1;
-    if (name.n <= prefix || !slice_eq_nocase(slice_of(name.p, prefix), SL(ATTR_PREFIX))) return true;
+    if (name.n <= prefix || !slice_spells(slice_of(name.p, prefix), SL(ATTR_PREFIX))) return true;
     return take_attr(c, attrs, slice_of(name.p + prefix, name.n - prefix), value);
 }
 
@@ -129,6 +130,7 @@ static bool parse_send(struct call *c, struct send_in *in, struct send_fields *f
                     PAYLOAD_BYTES_MAX);
     in->attrs = buf_slice(&attrs->bytes);
     in->payload = c->req->body;
+    f->known = (struct key_hash){.key = f->key, .hash = c->req->noted[0], .queue = (u16)c->req->noted[1]};
     request_id_or_none(&in->request_id);
     return true;
 }
@@ -198,7 +200,7 @@ void api_send(struct call *c) {
     struct buf key_store = {0};
     void *headers = (void *)(uintptr_t)c->req; /* only read */
     if (!parse_send(c, &in, &f, &attrs, &key_store) || !queue_of_send(c, &f, &in.queue) ||
-        !admit_message(b, &in, request_header, headers, &a, &c->failure)) {
+        !admit_message(b, &in, &f.known, request_header, headers, &a, &c->failure)) {
         reply_failure(c);
     } else if (f.wait_s > 0 && may_settle(a.state)) {
         struct wait *w = wait_new(b, c->conn, c->user, f.wait_s * 1000, answer_send);

@@ -69,7 +69,7 @@ u64 broker_body_limit(struct broker *b, const struct http_request *head);
  * is where the broker may keep one pointer for an unanswered request. */
 void broker_request(struct broker *b, struct broker_time t, void *conn, void **user, const struct http_request *req);
 /* These requests are about to come: bring near what they will need. Changes nothing. */
-void broker_ahead(struct broker *b, const struct http_request *const *reqs, u32 count);
+void broker_ahead(struct broker *b, struct http_request *const *reqs, u32 count);
 /* The client of an unanswered request is gone. user: the pointer kept for it. */
 void broker_gone(struct broker *b, struct broker_time t, void *user);
 /* A reply with a receipt was (or never will be) written. */

@@ -76,29 +76,40 @@ static bool parse_display(slice value, struct buf *store, slice *key, const char
     return false;
 }
 
-static bool parse_bare(slice value, slice *key, const char **why) {
-    for (size_t i = 0; i < value.n; i++) {
-        unsigned char ch = (unsigned char)value.p[i];
-        if (ch > 0x20 && ch < 0x7f && ch != '"' && ch != ',') continue;
-        *why = "an unquoted key holds no spaces, quotes, commas or non-ASCII bytes; quote it as \"...\" or %\"...\"";
-        return false;
+/* Every byte from 0x21 to 0x7e, but no quote and no comma. */
+static bool is_bare(slice s) {
+    size_t i = 0;
+    for (; s.n - i >= 8; i += 8) {
+        u64 w = get_u64(s.p + i);
+        if ((w & HIGH_BITS) | bytes_below(w, 0x21) | bytes_equal(w, 0x7f) | bytes_equal(w, '"') | bytes_equal(w, ','))
+            return false;
     }
-    *key = value;
+    for (; i < s.n; i++) {
+        unsigned char ch = (unsigned char)s.p[i];
+        if (ch < 0x21 || ch >= 0x7f || ch == '"' || ch == ',') return false;
+    }
     return true;
+}
+
+static bool parse_bare(slice value, slice *key, const char **why) {
+    *key = value;
+    if (!is_bare(value))
+        *why = "an unquoted key holds no spaces, quotes, commas or non-ASCII bytes; quote it as \"...\" or %\"...\"";
+    else if (value.n > KEY_BYTES_MAX)
+        *why = "the key is longer than 255 bytes";
+    else
+        return true;
+    return false;
 }
 
 bool parse_key_field(slice value, struct buf *store, slice *key, const char **why) {
     value = slice_trim(value);
     *why = "the key is empty";
     if (value.n == 0) return false;
-    bool ok;
-    if (value.p[0] == '"')
-        ok = parse_quoted(value, store, key, why);
-    else if (value.n > 1 && value.p[0] == '%' && value.p[1] == '"')
-        ok = parse_display(value, store, key, why);
-    else
-        ok = parse_bare(value, key, why);
-    return ok && key_bytes_valid(*key, why);
+    if (value.p[0] == '"') return parse_quoted(value, store, key, why) && key_bytes_valid(*key, why);
+    if (value.n > 1 && value.p[0] == '%' && value.p[1] == '"')
+        return parse_display(value, store, key, why) && key_bytes_valid(*key, why);
+    return parse_bare(value, key, why);
 }
 
 void request_id_or_none(slice *id) {

@@ -22,21 +22,20 @@ static const char *const method_names[] = {
     [HTTP_GET] = "GET", [HTTP_HEAD] = "HEAD", [HTTP_POST] = "POST", [HTTP_PUT] = "PUT", [HTTP_DELETE] = "DELETE",
 };
 
-static bool matches(const struct route *r, slice path, slice args[2]) {
-    slice pattern = slice_str(r->path), want, have;
+static bool matches(const char *pattern, slice path, slice args[2]) {
+    const char *p = path.p, *end = p + path.n;
     u32 n = 0;
-    for (;;) {
-        bool more_pattern = slice_cut(pattern, '/', &want, &pattern);
-        bool more_path = slice_cut(path, '/', &have, &path);
-        if (want.n == 1 && want.p[0] == '*') {
-            if (have.n == 0) return false;
-            args[n++] = have;
-        } else if (!slice_eq(want, have)) {
-            return false;
+    for (; *pattern; pattern++) {
+        if (*pattern != '*') {
+            if (p == end || *p++ != *pattern) return false;
+            continue;
         }
-        if (more_pattern != more_path) return false;
-        if (!more_pattern) return true;
+        const char *start = p;
+        while (p < end && *p != '/') p++;
+        if (p == start) return false;
+        args[n++] = slice_of(start, (size_t)(p - start));
     }
+    return p == end;
 }
 
 static enum http_method effective(enum http_method m) {
@@ -47,7 +46,7 @@ static enum http_method effective(enum http_method m) {
 static const struct route *find_route(const struct http_request *req, slice args[2], struct buf *allow) {
     slice path = slice_of(req->path.p + 1, req->path.n - 1);
     for (u32 i = 0; i < ROUTES; i++) {
-        if (!matches(&routes[i], path, args)) continue;
+        if (!matches(routes[i].path, path, args)) continue;
         if (routes[i].method == effective(req->method)) return &routes[i];
         if (allow) buf_printf(allow, "%s%s", allow->len ? ", " : "", method_names[routes[i].method]);
         if (allow && routes[i].method == HTTP_GET) buf_lit(allow, ", HEAD");

@@ -201,7 +201,7 @@ static void on_request(void *ctx, struct http_conn *conn, const struct http_requ
     if (user) http_conn_set_user(conn, user);
 }
 
-static void on_ahead(void *ctx, const struct http_request *const *reqs, u32 count) {
+static void on_ahead(void *ctx, struct http_request *const *reqs, u32 count) {
     broker_ahead(((struct daemon *)ctx)->broker, reqs, count);
 }
 

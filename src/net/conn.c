@@ -482,7 +482,7 @@ static void look_ahead(struct http_server *s, slice in) {
         s->ahead_count++;
     }
     if (s->ahead_count < 2 || !s->handler.on_ahead) return;
-    const struct http_request *requests[HTTP_AHEAD];
+    struct http_request *requests[HTTP_AHEAD];
     for (u32 i = 0; i < s->ahead_count; i++) requests[i] = &s->ahead[i].req;
     s->handler.on_ahead(s->handler.ctx, requests, s->ahead_count);
 }

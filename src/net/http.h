@@ -32,6 +32,7 @@ struct http_request {
     slice body;
     u64 body_length; /* declared length when known at head time (body_limit call), else body.n */
     bool chunked;
+    u64 noted[2]; /* what the handler's on_ahead left here for its on_request; 0 otherwise */
 };
 
 /* The value of a field by case-insensitive name. Returns how many such fields there are; *value is the first. */
@@ -73,8 +74,8 @@ struct http_handler {
     /* The whole request is here. Call http_respond(conn, ...) now or later, exactly once. */
     void (*on_request)(void *ctx, struct http_conn *conn, const struct http_request *req);
     /* These whole requests of one connection come next, unless something goes wrong before. Nothing to answer yet: the
-     * handler may have what they need brought nearer. May be NULL. */
-    void (*on_ahead)(void *ctx, const struct http_request *const *reqs, u32 count);
+     * handler may have what they need brought nearer, and note something in them. May be NULL. */
+    void (*on_ahead)(void *ctx, struct http_request *const *reqs, u32 count);
     /* The head is here: how many body bytes are acceptable (more: 413 before reading them). Only path, method and
      * fields are set. */
     u64 (*body_limit)(void *ctx, const struct http_request *head);

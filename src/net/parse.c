@@ -47,11 +47,10 @@ static bool all(slice s, int class) {
 
 /* Past the bytes of a field's value, eight at a time where none of them is a control byte. */
 static const char *skip_value(const char *p, const char *end) {
-    const u64 ones = UINT64_C(0x0101010101010101), high = 0x80 * ones;
     for (;;) {
         while (end - p >= 8) {
-            u64 w = get_u64(p), del = w ^ 0x7f * ones;
-            if (((w - 0x20 * ones) & ~w & high) | ((del - ones) & ~del & high)) break;
+            u64 w = get_u64(p);
+            if (bytes_below(w, 0x20) | bytes_equal(w, 0x7f)) break;
             p += 8;
         }
         for (int i = 0; i < 8; i++, p++)
@@ -133,8 +132,13 @@ static enum http_parse word(struct reader *r, int class, slice *out, const char 
 }
 
 static enum http_parse version(struct reader *r) {
-    static const char pattern[] = "HTTP/d.d\r\n";
+    static const char pattern[] = "HTTP/d.d\r\n", usual[] = "HTTP/1.1\r\n";
     const char *start = r->p;
+    if (r->end - start >= 10 && memcmp(start, usual, 10) == 0) {
+        r->http11 = true;
+        r->p += 10;
+        return HTTP_PARSE_OK;
+    }
     for (const char *want = pattern; *want; want++, r->p++) {
         if (r->p == r->end) return line_ran_out(r);
         if (*want == 'd' ? !is(*r->p, DIGIT) : *r->p != *want)
@@ -240,19 +244,19 @@ static void connection_field(struct reader *r, slice value) {
 static enum http_parse note_field(struct reader *r, const struct http_field *f) {
     switch (f->name.n) {
     case 4:
-        if (slice_eq_nocase(f->name, SL("host"))) return host_field(r, f->value);
+        if (slice_spells(f->name, SL("host"))) return host_field(r, f->value);
         break;
     case 6:
-        if (slice_eq_nocase(f->name, SL("expect"))) return expect_field(r, f->value);
+        if (slice_spells(f->name, SL("expect"))) return expect_field(r, f->value);
         break;
     case 10:
-        if (slice_eq_nocase(f->name, SL("connection"))) connection_field(r, f->value);
+        if (slice_spells(f->name, SL("connection"))) connection_field(r, f->value);
         break;
     case 14:
-        if (slice_eq_nocase(f->name, SL("content-length"))) return length_field(r, f->value);
+        if (slice_spells(f->name, SL("content-length"))) return length_field(r, f->value);
         break;
     case 17:
-        if (slice_eq_nocase(f->name, SL("transfer-encoding"))) return coding_field(r, f->value);
+        if (slice_spells(f->name, SL("transfer-encoding"))) return coding_field(r, f->value);
         break;
     default:
         break;

@@ -255,6 +255,26 @@ def a_thousand_pipelined_requests_in_one_write_of_mixed_kinds_keep_their_order(q
 
 
 @test
+def a_key_is_the_same_key_pipelined_or_alone_bare_or_quoted(q):
+    """Pipelined requests are looked at ahead of their turn, their keys hashed then: for the right queue, and the right bytes."""
+    other, keys = q + "-other", [f"key-{n}" for n in range(300)]
+    with hx.broker.connect() as c:
+        data = b""
+        for n, key in enumerate(keys):
+            quoted = f'"{key}"' if n % 3 else key
+            data += send_head(q, key, b"Content-Length: 1") + b"x"
+            data += send_head(other if n % 2 else q, quoted, b"Content-Length: 1") + b"x"
+        sender = hx.Later(c.write, data)
+        for n, key in enumerate(keys):
+            members(c.reply().json(), key=key, outcome="accepted")
+            members(c.reply().json(), key=key, outcome="accepted" if n % 2 else "duplicate")
+        sender.value()
+    for n, key in enumerate(keys):
+        members(hx.broker.send(q, key).json(), outcome="duplicate")
+        members(hx.broker.send(other, key).json(), outcome="duplicate" if n % 2 else "accepted")
+
+
+@test
 def a_refusal_in_a_pipeline_comes_after_the_answers_before_it(q):
     with hx.broker.connect() as c:
         for n in range(5):
