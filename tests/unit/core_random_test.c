@@ -64,12 +64,12 @@ static void see_message(const struct core *c, struct picture *p, const struct se
         l->text, sizeof l->text,
         "%.*s %s ended %s gen %u attempts %u/%u/%u/%u fence %llu due %lld started %d delayed %d behind %d "
         "doubt %d reconcile %d lookup %d parked %d takes %d taken %d conflict %d refused %d history %08x payload %08x "
-        "group %.*s",
+        "group %.*s former %08x",
         (int)m->key.n, m->key.p, state_text(v.state), ended_text((enum ended)v.ended), v.generation, v.attempts,
         v.failures, v.unknowns, v.crashes, (unsigned long long)v.fence,
         v.state == STATE_PENDING ? (long long)v.due_ms : 0, v.started, v.delayed, v.behind, v.doubt, v.reconcile,
         v.lookup, v.parked, v.takes, v.taken, v.conflict, v.refused, sum(v.history), sum(m->payload), (int)m->group.n,
-        m->group.p);
+        m->group.p, sum(m->former));
 }
 
 static void see_settled(const struct core *c, struct picture *p, const struct seen *s) {
@@ -77,9 +77,9 @@ static void see_settled(const struct core *c, struct picture *p, const struct se
     if (core_key_left_ms(c, w.now, r) <= 0) return; /* how long it lingers after that is nobody's business */
     struct line *l = add_line(p, r->ref.queue, r->ref.seq);
     snprintf(l->text, sizeof l->text,
-             "%.*s %s ended %s gen %u attempts %u result %08x history %08x erased %d kept %d left %lld", (int)r->key.n,
-             r->key.p, state_text((enum state)r->state), ended_text((enum ended)r->ended), r->generation, r->attempts,
-             sum(r->result), sum(r->history), r->erased, core_payload_kept(c, w.now, r),
+             "%.*s %s ended %s gen %u attempts %u result %08x history %08x erased %d restored %d kept %d left %lld",
+             (int)r->key.n, r->key.p, state_text((enum state)r->state), ended_text((enum ended)r->ended), r->generation,
+             r->attempts, sum(r->result), sum(r->history), r->erased, r->restored, core_payload_kept(c, w.now, r),
              (long long)core_key_left_ms(c, w.now, r));
 }
 
