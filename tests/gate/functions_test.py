@@ -456,6 +456,10 @@ def signals_count_exactly_and_survive_folding_and_sweeping(env):
     equal(s.rows("SELECT (SELECT count(*) FROM hapax.tally), (SELECT count(*) FROM hapax.total WHERE scope = 'signal')"),
           [("0", "4")], "one row per answer")
     s.rows("DELETE FROM hapax.scope WHERE scope = 'signal'")
+    claim(s, "later", scope="signal")
+    claim(s, "later", scope="signal")
+    s.rows("SELECT hapax.sweep()")
+    equal(s.rows(counts), [("18", "5", "0.2778", "1", "t", "0", "1", "1")], "what is folded later is added")
 
 
 @test
