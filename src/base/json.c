@@ -25,6 +25,7 @@ void json_init(struct json *j, slice text) {
     j->error = NULL;
     j->error_at = 0;
     j->depth = 0;
+    j->values_left = UINT32_MAX;
     j->scratch = NULL;
     j->level[0] = 0;
 }
@@ -150,6 +151,10 @@ static void leave(struct json *j) {
 }
 
 /* Move to the next item of the container, or behind its end: then false. */
+static inline bool one_more(struct json *j) {
+    return j->values_left-- > 0 || fail_at(j, j->p, "too many values");
+}
+
 static bool next_item(struct json *j, char close, const char *message) {
     int c = next_byte(j);
     if (c == close) {
@@ -159,11 +164,11 @@ static bool next_item(struct json *j, char close, const char *message) {
     }
     if (!(j->level[j->depth] & LEVEL_STARTED)) {
         j->level[j->depth] |= LEVEL_STARTED;
-        return c >= 0 || fail_at(j, j->p, "the text ends inside a value");
+        return c >= 0 ? one_more(j) : fail_at(j, j->p, "the text ends inside a value");
     }
     if (c != ',') return fail_at(j, j->p, c < 0 ? "the text ends inside a value" : message);
     j->p++;
-    return true;
+    return one_more(j);
 }
 
 static bool on_stack(const struct json *j, slice name) {
@@ -320,6 +325,7 @@ static bool scan_item_tail(struct json *j, struct open_containers *open, bool *m
 static bool scan_value(struct json *j) {
     struct open_containers open = {0};
     for (bool more = true; more;) {
+        if (!one_more(j)) return false;
         enum json_type type = type_at(next_byte(j));
         if (type != JSON_OBJECT && type != JSON_ARRAY) {
             if (!scan_scalar(j, type) || !scan_item_tail(j, &open, &more)) return false;

@@ -31,6 +31,7 @@ struct json {
     const char *error; /* NULL while all is well */
     size_t error_at;
     int depth;
+    u32 values_left; /* how many more it may walk over; json_init sets no bound, the reader may */
     /* private: per-level state, member names seen, scratch for unescaped strings */
     struct json_scratch *scratch;
     u8 level[JSON_DEPTH_MAX + 1];

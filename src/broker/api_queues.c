@@ -172,6 +172,8 @@ static bool delete_queue(struct call *c, const struct deed *d, u16 queue) {
     struct audit_in audit = deed_named(d, DEED_QUEUE_DELETE, SL(""));
     struct queue_info q;
     core_queue_info(b->core, b->now, queue, &q);
+    if (q.unsettled == 0 && !waits_tell_outcomes(b, queue))
+        return fail(c, PROBLEM_overloaded, "many wait for results of this queue and are being answered");
     room_prepare(b, 0);
     switch (core_queue_delete(b->core, b->now, queue, &audit)) {
     case DELETE_OK:

@@ -204,6 +204,7 @@ static void settle_object(struct call *c, enum verb verb) {
     struct json json; /* keeps unescaped strings alive */
     struct item item = {0};
     json_init(&json, c->req->body);
+    json.values_left = ITEM_VALUES_MAX;
     bool read = take_item(c->b->core, &json, &item) && json_end(&json);
     if (read) {
         buf_reset(body);
@@ -223,6 +224,9 @@ static void settle_object(struct call *c, enum verb verb) {
 struct settle_job {
     struct job job;
     enum verb verb;
+    struct json json; /* reading the array, as far as `read` */
+    size_t read;
+    bool split, failed;
     struct item_at {
         u32 from, len;
     } * items; /* where they are in the text */
@@ -277,8 +281,56 @@ static bool settle_some(struct settle_job *j, struct budget *g) {
     return more;
 }
 
+static void add_item(struct settle_job *j, slice text) {
+    if (j->count == j->cap) {
+        j->cap = j->cap ? j->cap * 2 : 64;
+        j->items = mem_realloc(j->items, j->cap * sizeof *j->items);
+    }
+    j->items[j->count++] = (struct item_at){.from = (u32)(text.p - j->job.text.p), .len = (u32)text.n};
+}
+
+/* The text may have moved since. */
+static struct json *go_on_reading(struct settle_job *j) {
+    struct json *json = &j->json;
+    slice text = j->job.text;
+    if (j->read == 0) {
+        json_init(json, text);
+        json_array(json);
+    } else {
+        json->start = text.p;
+        json->p = text.p + j->read;
+        json->end = text.p + text.n;
+    }
+    return json;
+}
+
+#define SPLIT_BYTES 16384u /* between two looks at the clock */
+/* The whole text is read before anything is applied: an error after half an array would answer for neither half. true: that is
+ * done, or it failed. */
+static bool split_some(struct settle_job *j, struct budget *g) {
+    struct json *json = go_on_reading(j);
+    struct failure *f = &j->job.c.failure;
+    enum json_type type;
+    slice text;
+    while (j->count <= SETTLE_ITEMS_MAX && json_element(json)) {
+        json->values_left = ITEM_VALUES_MAX;
+        if (json_value(json, &type, &text)) add_item(j, text);
+        size_t at = (size_t)(json->p - json->start);
+        if (at - j->read < SPLIT_BYTES) continue;
+        j->read = at;
+        if (budget_spent(g)) return false;
+    }
+    if (j->count > SETTLE_ITEMS_MAX)
+        j->failed = !failure_set(f, PROBLEM_too_large, "an array has at most %u items", SETTLE_ITEMS_MAX);
+    else if (!json_end(json))
+        j->failed = !fail_json(f, json);
+    return j->split = true;
+}
+
 static bool run_settle(struct job *job, struct budget *g) {
     struct settle_job *j = (struct settle_job *)(void *)job;
+    if (!j->split && !split_some(j, g)) return false;
+    if (j->failed) return true;
     while (j->at < j->count)
         if (!settle_some(j, g)) return false;
     return true;
@@ -286,6 +338,7 @@ static bool run_settle(struct job *job, struct budget *g) {
 
 static void answer_settle(struct job *job) {
     struct buf *body = &job->reply;
+    if (((struct settle_job *)(void *)job)->failed) return reply_failure(&job->c);
     if (body->len == 0) buf_char(body, '[');
     buf_char(body, ']');
     reply_with(job->c.b, job->c.conn, 200, SL("application/json"), SL(""), buf_slice(body), 0);
@@ -293,42 +346,16 @@ static void answer_settle(struct job *job) {
 
 static void free_settle(struct job *job) {
     struct settle_job *j = (struct settle_job *)(void *)job;
+    json_free(&j->json);
     mem_free(j->items);
     buf_free(&j->decoded);
 }
 
 static const struct job_kind settle_kind = {sizeof(struct settle_job), run_settle, answer_settle, free_settle};
 
-static void add_item(struct settle_job *j, slice body, slice text) {
-    if (j->count == j->cap) {
-        j->cap = j->cap ? j->cap * 2 : 64;
-        j->items = mem_realloc(j->items, j->cap * sizeof *j->items);
-    }
-    j->items[j->count++] = (struct item_at){.from = (u32)(text.p - body.p), .len = (u32)text.n};
-}
-
-/* The whole text is read before anything is applied: an error after half an array would answer for neither half. */
-static bool split_items(struct call *c, struct settle_job *j) {
-    struct json json;
-    enum json_type type;
-    slice text;
-    json_init(&json, c->req->body);
-    bool array = json_array(&json);
-    while (array && j->count <= SETTLE_ITEMS_MAX && json_element(&json) && json_value(&json, &type, &text))
-        add_item(j, c->req->body, text);
-    bool ok = j->count <= SETTLE_ITEMS_MAX;
-    if (!ok)
-        fail(c, PROBLEM_too_large, "an array has at most %u items", SETTLE_ITEMS_MAX);
-    else if (!json_end(&json))
-        ok = fail_json(&c->failure, &json);
-    json_free(&json);
-    return ok;
-}
-
 static void settle_array(struct call *c, enum verb verb) {
     struct settle_job j = {.job = {.kind = &settle_kind}, .verb = verb};
-    if (jobs_have_room(c) && split_items(c, &j)) return job_start(c, &j.job);
-    free_settle(&j.job);
+    if (jobs_have_room(c)) return job_start(c, &j.job);
     reply_failure(c);
 }
 

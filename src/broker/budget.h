@@ -7,7 +7,8 @@
 
 #include "base/base.h"
 
-/* The network hands over requests for 16 ms of a turn. The turn's end comes on top: together they stay below 50 ms. */
+/* The network hands over requests for 16 ms of a turn, and writes for 8. The turn's end comes on top: together they stay below
+ * 50 ms. */
 #define REQUEST_US 4000u /* the first part of a long request, a page of a list */
 #define ANSWERS_US                                                                                                     \
     2000u /* waits that can be answered, at the end of a turn: outcomes, polls, those whose time is over */

@@ -10,7 +10,8 @@
 #define BATCH_LINES_MAX   10000u
 #define SETTLE_BYTES_MAX  (8u << 20)
 #define SETTLE_ITEMS_MAX  10000u
-#define ATTRS_MAX         100u /* of a message; as many as there can be header fields */
+#define ITEM_VALUES_MAX   10000u /* in one item to settle, of whatever it says */
+#define ATTRS_MAX         100u   /* of a message; as many as there can be header fields */
 #define ATTRS_BYTES_MAX   16384u
 #define GROUP_BYTES_MAX   255u
 #define TYPE_BYTES_MAX    255u

@@ -311,12 +311,28 @@ void waits_run_due(struct broker *b) {
     shared_drop(b);
 }
 
+bool waits_tell_outcomes(struct broker *b, u16 queue) {
+    struct budget g = budget_of(b, REQUEST_US);
+    bool all = true;
+    for (struct wait *w = b->waits->due_first, *next; w && all; w = next) {
+        next = w->due_next;
+        if (w->ref.queue != queue) continue;
+        all = !budget_spent(&g);
+        if (all) w->answer(b, w, true);
+    }
+    shared_drop(b);
+    return all;
+}
+
 void waits_end_of_queue(struct broker *b, u16 queue) {
     struct waits *ws = b->waits;
-    while (ws->due_first) ws->due_first->answer(b, ws->due_first, true); /* while there is an outcome to tell of */
-    shared_drop(b);
     if (queue >= ws->polls_cap) return;
-    while (ws->polls[queue].head) ws->polls[queue].head->answer(b, ws->polls[queue].head, true);
+    for (struct wait *w; (w = ws->polls[queue].head);) {
+        unlink_poll(&ws->polls[queue], w);
+        w->list = WAIT_ALONE;
+        w->queue = 0;
+        link_due(ws, w);
+    }
 }
 
 void waits_answer_all(struct broker *b) {

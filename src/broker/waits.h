@@ -20,7 +20,7 @@ typedef void wait_answer(struct broker *b, struct wait *w, bool over);
 struct wait {
     void *conn;
     wait_answer *answer;
-    u16 queue; /* a poll's; 0: it is not there yet, and waited for by its name */
+    u16 queue; /* a poll's; 0: it is not there yet, and waited for by its name, or not there any more */
     struct buf name;
     struct ref ref;      /* whose outcome is waited for */
     struct wait **owner; /* a pointer to this wait that is to be cleared when it ends; or NULL */
@@ -64,9 +64,12 @@ void waits_queue_made(struct broker *b, u16 queue, slice name);
 void waits_starve(struct broker *b);
 
 /* Both take a part of a turn, and leave the rest for the next. */
-void waits_run(struct broker *b);                     /* answers what can be answered */
-void waits_run_due(struct broker *b);                 /* answers those whose time is over */
-void waits_end_of_queue(struct broker *b, u16 queue); /* answers its polls: it is about to be deleted */
+void waits_run(struct broker *b);     /* answers what can be answered */
+void waits_run_due(struct broker *b); /* answers those whose time is over */
+/* The queue is about to be deleted: who waits for an outcome that is there hears it while it is known. false: there was no time
+ * for all of them; what is left is answered with the next turns. */
+bool waits_tell_outcomes(struct broker *b, u16 queue);
+void waits_end_of_queue(struct broker *b, u16 queue); /* it was deleted: its polls are told that there is nothing */
 void waits_answer_all(struct broker *b);              /* as if everybody's time were over */
 
 bool waits_unfinished(const struct broker *b); /* some could be answered, and were left for the next turn */

@@ -106,7 +106,7 @@ struct http_limits {
     u32 write_ms;         /* a client that takes nothing of its replies for so long is dropped. Default 60000 */
     u32 body_bytes_per_s; /* default 500, measured after the grace */
     u32 body_grace_ms;    /* default 5000 */
-    u32 turn_ms;          /* for the requests of a turn, and as long again for its replies; what is left is first in the
+    u32 turn_ms;          /* for the requests of a turn, and half as long for its replies; what is left is first in the
                              next one. Default 16 */
 };
 

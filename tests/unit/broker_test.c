@@ -688,6 +688,41 @@ static void others_are_answered_while_a_long_array_is_settled(void **state) {
     assert_said("\"keys\":500");
 }
 
+/* Reading it is work too, and no item may be all of it. */
+static void others_are_answered_while_a_long_array_is_read(void **state) {
+    (void)state;
+    struct buf acks = {0};
+    buf_char(&acks, '[');
+    for (u32 i = 0; i < 5000; i++) buf_printf(&acks, "%s{\"token\":\"none\",\"more\":\"%0400u\"}", i ? "," : "", i);
+    buf_lit(&acks, "]!");
+    w.us_a_look = 500;
+    u32 answers = w.answers;
+    assert_int_equal(submit("POST /v1/ack", NULL, buf_slice(&acks), NULL), 0);
+    assert_int_equal(submit("GET /v1/queues", NULL, SL(""), NULL), 200);
+    assert_true(turns_to_answer(answers + 2) > 3);
+    assert_int_equal(w.status, 400); /* nothing was applied: it ends in nonsense */
+    assert_said("json_invalid");
+    acks.len--;
+    answers = w.answers;
+    submit("POST /v1/ack", NULL, buf_slice(&acks), NULL);
+    turns_to_answer(answers + 1);
+    assert_int_equal(w.status, 200);
+    assert_int_equal(times_said("\"code\":\"token_invalid\""), 5000);
+
+    buf_reset(&acks);
+    buf_lit(&acks, "{\"token\":\"none\",\"more\":[1");
+    for (u32 i = 0; i < 20000; i++) buf_lit(&acks, ",1");
+    buf_lit(&acks, "]}");
+    assert_int_equal(request("POST /v1/ack", NULL, buf_slice(&acks), NULL), 400);
+    assert_said("too many values");
+    acks.p[0] = '[';
+    memset(acks.p + 1, ' ', 22);
+    acks.p[acks.len - 1] = ']';
+    assert_int_equal(request("POST /v1/ack", NULL, buf_slice(&acks), NULL), 400);
+    assert_said("too many values");
+    buf_free(&acks);
+}
+
 static void others_are_answered_while_a_long_batch_is_taken(void **state) {
     (void)state;
     struct buf lines = {0};
@@ -987,6 +1022,64 @@ static void nothing_leaves_after_a_failed_journal(void **state) {
     assert_int_equal(w.released, released);
 }
 
+/* ---- what many wait for */
+
+/* Turns until all of them are answered; none answers more than the time of a turn allows. */
+static u32 turns_until_answered(u32 count, u32 a_turn) {
+    u32 turns = 0;
+    for (u32 before = w.answers, all = w.answers + count; w.answers < all; turns++, before = w.answers) {
+        work();
+        assert_in_range(w.answers - before, 1, a_turn);
+        assert_true(turns < 10000);
+    }
+    return turns;
+}
+
+static void polls_of_a_deleted_queue_are_answered_over_several_turns(void **state) {
+    (void)state;
+    void *user;
+    send("q", "k", "x");
+    call("POST /v1/queues/q/receive", "");
+    settle("ack", "");
+    for (u32 i = 0; i < 1000; i++)
+        assert_int_equal(request("POST /v1/queues/q/receive?wait=60s", NULL, SL(""), &user), 0);
+    w.us_a_look = 20;
+    assert_int_equal(submit("DELETE /v1/queues/q", NULL, SL(""), NULL), 204);
+    assert_true(turns_until_answered(1000, 101) >= 9);
+    assert_int_equal(w.status, 200);
+    assert_said("{\"messages\":[]}");
+    assert_int_equal(call("GET /v1/queues/q", ""), 404);
+}
+
+static void a_queue_is_not_deleted_before_those_who_wait_have_heard_its_outcomes(void **state) {
+    (void)state;
+    void *user;
+    send("q", "k", "x");
+    call("POST /v1/queues/q/receive", "");
+    for (u32 i = 0; i < 1000; i++)
+        assert_int_equal(request("GET /v1/queues/q/keys/k/result?wait=60s", NULL, SL(""), &user), 0);
+    char ack[128];
+    snprintf(ack, sizeof ack, "{\"token\":\"%s\",\"result\":\"done\"}", w.token);
+    w.us_a_look = 20;
+    assert_int_equal(submit("POST /v1/ack", NULL, slice_str(ack), NULL), 200);
+    u32 answered = w.answers;
+    assert_int_equal(submit("DELETE /v1/queues/q", NULL, SL(""), NULL), 503);
+    assert_said("being answered");
+    assert_in_range(w.answers - answered, 100, 250); /* a part of them, and the refusal */
+    turns_until_answered(1000 - (w.answers - answered - 1), 101);
+    assert_int_equal(w.status, 200);
+    assert_said("done");
+    assert_int_equal(call("DELETE /v1/queues/q", ""), 204);
+}
+
+static void health_is_told_while_the_disk_has_yet_to_answer(void **state) {
+    (void)state;
+    assert_int_equal(submit("POST /v1/queues/q/messages", "k", SL("x"), NULL), 202);
+    assert_true(w.after > 0);
+    assert_int_equal(submit("GET /healthz", NULL, SL(""), NULL), 200);
+    assert_int_equal(w.after, 0); /* it waits for nothing */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(rules_given_with_put_survive_a_restart, set_up, tear_down),
@@ -1015,12 +1108,17 @@ int main(void) {
         cmocka_unit_test_setup_teardown(operators_can_make_room_on_a_full_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(many_times_to_live_that_end_together_are_ended_in_slices, set_up, tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_settled, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_batch_is_taken, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_batch_goes_on_though_its_client_is_gone_and_its_queue_was_deleted, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(many_who_wait_for_one_outcome_are_answered_over_turns, set_up, tear_down),
         cmocka_unit_test_setup_teardown(many_polls_that_can_be_answered_together_are_answered_over_turns, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(polls_of_a_deleted_queue_are_answered_over_several_turns, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_queue_is_not_deleted_before_those_who_wait_have_heard_its_outcomes, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(health_is_told_while_the_disk_has_yet_to_answer, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_request_too_long_to_be_kept_is_refused_before_anything_is_applied, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_key_that_repeats_is_shown_in_pages_within_the_bound_of_a_reply, set_up,
