@@ -29,12 +29,14 @@
  * WHERE TO LOOK. While somebody holds an old snapshot, deleted rows stay in the index, and a look from the start passes over
  * all of them. So a worker remembers up to where it has settled everything and looks from there: a hint, never a truth.
  * From the start it looks again once in LOOK_EVERY looks at most, as often as costs a tenth of its time, and always before
- * it calls the table empty; what committed late, or was given back by a relay that died, is found then.
+ * it calls the table empty; what committed late, or was given back by a relay that died, is found then. A look that took
+ * long because the server was held up says nothing about the next: LOOK_US_MAX.
  *
  * With groups a hint is not enough: 41 commits late, then 101 of the same group is drawn and committed, and a look from
  * mark 100 would send 101 first. So before a look from the start the last number there is is noted, and looks from the mark
  * go no further. Up to there nothing is overtaken: who has a predecessor below that number drew his own after the
- * predecessor had committed, hence before the look from the start, which saw it.
+ * predecessor had committed, hence before the look from the start, which saw it. What is new is above it, so once all up to
+ * there is settled, looks from the start may take half the time.
  *
  * WHAT CANNOT BE READ (a value larger than PostgreSQL's own limits, one that has no UTF-8) fails the whole statement. Then
  * fewer rows are asked for, down to one; that one is locked, read by its place, and if that fails parked, unread.
@@ -59,6 +61,7 @@ enum {
     BATCH_BYTES = 4 << 20,
     SAY_AGAIN_MS = 60000,
     LOOK_EVERY = 10, /* from the start: one look in this many, and one part in this many of a worker's time */
+    LOOK_US_MAX = 500000,
     RELAY_MAGIC = 0x72656c79,
     WORKER_MAGIC = 0x776f726b
 };
@@ -88,8 +91,10 @@ struct worker {
     struct batch batch;
     struct buf mark;  /* the order value below which everything is settled; empty: not known */
     struct buf end;   /* grouped: the order value above which the mark says nothing; empty: not known */
-    i64 look_us;      /* when to look from the start again, on the monotonic clock */
-    int looks;        /* since the last from the start */
+    i64 looked_us;    /* when it last looked from the start, on the monotonic clock */
+    i64 took_us;      /* how long that took */
+    int looks;        /* since then */
+    bool over;        /* grouped: from the mark to the end nothing is left */
     int rows;         /* to ask for: fewer while the broker takes fewer, or one of them cannot be read */
     i64 backoff_ms;   /* 0: all is well */
     bool broker_away; /* ask it before beginning a transaction */
@@ -159,19 +164,26 @@ static void broker_trouble(struct worker *w, const hx_error *e) {
 
 /* ---- one batch */
 
-/* From the start, or from the mark? */
-static enum relay_from where_to_look(const struct worker *w) {
-    bool over = w->end.len && slice_eq(buf_slice(&w->mark), buf_slice(&w->end)); /* nothing is left up to the end */
-    bool due = clock_mono_us() >= w->look_us && (over || w->looks >= LOOK_EVERY);
-    return !w->mark.len || due ? FROM_START : FROM_MARK;
+/* How long until looking from the start costs no more than one part in `parts` of the time. */
+static i64 rest_us(const struct worker *w, i64 parts) {
+    return w->looked_us + w->took_us * (parts - 1) - clock_mono_us();
 }
 
+/* From the start, or from the mark? */
+static enum relay_from where_to_look(const struct worker *w) {
+    if (!w->mark.len || (w->over && rest_us(w, 2) <= 0)) return FROM_START;
+    return w->looks >= LOOK_EVERY && rest_us(w, LOOK_EVERY) <= 0 ? FROM_START : FROM_MARK;
+}
+
+/* An empty table has none, and then the last one known is as good as ever. */
 static hx_st note_end(struct worker *w, struct errbuf *err) {
     struct pg_rows *rows;
     hx_st st = pg_query(w->pg, w->relay->layout.end.p, NULL, 0, &rows, err);
     if (st) return st;
-    buf_reset(&w->end);
-    if (pg_row_count(rows)) buf_slice_add(&w->end, pg_cell(rows, 0, 0));
+    if (pg_row_count(rows)) {
+        buf_reset(&w->end);
+        buf_slice_add(&w->end, pg_cell(rows, 0, 0));
+    }
     pg_rows_free(rows);
     return ST_OK;
 }
@@ -191,9 +203,10 @@ static hx_st look_from_start(struct worker *w, struct pg_rows **rows, struct err
     i64 began = clock_mono_us();
     hx_st st = w->relay->options->grouped ? note_end(w, err) : ST_OK;
     if (!st) st = lock_rows(w, FROM_START, (slice){0}, (slice){0}, rows, err);
-    i64 now = clock_mono_us();
-    w->look_us = now + (now - began) * (LOOK_EVERY - 1);
+    w->looked_us = clock_mono_us();
+    w->took_us = w->looked_us - began < LOOK_US_MAX ? w->looked_us - began : LOOK_US_MAX;
     w->looks = 0;
+    w->over = false;
     return st;
 }
 
@@ -312,6 +325,7 @@ static void move_mark(struct worker *w) {
     buf_reset(&w->mark);
     bool known = w->relay->layout.markable && order.p && (!w->relay->options->grouped || w->end.len);
     if (known) buf_slice_add(&w->mark, order);
+    w->over = known && slice_eq(order, buf_slice(&w->end)) && b->outcomes[i].verdict != ROW_VERDICT_LATER;
 }
 
 static void count(struct relay *r, const struct batch *b) {
@@ -447,6 +461,20 @@ static bool ready(struct worker *w) {
     return false;
 }
 
+/* Above the mark there is nothing; below it there may be what committed late. */
+static bool look_once_more(struct worker *w) {
+    if (w->relay->options->once) buf_reset(&w->mark);
+    w->looks = LOOK_EVERY;
+    w->over = w->relay->options->grouped;
+    return where_to_look(w) == FROM_START;
+}
+
+/* How long to do nothing. */
+static i64 idle_ms(const struct worker *w) {
+    i64 rest = w->mark.len ? 0 : rest_us(w, 2) / 1000;
+    return rest > w->relay->poll_ms ? rest : w->relay->poll_ms;
+}
+
 /* false: there was nothing to do. */
 static bool turn(struct worker *w) {
     struct errbuf err;
@@ -465,11 +493,7 @@ static bool turn(struct worker *w) {
     if (st && empty) database_trouble(w, &err);
     if (st) return true;
     w->backoff_ms = 0;
-    if (from == FROM_START || !empty) return false;
-    /* Above the mark there is nothing; below it there may be what committed late. */
-    bool look_now = w->relay->options->once || clock_mono_us() >= w->look_us;
-    if (look_now) buf_reset(&w->mark);
-    return look_now;
+    return empty && from == FROM_MARK && look_once_more(w);
 }
 
 static void *worker_run(void *arg) {
@@ -478,7 +502,7 @@ static void *worker_run(void *arg) {
     struct relay *r = w->relay;
     while (!w->gave_up && !stopped(r, 0)) {
         if (turn(w)) continue;
-        if (r->options->once || stopped(r, r->poll_ms)) break;
+        if (r->options->once || stopped(r, idle_ms(w))) break;
     }
     pg_close(w->pg);
     relay_batch_free(&w->batch);

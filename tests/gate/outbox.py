@@ -70,8 +70,13 @@ class Outbox:
         return int(self.db.one("SELECT count(*) FROM outbox WHERE refused IS NULL"))
 
     def await_empty(self):
-        while self.left():
+        left, since = self.left(), time.monotonic()
+        while left:
             time.sleep(0.01)
+            now = self.left()
+            if now != left:
+                left, since = now, time.monotonic()
+            assert time.monotonic() < since + hx.TIMEOUT, "%d rows are left and nothing happens" % left
 
     def received(self, max=1000):
         """Every message of the queue, acknowledged; in the order they came."""

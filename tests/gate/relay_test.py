@@ -188,8 +188,7 @@ def what_commits_late_is_neither_missed_nor_overtaken_by_its_successor(env):
             for _ in range(rand.randrange(6)):  # others, whose numbers are higher, go first
                 o.insert("other", "0", "other")
             if rand.random() < 0.5:
-                while o.left():
-                    pass
+                o.await_empty()
             slow.rows("COMMIT")
             o.insert("successor", "2", "g%d" % n)
         o.await_empty()
