@@ -14,22 +14,36 @@ TARGETS = [
     ("single pipelined sends", "send", "redis", "send", "at least", 2.5),
     ("single pipelined sends", "send", "nats", "send", "at least", 1.0),
     ("NDJSON batches of 100", "batch", "redis", "send", "at least", 4.0),
-    ("duplicates of pending keys", "duplicate", "redis", "duplicate", "at least", 2.0),
-    ("duplicates of settled keys", "duplicate_settled", "redis", "duplicate", "at least", 2.0),
-    ("receive + ack", "consume", "redis", "consume", "at least", 2.0),
-    ("key and schema from 1 KiB of JSON, against a header key", "json_derived", "hapax", "json_header", "at least", 0.75),
+    ("duplicates of pending keys", "duplicate", "redis", "duplicate", "at least", 2.5),
+    ("duplicates of settled keys", "duplicate_settled", "redis", "duplicate", "at least", 2.5),
+    ("receive + ack", "consume", "redis", "consume", "at least", 2.5),
+    ("key and schema from 1 KiB of JSON, against a header key, in the worst round", "json_derived", "hapax", "json_header",
+     "at least", 0.75),
     ("depth 1, p50", "p50", "redis", "p50", "at most", 1.0),
     ("depth 1, p99", "p99", "redis", "p99", "at most", 1.0),
 ]
 
 
 def ratio(bench, figure, rival, rival_figure):
-    """The median of the rounds' ratios: both sides of each were measured within seconds of one another."""
+    """The median of the rounds' ratios, or the worst of Hapax against itself: both sides of each were measured within seconds of
+    one another."""
     ours, theirs = bench.results.get(("hapax", figure)), bench.results.get((rival, rival_figure))
     if not ours or not theirs:
         return None
     shares = [ours[number] / theirs[number] for number in ours if theirs.get(number)]
-    return statistics.median(shares) if shares else None
+    of = min if rival == "hapax" else statistics.median
+    return of(shares) if shares else None
+
+
+def steadiness(bench):
+    """Does the rate hold while keys gather and compaction runs beside? Round against round, so noise of the machine is in it."""
+    sends = list(bench.results.get(("hapax", "send"), {}).values())
+    if len(sends) < 2:
+        return
+    for what, got, bound in (("sends, last round against the first", sends[-1] / sends[0], 0.85),
+                             ("sends, slowest round against the fastest", min(sends) / max(sends), 0.9)):
+        yield {"target": what, "rival": "hapax", "ratio": round(got, 2), "sense": "at least", "bound": bound,
+               "verdict": "PASS" if round(got, 2) >= bound else "short"}
 
 
 def cell(bench, system, figure):
@@ -65,7 +79,7 @@ def verdicts(bench):
         met = round(got, 2) >= bound if sense == "at least" else round(got, 2) <= bound
         lines.append({"target": what, "rival": rival, "ratio": round(got, 2), "sense": sense, "bound": bound,
                       "verdict": "PASS" if met else "short"})
-    return lines
+    return lines + list(steadiness(bench))
 
 
 def print_verdicts(bench):
