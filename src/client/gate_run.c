@@ -121,8 +121,9 @@ static hx_status give_back(flow *f) {
     return st == HX_OK ? finish(f, HX_GATE_RELEASED) : st;
 }
 
-static hx_status act(flow *f) {
-    switch (f->work->effect(f->work->ctx, &f->turn)) {
+/* What the caller's function says of the effect; `no`: what it means that it did not happen. */
+static hx_status believe(flow *f, hx_gate_verdict said, bool *no) {
+    switch (said) {
     case HX_GATE_REJECT:
         f->turn.outcome.rejected = true;
         f->known = true;
@@ -131,7 +132,7 @@ static hx_status act(flow *f) {
         f->known = true;
         return HX_OK;
     case HX_GATE_UNDO:
-        f->undone = true;
+        *no = true;
         return HX_OK;
     case HX_GATE_AGAIN:
     case HX_GATE_LEAVE:
@@ -140,23 +141,13 @@ static hx_status act(flow *f) {
     return finish(f, HX_GATE_UNKNOWN);
 }
 
+static hx_status act(flow *f) {
+    return believe(f, f->work->effect(f->work->ctx, &f->turn), &f->undone);
+}
+
 static hx_status look_up(flow *f) {
-    switch (f->work->lookup ? f->work->lookup(f->work->ctx, &f->turn) : HX_GATE_LEAVE) {
-    case HX_GATE_REJECT:
-        f->turn.outcome.rejected = true;
-        f->known = true;
-        return HX_OK;
-    case HX_GATE_DO:
-        f->known = true;
-        return HX_OK;
-    case HX_GATE_UNDO:
-        f->absent = true;
-        return HX_OK;
-    case HX_GATE_AGAIN:
-    case HX_GATE_LEAVE:
-        break;
-    }
-    return finish(f, HX_GATE_UNKNOWN);
+    hx_gate_verdict said = f->work->lookup ? f->work->lookup(f->work->ctx, &f->turn) : HX_GATE_LEAVE;
+    return believe(f, said, &f->absent);
 }
 
 static hx_status ask(flow *f) {
