@@ -132,6 +132,21 @@ static void what_is_promised_is_given_back_when_everything_is_settled(void **sta
     assert_int_equal(core_reserved_bytes(w.core), before);
 }
 
+/* A start writes nothing, but what was said with it must not be lost with the next kill. */
+static void a_downtime_that_was_said_need_not_be_said_again(void **state) {
+    (void)state;
+    const i64 month = (i64)30 * 24 * 3600 * 1000;
+    send_full("k", "p", NULL, 3600000, 0, NULL);
+    w.downtime_said = true;
+    restart_after(month);
+    pass(0);
+    w.downtime_said = false;
+    restart_after(1000);
+    assert_int_equal(core_downtime(w.core).charged_ms, 1000);
+    pass(0);
+    assert_false(receive().ok);
+}
+
 /* What is left is for those who make room: neither starting nor standing by may take it. */
 static void starts_and_idling_on_a_full_disk_leave_the_room_for_a_purge(void **state) {
     (void)state;
@@ -923,6 +938,7 @@ int main(void) {
         T(full_means_no_new_message_but_lease_and_settlement_of_the_accepted_ones),
         T(a_larger_result_is_refused_when_full_and_accepted_once_there_is_room),
         T(what_is_promised_is_given_back_when_everything_is_settled),
+        T(a_downtime_that_was_said_need_not_be_said_again),
         T(starts_and_idling_on_a_full_disk_leave_the_room_for_a_purge),
         T(how_often_a_key_came_again_survives_being_carried_apart_from_it),
         T(carrying_messages_with_long_histories_takes_no_room_that_was_promised),

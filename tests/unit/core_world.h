@@ -30,6 +30,7 @@ static struct world {
     u32 outcomes, readies;
     u16 queue, shard;
     u64 memory_max;
+    bool downtime_said; /* there was none, whatever the wall clock says */
     struct buf store, arrivals_store;
     struct record base, arrivals;
     struct seen seen;
@@ -73,7 +74,11 @@ static inline void set_room(u64 bytes) {
 
 /* A core that has read the journal and was not started. */
 static inline struct core *replayed_core(void) {
-    struct core_options options = {.hash_key = {11, 22}, .seed = 5, .shard = w.shard, .memory_max = w.memory_max};
+    struct core_options options = {.hash_key = {11, 22},
+                                   .seed = 5,
+                                   .shard = w.shard,
+                                   .memory_max = w.memory_max,
+                                   .downtime_said = w.downtime_said};
     struct errbuf err;
     struct core *c = core_new(&options);
     for (u64 i = w.first; i < w.count; i++) {
