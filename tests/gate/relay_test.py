@@ -218,6 +218,34 @@ def while_an_old_snapshot_is_held_the_relay_does_not_read_what_it_has_deleted_ag
 
 
 @test
+def while_an_old_snapshot_is_held_an_idle_relay_looks_mostly_where_something_new_would_be(env):
+    with Outbox(env, "relay_idle") as o:
+        holder, dead = env.session(database="relay_idle"), 20000
+        holder.rows("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+        o.db.rows("INSERT INTO outbox (aggregatetype, aggregateid, type, payload)"
+                  " SELECT 'order', 'g', 't', '1' FROM generate_series(1, %d) i" % dead)
+        o.drain("--report", "0")
+        o.start("--workers", "1", "--poll", "1ms", "--report", "0")
+        o.insert("one")
+        o.await_empty()
+
+        def looks(more):
+            """Looks and entries read, once there are that many more looks."""
+            wanted = 0
+            while True:
+                scans, read = map(int, o.db.rows("SELECT idx_scan, idx_tup_read FROM pg_stat_user_indexes"
+                                                 " WHERE indexrelname = 'outbox_pending'")[0])
+                wanted = wanted or scans + more
+                if scans >= wanted:
+                    return scans, read
+                time.sleep(0.01)
+
+        first, second = looks(50), looks(200)
+        each = (second[1] - first[1]) / (second[0] - first[0])
+        assert each < dead / 2, "%d entries a look, with %d rows deleted" % (each, dead)
+
+
+@test
 def a_row_without_an_id_is_parked_and_blocks_nobody(env):
     with Outbox(env, "relay_null", init=False) as o:
         partitioned(o, 1)
