@@ -32,14 +32,19 @@ struct model *model_new(struct arena *arena, u32 queues, u32 keys) {
 
 /* ---- time */
 
+static void stretch(struct ahead *a, i64 ms) {
+    if (ms < a->min) a->min = ms;
+    if (ms > a->max) a->max = ms;
+}
+
 void model_later(struct model *m, i64 mono_ms, i64 wall_ms) {
     i64 passed = mono_ms - m->mono;
     m->run += passed < 1000 ? passed : 1000;
     m->delay += passed;
     m->mono = mono_ms;
     m->wall = wall_ms;
-    if (m->delay - m->wall > m->ahead_max) m->ahead_max = m->delay - m->wall;
-    if (m->delay - m->wall < m->ahead_min) m->ahead_min = m->delay - m->wall;
+    stretch(&m->ahead, m->delay - m->wall);
+    stretch(&m->fresh, m->delay - m->wall);
 }
 
 void model_time(struct model *m, i64 mono_ms, i64 wall_ms) {
@@ -59,6 +64,8 @@ void model_all_durable(struct model *m) {
     m->safe = m->mark;
     m->mark.run = m->run;
     m->mark.delay = m->delay;
+    m->ahead = m->fresh;
+    m->fresh.min = m->fresh.max = m->delay - m->wall;
 }
 
 /* ---- sets */
@@ -573,21 +580,25 @@ void model_life_ends(struct model *m, bool clean) {
     m->stretches = NULL;
 }
 
+/* A start writes nothing: until its clocks surely are written down, the next one may go on from what the life before left. */
 static void clocks_restart(struct model *m, i64 wall_ms) {
     i64 before = m->delay, after;
     if (m->clean) {
         after = before + (wall_ms > m->wall ? wall_ms - m->wall : 0);
+        m->ahead.min = m->ahead.max = before - m->wall;
+        m->safe.delay = before;
     } else {
-        after = m->ahead_max + wall_ms > before ? m->ahead_max + wall_ms : before;
-        i64 least = m->ahead_min + wall_ms > m->safe.delay ? m->ahead_min + wall_ms : m->safe.delay;
+        after = m->ahead.max + wall_ms > before ? m->ahead.max + wall_ms : before;
+        i64 least = m->ahead.min + wall_ms > m->safe.delay ? m->ahead.min + wall_ms : m->safe.delay;
         m->run_slip += m->run - m->safe.run;
         m->delay_slip += after > least ? after - least : 0;
     }
     m->delay = after;
     m->mark.run = m->safe.run = m->run;
-    m->mark.delay = m->safe.delay = after;
+    m->mark.delay = after;
     m->wall = wall_ms;
-    m->ahead_max = m->ahead_min = after - wall_ms;
+    m->fresh.min = m->fresh.max = after - wall_ms;
+    stretch(&m->ahead, after - wall_ms);
 }
 
 static void rearm(const struct model *m, const struct set *closed, struct set *out) {

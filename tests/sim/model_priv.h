@@ -127,7 +127,9 @@ struct model {
     u32 live_count, live_cap;
 
     i64 mono, turn_mono, wall, run, delay, run_slip, delay_slip;
-    i64 ahead_min, ahead_max; /* of the delay clock before the wall clock, in this life */
+    struct ahead {
+        i64 min, max;
+    } ahead, fresh; /* of the delay clock before the wall clock, since the safe clocks; since the mark */
     struct {
         i64 run, delay;
     } safe, mark; /* clocks that surely are written down; the next such */
