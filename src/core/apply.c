@@ -419,9 +419,11 @@ static hx_st apply_start(struct core *c, const struct rec_start *r, u32 about, s
     INVARIANT(4, r->fence == m->fence);
     hx_st st = check_move(c, stage_of(m), REC_START, STAGE_LEASED, err);
     if (st != ST_OK) return st;
+    reserve_off(c, m);
     m->started = true;
     m->attempts = r->attempts;
     history_set_attempt(&m->history, r->fence, r->attempts);
+    reserve_on(c, m);
     return ST_OK;
 }
 

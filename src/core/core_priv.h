@@ -252,16 +252,17 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
 u64 core_emit(struct core *c, const struct record *r);
 
 /* derive.c: state that no record holds. Some follows from what is written and the clock: that a delay is over, that a queue is
- * over its limits, what memory forgotten keys still take. Some is written down a little later: counts and arrivals. And of
+ * over its limits, when a lease of known length began last, what memory forgotten keys still take. Some is written down a little later: counts and arrivals. And of
  * two messages that are both ready it may say which comes first. A restart finds it again or does without; no promise
  * hangs on it. Beside core_apply this is the only function that changes state. */
 enum derivation {
     DERIVE_PASSAGE, /* time has passed: up to `budget` delays that are over, members of groups that follow their head, and entries to be freed. true: there is more */
     DERIVE_PASSED_OVER, /* `message` is ready, but there was no room for its lease: it goes behind the others */
-    DERIVE_PRESSURE,    /* `queue` is over a limit (`yes`), or well below all of them again */
-    DERIVE_COUNT,       /* a counter of `queue` that no record implies: written down within a second */
-    DERIVE_VACANT,      /* the last record of the deleted `queue` is about to go: its number may be given again */
-    DERIVE_ARRIVAL,     /* the key of `entry` came again: written down within a second, a conflict at once */
+    DERIVE_RENEWED,  /* the lease of `message` runs anew, for as long as is written: what a restart gives every lease */
+    DERIVE_PRESSURE, /* `queue` is over a limit (`yes`), or well below all of them again */
+    DERIVE_COUNT,    /* a counter of `queue` that no record implies: written down within a second */
+    DERIVE_VACANT,   /* the last record of the deleted `queue` is about to go: its number may be given again */
+    DERIVE_ARRIVAL,  /* the key of `entry` came again: written down within a second, a conflict at once */
 };
 struct derived {
     enum derivation kind;

@@ -38,8 +38,18 @@ static void passed_over(struct core *c, u32 no) {
     place_message(c, no, PLACE_READY, false);
 }
 
+static void renewed(struct core *c, u32 no) {
+    struct message *m = message_mut(c, no);
+    unplace_message(c, no);
+    m->when_ms = c->now.run_ms + m->lease_ms;
+    place_message(c, no, PLACE_LEASED, false);
+}
+
 bool core_derive(struct core *c, const struct derived *d) {
     switch (d->kind) {
+    case DERIVE_RENEWED:
+        renewed(c, d->message);
+        break;
     case DERIVE_PASSAGE:
         return passage(c, d->budget);
     case DERIVE_PASSED_OVER:

@@ -1,5 +1,5 @@
-/* P8: an accepted message has paid in advance, in room of the journal, for a lease and for its settlement. What else is to
- * be written must fit beside all that was promised.
+/* P8: an accepted message has paid in advance, in room of the journal, for a lease, for the start of its work and for its
+ * settlement; that a lease goes on takes no room. What else is to be written must fit beside all that was promised.
  *
  * It has also paid for being carried. Compaction has two segments of its own to write what is alive of the oldest one into, and
  * gets a segment back for it. That goes round as long as a copy is no longer than what it replaces. A message's is longer: its
@@ -11,11 +11,12 @@
 #define ATTEMPT_BYTES  (40u + CONSUMER_BYTES_MAX)        /* what an attempt adds to the history */
 #define CARRIED_BYTES  64u                               /* a carried record's state, and its times */
 #define LEASE_BYTES    (48u + CONSUMER_BYTES_MAX)        /* a lease record's body */
+#define START_BYTES    32u                               /* a start record's body */
 #define SETTLE_BYTES   (160u + 64u + RESULT_ALWAYS_FITS) /* a settle record's body beside key, request id and history */
 #define HEADROOM_BYTES 65536u                            /* clocks, queues, expiries: written without asking */
 
 u64 lease_room(const struct core *c) {
-    return c->sink->cost(LEASE_BYTES) + history_room(ATTEMPT_BYTES);
+    return c->sink->cost(LEASE_BYTES) + c->sink->cost(START_BYTES) + history_room(ATTEMPT_BYTES);
 }
 
 u64 history_room(u64 bytes) {
@@ -35,8 +36,12 @@ u64 admission_room(const struct core *c, size_t key, size_t request_id) {
     return lease_room(c) + c->sink->cost(SETTLE_BYTES + key + request_id) + CARRIED_BYTES;
 }
 
+static u64 start_room(const struct core *c, const struct message *m) {
+    return m->place == PLACE_LEASED && !m->started ? c->sink->cost(START_BYTES) : 0;
+}
+
 static u64 promised(const struct core *c, const struct message *m) {
-    return settlement_room(c, m) + (m->lease_paid ? lease_room(c) : 0) + carry_room(m);
+    return settlement_room(c, m) + start_room(c, m) + (m->lease_paid ? lease_room(c) : 0) + carry_room(m);
 }
 
 void reserve_off(struct core *c, const struct message *m) {

@@ -210,12 +210,17 @@ static enum settle_verdict extend(struct core *c, const struct message *m, u32 l
         out->state = message_state(m);
         return SETTLE_EXPIRED;
     }
+    if (lease_ms == 0) lease_ms = m->lease_ms;
+    if (m->place == PLACE_LEASED && lease_ms == m->lease_ms) {
+        core_derive(c, &(struct derived){.kind = DERIVE_RENEWED, .message = message_no(c, m)});
+        return SETTLE_OK;
+    }
     struct record r = {.type = REC_EXTEND, .about = message_no(c, m)};
     r.extend = (struct rec_extend){
         .ref = message_ref(c, m),
         .fence = m->fence,
         .at_ms = c->now.wall_ms,
-        .lease_ms = lease_ms ? lease_ms : m->lease_ms,
+        .lease_ms = lease_ms,
         .crashes = crashes_after_all(m),
     };
     if (!room_for(c, c->sink->cost(record_size(&r)))) return SETTLE_FULL;
@@ -234,8 +239,7 @@ static enum settle_verdict start(struct core *c, const struct message *m, struct
     out->state = STATE_LEASED;
     if (m->started) return SETTLE_DUPLICATE;
     r.start = (struct rec_start){.ref = message_ref(c, m), .fence = m->fence, .attempts = (u16)(m->attempts + 1)};
-    if (!room_for(c, c->sink->cost(record_size(&r)))) return SETTLE_FULL;
-    core_emit(c, &r);
+    core_emit(c, &r); /* into the room its lease has paid for */
     return SETTLE_OK;
 }
 

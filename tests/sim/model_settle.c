@@ -213,7 +213,14 @@ static bool release(const struct settling *s, struct phase *p) {
 }
 
 /* P8: an ack with a small result goes through on a full disk. */
-static bool no_room(const struct settling *s) {
+/* A lease is renewed and its work begun whatever the disk says. */
+static bool always_fits(const struct settling *s, const struct phase *p) {
+    if (p->at != AT_LEASED) return false;
+    return s->verb == DO_START || (s->verb == DO_EXTEND && (!s->item->lease_ms || s->item->lease_ms == p->lease_ms));
+}
+
+static bool no_room(const struct settling *s, const struct phase *p) {
+    if (always_fits(s, p)) return false;
     bool settles = s->verb == DO_ACK || (s->verb == DO_NACK && s->item->class == NACK_REJECTED);
     if (!problem(s, 507, "storage_full")) return false;
     if (settles && s->item->result.n + s->item->effect_id.n + 32 <= 1024) return false;
@@ -225,7 +232,7 @@ static bool settle_live(const struct settling *s, struct phase *p) {
     if (s->verb == DO_NACK && p->end == END_NACKED) return ok_again(s, p);
     if (s->verb == DO_RELEASE && p->end == END_RELEASED) return ok_again(s, p);
     if (p->end != END_OPEN && p->end != END_EXPIRED) return refused(s, p, 409, "settled");
-    if (no_room(s)) {
+    if (no_room(s, p)) {
         effect_of_refused(s, p);
         return true;
     }

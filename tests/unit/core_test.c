@@ -237,6 +237,48 @@ static void carrying_messages_with_long_histories_takes_no_room_that_was_promise
     for (int i = 0; i < 50; i++) assert_int_equal(ack(&leased[i], result), SETTLE_OK);
 }
 
+/* A full disk must not take the work from those who do it: somebody else would do it again. */
+static void on_a_full_disk_work_is_leased_begun_renewed_and_settled(void **state) {
+    (void)state;
+    struct leased leased[50];
+    char key[16];
+    for (int i = 0; i < 50; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        assert_int_equal(send(key, "pay"), SEND_ACCEPTED);
+    }
+    set_room(core_reserved_bytes(w.core));
+    w.metered = true;
+    for (int i = 0; i < 50; i++) {
+        leased[i] = receive_as(30000, true);
+        assert_true(leased[i].ok);
+    }
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < 50; i++) {
+            enum settle_verdict begun = verb(&leased[i], VERB_START);
+            assert_int_equal(begun, round ? SETTLE_DUPLICATE : SETTLE_OK);
+            assert_int_equal(verb(&leased[i], VERB_EXTEND), SETTLE_OK);
+        }
+        w.now.run_ms += 20000;
+        w.now.wall_ms += 20000;
+        assert_int_equal(state_of("k7"), STATE_LEASED);
+        assert_false(receive().ok);
+    }
+    for (int i = 0; i < 50; i++) assert_int_equal(ack(&leased[i], "r"), SETTLE_OK);
+}
+
+/* What is not written of it need not be: a restart gives a lease that is open its whole length. */
+static void a_renewed_lease_is_renewed_after_a_restart_too(void **state) {
+    (void)state;
+    send("k", "pay");
+    struct leased l = receive_as(30000, false);
+    pass(20000);
+    assert_int_equal(verb(&l, VERB_EXTEND), SETTLE_OK);
+    restart_after(1000);
+    pass(29000);
+    assert_int_equal(state_of("k"), STATE_LEASED);
+    assert_int_equal(ack(&l, "r"), SETTLE_OK);
+}
+
 /* Windows of many queues end while the disk is full: what is said of that takes no room that was promised. */
 static void windows_that_end_on_a_full_disk_take_no_room_of_accepted_work(void **state) {
     (void)state;
@@ -943,6 +985,8 @@ int main(void) {
         T(how_often_a_key_came_again_survives_being_carried_apart_from_it),
         T(carrying_messages_with_long_histories_takes_no_room_that_was_promised),
         T(windows_that_end_on_a_full_disk_take_no_room_of_accepted_work),
+        T(on_a_full_disk_work_is_leased_begun_renewed_and_settled),
+        T(a_renewed_lease_is_renewed_after_a_restart_too),
         T(a_message_has_one_live_lease),
         T(fences_grow_over_leases_restarts_and_clock_steps),
         T(a_lease_that_runs_out_counts_a_crash_and_three_make_it_dead),
