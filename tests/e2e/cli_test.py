@@ -123,6 +123,21 @@ def the_man_page_names_every_verb_and_flag():
 
 
 @test
+def the_brokers_man_page_and_the_table_of_its_values_name_all_it_takes():
+    usage = subprocess.run([hx.HAPAXD, "--help"], stdout=subprocess.PIPE, check=True).stdout.decode()
+    page = open(os.path.join(ROOT, "docs", "man", "hapaxd.1"), encoding="utf-8").read().replace("\\-", "-")
+    table = open(os.path.join(ROOT, "docs", "CONFIG.md"), encoding="utf-8").read()
+    synopsis, options, environment = (page.split(".SH " + name + "\n")[1].split("\n.SH ")[0] for name in ("SYNOPSIS", "OPTIONS", "ENVIRONMENT"))
+    flags, variables = re.findall(r"^  (--[a-z-]+)", usage, re.M), re.findall(r"HAPAX_[A-Z]+", usage)
+    assert "--memory" in flags and "HAPAX_MEMORY" in variables, usage
+    for flag in flags:
+        assert flag in options and (flag in synopsis or flag == "--version"), flag
+        assert "`" + flag in table or flag in ("--check-config", "--version"), flag
+    for name in variables:
+        assert name in environment and name in table, name
+
+
+@test
 def the_version_is_the_one_of_the_tree():
     version = open(os.path.join(ROOT, "VERSION"), encoding="utf-8").read().strip()
     assert ok(hapax("version")).text == "hapax %s\n" % version
