@@ -173,7 +173,9 @@ static bool replay(struct call *c, const struct deed *d, struct seen *s, struct 
         return fail_state(c, PROBLEM_not_settled, seen_state(b, s), "only a settled key can run again");
     case AGAIN_PAYLOAD_GONE:
         return fail(c, PROBLEM_payload_gone, "%s",
-                    s->settle->erased ? "it was erased" : "the queue keeps payloads for keep_payload after settlement");
+                    s->settle->erased ? "it was erased, which is for good"
+                                      : "it is kept for the queue's keep_payload after the settlement, and that is "
+                                        "over: set keep_payload longer for what is settled from then on");
     case AGAIN_FULL:
         break;
     }

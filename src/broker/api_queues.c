@@ -179,8 +179,8 @@ static bool delete_queue(struct call *c, const struct deed *d, u16 queue) {
     case DELETE_OK:
         return true;
     case DELETE_UNSETTLED:
-        return fail(c, PROBLEM_queue_not_empty, "%llu messages are not settled: consume or purge them",
-                    (unsigned long long)q.unsettled);
+        return fail(c, PROBLEM_queue_not_empty, "%llu message%s not settled: consume or purge them",
+                    (unsigned long long)q.unsettled, q.unsettled == 1 ? " is" : "s are");
     case DELETE_FULL:
         break;
     }

@@ -11,7 +11,7 @@ void why_text(const struct message_view *v, struct buf *out) {
     else if (!why_last(v, &last))
         buf_lit(out, "no reason is known");
     else if (last.kind == HISTORY_ATTEMPT && last.ended == ENDED_EXPIRED)
-        buf_printf(out, "its lease ran out %u times", v->crashes);
+        buf_printf(out, "its lease ran out %u time%s", v->crashes, v->crashes == 1 ? "" : "s");
     else if (last.reason.n)
         buf_slice_add(out, last.reason);
     else if (last.kind == HISTORY_ATTEMPT)

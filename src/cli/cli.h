@@ -108,6 +108,8 @@ bool cli_confirm(const struct cli *cli, int *rc, const char *fmt, ...) PRINTF_LI
 
 /* /v1/queues/<queue><middle><last><tail>, encoded and NUL-terminated. last may be NULL. */
 void cli_queue_target(struct buf *b, const char *queue, const char *middle, const char *last, const char *tail);
+/* A message's id, the second word. NULL: it is none, and it was said how to find it. */
+const char *cli_message_id(struct cli *cli);
 /* ?name=value for each of these flags that was given (a NULL-ended list), and a NUL. */
 void cli_query(struct cli *cli, struct buf *b, const char *const *names);
 /* Payloads: from a word, --file FILE ("-": stdin), or stdin when neither is given. false: said why. */
@@ -171,6 +173,7 @@ void text_tone(struct buf *b, enum tone tone, slice clean, int fd);
 enum tone text_tone_of(slice word); /* done is good, dead is bad, held is doubtful */
 size_t text_columns(int fd);        /* of the terminal there; SIZE_MAX: there is none, or --wide */
 bool text_is_wide(void);
+const char *text_plural(u64 n); /* what a noun has behind so many: nothing behind 1, else "s" */
 size_t text_width(slice clean); /* in columns */
 size_t text_cut(struct buf *b, slice clean,
                 size_t columns); /* to at most so many, with an ellipsis; returns the width */

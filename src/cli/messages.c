@@ -30,7 +30,9 @@ static int list(struct cli *cli, const char *fixed, const char *const *filters, 
 
 static int show_one(struct cli *cli) {
     struct buf target = {0};
-    cli_queue_target(&target, args_word(cli, 0), "/messages/", args_word(cli, 1), "");
+    const char *id = cli_message_id(cli);
+    if (!id) return EXIT_USAGE;
+    cli_queue_target(&target, args_word(cli, 0), "/messages/", id, "");
     int rc = cli_request(cli, "GET", target.p, SL(""), NULL);
     buf_free(&target);
     return rc;

@@ -79,14 +79,41 @@ const char about_queues_purge[] =
     "Settles the queue's waiting messages as cancelled: they will not be done, and their keys stay known, so that a\n"
     "sender's repeat is a duplicate and not new work. Messages under a lease are left alone.";
 
+/* How many will be cancelled, for the question: "3 pending, 1 held and 0 dead". false: the broker did not tell, *rc says
+ * how, and the user was told. */
+static bool count_waiting(struct cli *cli, const char *state, struct buf *out, int *rc) {
+    struct buf target = {0};
+    hx_reply reply;
+    cli_queue_target(&target, args_word(cli, 0), "", NULL, "");
+    bool ok = cli_ask(cli, &(hx_request){.method = "GET", .target = target.p}, &reply, rc);
+    slice queue = slice_of(reply.body.data, reply.body.size);
+    if (ok && state)
+        buf_printf(out, "%lld %s", (long long)member_number(queue, state), state);
+    else if (ok)
+        buf_printf(out, "%lld pending, %lld held and %lld dead", (long long)member_number(queue, "pending"),
+                   (long long)member_number(queue, "held"), (long long)member_number(queue, "dead"));
+    buf_char(out, '\0');
+    hx_reply_free(&reply);
+    buf_free(&target);
+    return ok;
+}
+
+static bool purge_is_meant(struct cli *cli, const char *state, int *rc) {
+    struct buf waiting = {0};
+    if (args_has(cli, "yes")) return true;
+    bool meant = count_waiting(cli, state, &waiting, rc) &&
+                 cli_confirm(cli, rc, "Every %s message of %s will be cancelled, at this moment %s.",
+                             state ? state : "pending, held and dead", args_word(cli, 0), waiting.p);
+    buf_free(&waiting);
+    return meant;
+}
+
 int cmd_queues_purge(struct cli *cli) {
     const char *state = args_get(cli, "state");
     if (state && strcmp(state, "pending") != 0 && strcmp(state, "held") != 0 && strcmp(state, "dead") != 0)
         return args_wrong(cli, "no state \"%s\" to purge: pending, held or dead", state);
     int rc;
-    if (!cli_confirm(cli, &rc, "Every %s message of %s will be cancelled.", state ? state : "pending, held and dead",
-                     args_word(cli, 0)))
-        return rc;
+    if (!purge_is_meant(cli, state, &rc)) return rc;
     struct buf body = {0};
     buf_char(&body, '{');
     if (state) json_put_member(&body, "state", slice_str(state));
@@ -115,7 +142,8 @@ const char about_messages_cancel[] =
     "outcome before it.";
 
 int cmd_messages_cancel(struct cli *cli) {
-    return decide(cli, "POST", "/messages/", args_word(cli, 1), "/cancel", SL("{}"));
+    const char *id = cli_message_id(cli);
+    return id ? decide(cli, "POST", "/messages/", id, "/cancel", SL("{}")) : EXIT_USAGE;
 }
 
 /* ---- keys */
@@ -213,5 +241,5 @@ int cmd_key_resolve(struct cli *cli) {
 }
 
 int cmd_held_resolve(struct cli *cli) {
-    return resolve(cli, "/messages/");
+    return cli_message_id(cli) ? resolve(cli, "/messages/") : EXIT_USAGE;
 }

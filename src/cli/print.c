@@ -73,7 +73,7 @@ static void put_value(struct buf *b, slice name, enum json_type type, slice raw)
     else if (type == JSON_BOOL && json_bool(&j, &yes))
         buf_slice_add(b, yes ? SL("yes") : SL("no"));
     else if (type == JSON_NULL)
-        buf_char(b, '-');
+        buf_slice_add(b, slice_eq(name, SL("window_ms")) || ends(name, SL("_window_ms")) ? SL("forever") : SL("-"));
     else if (type == JSON_NUMBER && ends(name, SL("_ms")) && json_i64(&j, &n))
         put_span(b, n, 2);
     else if (type != JSON_ARRAY || !put_names(b, raw))

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "cli/cli.h"
+#include "config/config.h"
 
 #define FLAG_DSN                                                                                                       \
     { "dsn", "DSN", "the database, URL or keywords; default $HAPAX_DSN, then PGHOST and its kin" }
@@ -151,10 +152,11 @@ int cmd_relay(struct cli *cli) {
                               .trouble = on_trouble,
                               .ctx = cli};
     if (!o.queue) return args_wrong(cli, "--queue is missing: where the rows go");
+    struct errbuf err = {0};
+    if (!config_queue_name_ok(slice_str(o.queue), &err)) return args_wrong(cli, "--queue: %s", err.text);
     if (!options_read(cli, &o)) return EXIT_USAGE;
     o.dsn = cli_dsn(cli);
     o.stop_fd = cli_stop_fd();
-    struct errbuf err;
     hx_st st = relay_run(&o, &err);
     close(o.stop_fd);
     if (st == ST_INVALID) return args_wrong(cli, "%s", err.text);

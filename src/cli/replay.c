@@ -364,8 +364,8 @@ static int dry_result(const struct drill *d) {
         json_put_member_i64(&b, "payload_gone", (i64)d->gone);
         buf_lit(&b, "}\n");
     } else {
-        buf_printf(&b, "would send %llu messages, %llu bytes\n", (unsigned long long)d->lines,
-                   (unsigned long long)d->bytes);
+        buf_printf(&b, "would send %llu message%s, %llu byte%s\n", (unsigned long long)d->lines, text_plural(d->lines),
+                   (unsigned long long)d->bytes, text_plural(d->bytes));
         if (d->gone)
             buf_printf(&b,
                        "%llu more have no payload any longer: they cannot be checked, and the drill will not pass\n",

@@ -47,7 +47,10 @@ static hx_st one_round(void *ctx, struct pg *pg) {
         all += dropped;
     }
     if (all || (!st && !args_has(s->cli, "every"))) {
-        printf(s->cli->json ? "{\"dropped\":%lld}\n" : "dropped %lld keys\n", (long long)all);
+        if (s->cli->json)
+            printf("{\"dropped\":%lld}\n", (long long)all);
+        else
+            printf("dropped %lld key%s\n", (long long)all, text_plural((u64)all));
         fflush(stdout);
     }
     return st;

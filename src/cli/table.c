@@ -1,6 +1,7 @@
-/* Tables. On a terminal they fit it: a table with a head has its columns in the order of their importance, the first is never
- * cut or left out, those marked flexible are cut, and those that find no room are left out from the right, which is said.
- * When the first column alone takes more than half of the terminal it gets lines of its own. */
+/* Tables. Into a file or a pipe every cell goes whole: somebody searches there. On a terminal they fit it: a table with a head
+ * has its columns in the order of their importance, the first is never cut or left out, those marked flexible are cut, and
+ * those that find no room are left out from the right, which is said. When the first column alone takes more than half of the
+ * terminal it gets lines of its own. */
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -150,10 +151,12 @@ static void pad(struct buf *b, size_t n) {
     while (n--) buf_char(b, ' ');
 }
 
+/* A cell that is not cut may be longer than its column is wide: it pushes its row, and the others are not padded to it. */
 static void put_cell(const struct table *t, const struct cell *c, size_t width, bool right, bool last, bool title,
                      struct buf *out) {
     struct buf cut = {0};
-    size_t taken = text_cut(&cut, c->bytes || title || !t->head ? text_of(t, c) : SL("-"), width);
+    size_t most = isatty(STDOUT_FILENO) ? width : SIZE_MAX;
+    size_t taken = text_cut(&cut, c->bytes || title || !t->head ? text_of(t, c) : SL("-"), most);
     size_t rest = width > taken ? width - taken : 0;
     if (right) pad(out, rest);
     text_tone(out, title ? TONE_HEAD : c->tone, buf_slice(&cut), STDOUT_FILENO);

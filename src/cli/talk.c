@@ -198,6 +198,15 @@ void cli_queue_target(struct buf *b, const char *queue, const char *middle, cons
     buf_add(b, tail, strlen(tail) + 1);
 }
 
+const char *cli_message_id(struct cli *cli) {
+    const char *word = args_word(cli, 1);
+    u8 bytes[16];
+    if (hex_decode(slice_str(word), bytes, sizeof(bytes))) return word;
+    args_wrong(cli, "\"%s\" is no id, which is 32 hex digits. If it is a key, `hapax key show %s %s` tells its id",
+               word, args_word(cli, 0), word);
+    return NULL;
+}
+
 void cli_query(struct cli *cli, struct buf *b, const char *const *names) {
     char mark = '?';
     for (; *names; names++) {

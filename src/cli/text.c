@@ -148,6 +148,10 @@ void text_wrap(struct buf *b, slice text, size_t at, size_t indent, size_t colum
 
 /* ---- the terminal */
 
+const char *text_plural(u64 n) {
+    return n == 1 ? "" : "s";
+}
+
 size_t text_columns(int fd) {
     struct winsize size;
     if (wide || !isatty(fd)) return SIZE_MAX;

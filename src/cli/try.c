@@ -272,9 +272,10 @@ static void put_hint(void (*put)(const struct trial *t, struct buf *out), const 
 static void show_text(const struct trial *t) {
     struct trial_counts n = trial_counts(t);
     struct buf out = {0};
-    buf_printf(&out, "%llu messages, %llu keys, %llu repeats, %llu conflicts, %llu failures\n",
-               (unsigned long long)n.messages, (unsigned long long)n.keys, (unsigned long long)n.repeats,
-               (unsigned long long)n.conflicts, (unsigned long long)n.failures);
+    buf_printf(&out, "%llu message%s, %llu key%s, %llu repeat%s, %llu conflict%s, %llu failure%s\n",
+               (unsigned long long)n.messages, text_plural(n.messages), (unsigned long long)n.keys, text_plural(n.keys),
+               (unsigned long long)n.repeats, text_plural(n.repeats), (unsigned long long)n.conflicts,
+               text_plural(n.conflicts), (unsigned long long)n.failures, text_plural(n.failures));
     put_conflicts(t, &out);
     put_failures(t, &out);
     put_hint(put_broad_hint, t, &out);

@@ -154,7 +154,7 @@ static hx_st compile_parts(struct compiler *c) {
         }
     }
     add_literal(c);
-    if (c->t->fields == 0) return wrong(c, 0, "no field in it: every message would get the same key");
+    if (c->t->fields == 0) return wrong(c, 0, "no field in it: it would be the same for every message");
     return ST_OK;
 }
 

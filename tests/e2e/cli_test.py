@@ -178,6 +178,8 @@ def wrong_usage_exits_2_and_names_the_nearest_word():
     exits(2, hapax("nack", "t", "--class", "meh"), "transient")
     exits(2, hapax("messages", "list", "q", "--state", "done"), "pending")
     exits(2, hapax("bench", "--mode", "fast"), "single")
+    for queue in ("b ad", "", "a/b", "x" * 300):
+        exits(2, hapax("relay", "--once", "--queue", queue), "--queue: a queue name")
     exits(2, hapax("ack", "-"), "HAPAX_TOKEN")
     exits(2, hapax("stats", url="https://127.0.0.1:1"), "https")
     exits(2, hapax("stats", "--url", "nonsense"), "http://")
@@ -486,6 +488,20 @@ def messages_are_listed_by_state_shown_and_cancelled():
     assert state_of("l3", first["items"][0]["key"]) == "cancelled"
     assert ok(hapax("messages", "list", "l3", "--state", "dead", "--json")).json["items"] == []
     exits(1, hapax("messages", "cancel", "l3", "0" * 32), "no_such_message")
+
+
+@test
+def a_key_where_an_id_is_wanted_is_told_so_and_how_to_find_the_id():
+    send("l4", "order-17")
+    for words in (["messages", "show"], ["messages", "cancel"], ["held", "show"], ["held", "resolve", "--as", "retry"]):
+        for key in ("order-17", "a" * 31, "a" * 33, "g" * 32):
+            exits(2, hapax(*words[:2], "l4", key, *words[2:]), "no id", "32 hex digits", "`hapax key show l4 %s`" % key)
+    ident = ok(hapax("key", "show", "l4", "order-17", "--json")).json["id"]
+    assert ident in ok(hapax("key", "show", "l4", "order-17")).text
+    ok(hapax("messages", "show", "l4", ident.upper()))
+    assert state_of("l4", "order-17") == "pending"
+    ok(hapax("messages", "cancel", "l4", ident))
+    assert state_of("l4", "order-17") == "cancelled"
 
 
 @test

@@ -203,6 +203,13 @@ def every_mistake_of_a_file_is_told_in_its_order():
 
 
 @test
+def a_group_without_a_field_is_not_called_a_key():
+    for name in ("key", "order_by"):
+        code, said = check(queue_of(f"{name}: user"))
+        same((code, said.split(": ", 2)[2]), (1, f"queue q: {name}: no field in it: it would be the same for every message\n"))
+
+
+@test
 def a_wrong_file_keeps_the_broker_from_starting():
     with tempfile.TemporaryDirectory(prefix="hapax-e2e-") as home:
         path = os.path.join(home, "hapax.yaml")

@@ -137,6 +137,7 @@ def a_late_ack_with_the_newest_token_settles_the_dead(q):
     b.put(q, "k")
     m = b.one(q)
     hx.until(lambda: b.state(q, "k") == "dead", "the crash is one too many")
+    members(b.key(q, "k"), reason="its lease ran out 1 time")
     yield
     same(b.ok("ack", m, result="it was done")["state"], "done")
     members(redrive(q), matched=0)

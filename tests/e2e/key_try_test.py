@@ -24,7 +24,7 @@ def milestone(shipment, date="2026-03-14", **more):
 def repeats_of_an_intent_are_counted_and_all_is_well():
     code, out, err = key_try(MILESTONE, [milestone("S1"), milestone("S1"), "", milestone("S2")])
     assert (code, err) == (0, ""), (code, err)
-    assert out == "3 messages, 2 keys, 1 repeats, 0 conflicts, 0 failures\n", out
+    assert out == "3 messages, 2 keys, 1 repeat, 0 conflicts, 0 failures\n", out
 
 
 @test
@@ -32,7 +32,7 @@ def a_key_too_broad_shows_as_conflicts_with_the_fields_that_differ():
     lines = [milestone("S1", "2026-03-14", amount=n, eta={"day": n}) for n in range(8)]
     code, out, _ = key_try("m:${shipmentId}", lines)
     assert code == 1
-    assert "1 keys, 0 repeats, 7 conflicts" in out, out
+    assert "1 key, 0 repeats, 7 conflicts" in out, out
     assert "m:S1  lines 1 and 2: amount, eta.day\n" in out and "and 2 more" in out, out
     assert "too broad?" in out and "amount (7), eta.day (7)" in out, out
 
@@ -59,7 +59,7 @@ def a_key_too_narrow_names_the_field_that_never_repeats():
 def failures_come_with_the_senders_sentence_and_are_grouped():
     lines = [milestone(None), milestone(None), {"x": 1}, "not json", milestone("S" * 300), milestone("S1", amount="1")]
     code, out, _ = key_try("${a}", [{"a": "k~g1"}, {"a": "k~gx"}])
-    assert code == 1 and "1 keys" in out and "1, first in line 1: the key ends in ~g and digits" in out, out
+    assert code == 1 and "1 key," in out and "1, first in line 1: the key ends in ~g and digits" in out, out
     code, out, _ = key_try(MILESTONE, lines, "--schema", "{types: {amount: integer}}")
     assert code == 1
     for expected in ("6 failures", "2, first in line 1: field shipmentId is null", "first in line 3: field shipmentId is missing",
@@ -75,7 +75,7 @@ def batch_lines_bring_their_payload_and_their_attributes():
              {"key": "old", "payload": '{"id":1}', "attrs": {"region": "eu"}},
              {"key": "old", "payload_base64": "eyJpZCI6Mn0=", "attrs": {"region": "eu"}}]
     code, out, _ = key_try("${header.hapax-attr-region}:${id}", lines, "--batch", "--fingerprint", "json")
-    assert code == 0 and out.startswith("3 messages, 2 keys, 1 repeats, 0 conflicts, 0 failures"), out
+    assert code == 0 and out.startswith("3 messages, 2 keys, 1 repeat, 0 conflicts, 0 failures"), out
     code, _, err = key_try("${id}", lines + ["{"], "--batch")
     assert code == 1 and "line 4 is no batch line" in err, err
 

@@ -249,6 +249,7 @@ def a_payload_that_is_not_kept_cannot_be_replayed(q):
     b = hx.broker
     settled(q)
     problem(on_key(q, "k", "replay"), 409, "payload_gone")
+    assert "set keep_payload longer" in hapax("key", "replay", q, "k", exits=1).err
     problem(on_key(q, "none", "replay"), 404, "no_such_key")
     settled(q + "-short", keep_payload="1s")
     yield
@@ -432,6 +433,15 @@ def hapax_sets_rules_without_losing_the_others(q):
 
 
 @test
+def a_purge_asks_with_the_numbers(q):
+    everything(q)
+    assert "2 pending, 1 held and 1 dead" in hapax("queues", "purge", q, exits=2).err
+    for state, count in (("pending", 2), ("held", 1), ("dead", 1)):
+        assert f"at this moment {count} {state}." in hapax("queues", "purge", q, "--state", state, exits=2).err
+    assert "no_such_queue" in hapax("queues", "purge", q + "-none", exits=1).err
+
+
+@test
 def hapax_purges_by_state(q):
     everything(q)
     same(hapax("queues", "purge", q, "--state", "dead", "--yes", "--json").json, {"purged": 1})
@@ -523,6 +533,7 @@ def what_cannot_be_undone_is_asked_about_at_a_terminal(q):
     b.put(q, "k")
     code, _, screen = at_a_terminal(b"no\n", "queues", "purge", q)
     same((code, b.state(q, "k")), (1, "pending"))
+    assert "1 pending, 0 held and 0 dead" in " ".join(screen.split()), screen
     assert "Type yes" in screen and "nothing was done" in screen, screen
     same(at_a_terminal(b"yes\n", "queues", "purge", q)[0], 0)
     same(b.state(q, "k"), "cancelled")

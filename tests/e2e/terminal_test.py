@@ -111,6 +111,24 @@ def what_found_no_room_is_named_and_wide_shows_it(q):
 
 
 @test
+def outside_a_terminal_nothing_is_cut(q):
+    b = hx.broker
+    long = "the bank said no, and then it said why at length: " + "because " * 100 + "of code 4711"
+    b.put(q, "short", "k", payload="p" * 5000 + " the end")
+    for key in ("short", "k"):
+        b.ok("nack", b.one(q), **{"class": "poison"}, reason="no" if key == "short" else long)
+    b.post(f"/v1/queues/{q}/pause", {"by": "ada", "note": long[:300]})
+    for words, whole in ((["dead", "list", q], (long, "p" * 5000 + " the end")), (["dead", "list", q, "--wide"], (long,)),
+                         (["audit", "--queue", q], (long[:300],)), (["key", "show", q, "k"], (long,))):
+        table = hapax(*words).text
+        assert "\u2026" not in table and all(text in table for text in whole), table
+    lines = hapax("dead", "list", q).text.splitlines()
+    same(len(lines), 3)
+    assert any(re.match(r"short .* no {2,70}\d", line) for line in lines), "a long cell does not pad the others: %r" % lines
+    fits(look("dead", "list", q))
+
+
+@test
 def a_long_key_is_shown_whole_on_a_line_of_its_own(q):
     key = "order:" + "0123456789" * 6
     hx.broker.put(q, key)
@@ -137,6 +155,13 @@ def leased_lists_tell_who_has_it_and_for_how_long(q):
     screen = look("messages", "list", q, "--state", "leased")
     assert re.search(r"^key +age +consumer +leased for", screen.plain, re.M), screen
     assert re.search(r"^capture:pi_3N7x0004 +\d+m?s +worker-host-17:4242 +\d+m?s", screen.plain, re.M), screen
+
+
+@test
+def a_window_without_end_is_called_forever(q):
+    hx.broker.rules(q, window="forever")
+    page = look("queues", "show", q).plain
+    assert re.search(r"^window +forever$", page, re.M) and not re.search(r"window +-", page), page
 
 
 @test

@@ -276,8 +276,9 @@ def wrong_usage_of_the_relay_is_told(env):
         o.drain("--column", "id=", code=2, says="must have a column for id")
         o.drain("--column", "type=missing", code=1, says='no column "missing"')
         o.drain(dsn="host=%s port=1 user=postgres" % o.env.server.home, code=3, says="database")
-        o.insert("bad queue name")
-        o.hapax("relay", "--queue", "no\x01such", "--once", code=3, says="broker: ")
+        o.hapax("relay", "--queue", "no\x01such", "--once", code=2, says="--queue: a queue name")
+        o.insert("waits")
+        o.drain("--url", "http://127.0.0.1:1", code=3, says="broker: ")
 
 
 class Producer(threading.Thread):

@@ -294,7 +294,7 @@ static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
         {Q("class: [money]"), "f:2:14: queue q: class: expected one word, not a list"},
         /* templates and variables */
         {Q("key: \"a:${b\""), "f:2:15: queue q: key: the brace opened here is not closed"},
-        {Q("key: capture"), "f:2:12: queue q: key: no field in it: every message would get the same key"},
+        {Q("key: capture"), "f:2:12: queue q: key: no field in it: it would be the same for every message"},
         {Q("key: \"${a(b)}\""), "f:2:15: queue q: key: unknown function: templates have none"},
         {Q("fingerprint: md5"),
          "f:2:20: queue q: fingerprint: expected bytes, json, none, {only: [...]} or {ignore: [...]}"},

@@ -214,7 +214,7 @@ static void a_wrong_template_is_told_where(void **state) {
         const char *message;
     } cases[] = {
         {"", 1, "the template is empty"},
-        {"order", 1, "no field in it: every message would get the same key"},
+        {"order", 1, "no field in it: it would be the same for every message"},
         {"a:${b", 3, "the brace opened here is not closed"},
         {"a:${b[\"x}", 3, "the brace opened here is not closed"},
         {"a:${}", 5, "a field name is missing between the braces"},
