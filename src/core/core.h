@@ -26,7 +26,8 @@
 #define KEY_REPEATS_FOUND     32u   /* at_least_once: how many messages of one key can be found by it; all can by id */
 #define CONFLICTS_HELD_MAX    1000u /* of a queue; beyond, a conflict is refused as under on_conflict: reject */
 #define AUDIT_TRAIL_BYTES_MAX (128ull << 20) /* of the audit trail in the journal; beyond, its oldest records go */
-#define RESULT_ALWAYS_FITS    1024u /* P8: a settlement with a result up to this is never refused for lack of room */
+#define RESULT_ALWAYS_FITS    1024u /* P8: a settlement with a result up to this is never refused for lack of room, */
+#define WORDS_ALWAYS_FIT      384u  /* with an effect id and content type (together, and a reason twice) up to that */
 
 struct core;
 

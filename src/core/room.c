@@ -8,12 +8,13 @@
  * promised, whatever steps the messages have recorded. */
 #include "core/state.h"
 
-#define ATTEMPT_BYTES  (40u + CONSUMER_BYTES_MAX)        /* what an attempt adds to the history */
-#define CARRIED_BYTES  64u                               /* a carried record's state, and its times */
-#define LEASE_BYTES    (48u + CONSUMER_BYTES_MAX)        /* a lease record's body */
-#define START_BYTES    32u                               /* a start record's body */
-#define SETTLE_BYTES   (160u + 64u + RESULT_ALWAYS_FITS) /* a settle record's body beside key, request id and history */
-#define HEADROOM_BYTES 65536u                            /* clocks, queues, expiries: written without asking */
+#define ATTEMPT_BYTES (40u + CONSUMER_BYTES_MAX) /* what an attempt adds to the history */
+#define CARRIED_BYTES 64u                        /* a carried record's state, and its times */
+#define LEASE_BYTES   (48u + CONSUMER_BYTES_MAX) /* a lease record's body */
+#define START_BYTES   32u                        /* a start record's body */
+/* A settle record's body beside key, request id and history. */
+#define SETTLE_BYTES   (160u + 64u + WORDS_ALWAYS_FIT + RESULT_ALWAYS_FITS)
+#define HEADROOM_BYTES 65536u /* clocks, queues, expiries: written without asking */
 
 u64 lease_room(const struct core *c) {
     return c->sink->cost(LEASE_BYTES) + c->sink->cost(START_BYTES) + history_room(ATTEMPT_BYTES);

@@ -159,6 +159,10 @@ static u16 crashes_after_all(const struct message *m) {
     return (u16)(m->crashes - (m->ended == ENDED_EXPIRED && m->crashes > 0 ? 1 : 0));
 }
 
+static u64 above(u64 bytes, u64 limit) {
+    return bytes > limit ? bytes - limit : 0;
+}
+
 static enum settle_verdict settle_with(struct core *c, const struct settle_in *in, const struct seen *seen,
                                        enum state state, struct settle_out *out) {
     const struct message *m = message_at(c, seen->at.message);
@@ -178,8 +182,9 @@ static enum settle_verdict settle_with(struct core *c, const struct settle_in *i
     r.settle.content_type = in->content_type;
     r.settle.result = in->result;
     r.settle.history = slice_of(h->p, h->len);
-    u64 said = in->result.n + in->content_type.n + 2 * in->reason.n + in->effect_id.n;
-    if (said > RESULT_ALWAYS_FITS && !room_for(c, said - RESULT_ALWAYS_FITS)) return SETTLE_FULL;
+    u64 beyond = above(in->result.n, RESULT_ALWAYS_FITS) +
+                 above(in->content_type.n + 2 * in->reason.n + in->effect_id.n, WORDS_ALWAYS_FIT);
+    if (beyond && !room_for(c, beyond)) return SETTLE_FULL;
     settle_emit(c, &r);
     out->state = state;
     return SETTLE_OK;

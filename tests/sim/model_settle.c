@@ -223,7 +223,7 @@ static bool no_room(const struct settling *s, const struct phase *p) {
     if (always_fits(s, p)) return false;
     bool settles = s->verb == DO_ACK || (s->verb == DO_NACK && s->item->class == NACK_REJECTED);
     if (!problem(s, 507, "storage_full")) return false;
-    if (settles && s->item->result.n + s->item->effect_id.n + 32 <= 1024) return false;
+    if (settles && s->item->result.n <= 1024) return false;
     return s->model->tight;
 }
 
