@@ -164,7 +164,8 @@ static void conflict_details(struct broker *b, const struct send_in *in, const s
     put_id(&f->more, "id", &a->out.ref);
     json_put_member_time(&f->more, "first_seen", a->out.first_seen_ms);
     slice before;
-    if (payload_before(b, a->seen, &before)) put_changed(b, &f->more, in->queue, before, in->payload, false);
+    if (payload_before(b, a->seen, &before))
+        put_changed(b, &f->more, in->queue, before, in->payload, false, &f->compare_left);
 }
 
 /* Another payload under a known key, in a queue that does not simply reject it: the arrival gets a key of its own,

@@ -62,7 +62,10 @@ static bool comparable(struct payload_view *a, struct payload_view *b) {
     return payload_view_json(a) && payload_view_json(b) && a->tape.count + b->tape.count <= VALUES_MAX;
 }
 
-void put_changed(struct broker *br, struct buf *b, u16 queue, slice before, slice after, bool with_values) {
+void put_changed(struct broker *br, struct buf *b, u16 queue, slice before, slice after, bool with_values, u64 *left) {
+    u64 bytes = before.n + after.n;
+    if (*left == 0) return;
+    *left -= bytes < *left ? bytes : *left;
     const struct queue_config *rules = queue_rules_of(br, queue)->config;
     struct changes c = {.fingerprint = rules ? rules->fingerprint : NULL};
     struct payload_view *was = &br->scratch->other_view, *is = &br->scratch->view;

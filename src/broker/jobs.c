@@ -1,6 +1,7 @@
 #include "broker/jobs.h"
 
 #include "broker/broker_priv.h"
+#include "broker/diff.h"
 #include "broker/limits.h"
 #include "broker/waits.h"
 
@@ -82,7 +83,7 @@ static void give_back(struct broker *b, struct job *j) {
 
 void job_start(struct call *c, struct job *j) {
     struct budget g = budget_of(c->b, REQUEST_US);
-    j->c = (struct call){.b = c->b, .conn = c->conn, .arg = {c->arg[0]}};
+    j->c = (struct call){.b = c->b, .conn = c->conn, .arg = {c->arg[0]}, .failure = {.compare_left = COMPARED_IN_JOB}};
     j->text = c->req->body;
     j->reply = c->b->scratch->body;
     c->b->scratch->body = (struct buf){0};

@@ -131,9 +131,9 @@ static void put_conflict(struct broker *br, struct buf *b, const struct rec_mess
     json_put_member(b, "state", slice_str(state_text(seen_state(br, s))));
     buf_char(b, '}');
     if (s->message)
-        put_changed(br, b, m->ref.queue, s->message->payload, m->payload, true);
+        put_changed(br, b, m->ref.queue, s->message->payload, m->payload, true, &br->scratch->compare_left);
     else if (core_payload_kept(br->core, br->now, s->settle))
-        put_changed(br, b, m->ref.queue, s->settle->kept.payload, m->payload, true);
+        put_changed(br, b, m->ref.queue, s->settle->kept.payload, m->payload, true, &br->scratch->compare_left);
 }
 
 static void put_live(struct broker *br, struct buf *b, const struct message_view *v) {

@@ -19,6 +19,7 @@ struct failure {
     struct buf detail, more;
     const char *allow;    /* 405: the methods there are */
     bool applied_unknown; /* else nothing happened */
+    u64 compare_left;     /* how many bytes of payloads may still be compared to say what changed */
 };
 
 /* Returns false, so that a check can fail with one expression. */

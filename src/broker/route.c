@@ -2,6 +2,7 @@
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
+#include "broker/diff.h"
 #include "broker/limits.h"
 
 struct route {
@@ -100,7 +101,8 @@ static void dispatch(struct call *c) {
 
 void broker_request(struct broker *b, struct broker_time t, void *conn, void **user, const struct http_request *req) {
     broker_advance(b, t);
-    struct call c = {.b = b, .conn = conn, .user = user, .req = req};
+    struct call c = {.b = b, .conn = conn, .user = user, .req = req, .failure = {.compare_left = COMPARED_IN_TURN}};
+    b->scratch->compare_left = COMPARED_IN_TURN;
     dispatch(&c);
     buf_free(&c.args);
     failure_free(&c.failure);
