@@ -580,10 +580,11 @@ void model_life_ends(struct model *m, bool clean) {
     m->stretches = NULL;
 }
 
-/* A start writes nothing: until its clocks surely are written down, the next one may go on from what the life before left. */
+/* A start writes nothing: until its clocks surely are written down, the next one may go on from what the life before left. A
+ * clean end writes them if there is room. */
 static void clocks_restart(struct model *m, i64 wall_ms) {
     i64 before = m->delay, after;
-    if (m->clean) {
+    if (m->clean && !m->tight) {
         after = before + (wall_ms > m->wall ? wall_ms - m->wall : 0);
         m->ahead.min = m->ahead.max = before - m->wall;
         m->safe.delay = before;
