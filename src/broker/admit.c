@@ -9,6 +9,7 @@
 #include "broker/queue_rules.h"
 #include "broker/render.h"
 #include "broker/room.h"
+#include "broker/watch.h"
 #include "config/fingerprint.h"
 #include "config/schema.h"
 #include "config/template.h"
@@ -193,7 +194,32 @@ static void look_under_own_key(struct broker *b, struct send_in *in, struct admi
     in->hash = a->original.other_hash;
 }
 
+/* What it was beside a new message, which the core's record tells. */
+static void watch_arrival(struct broker *b, const struct send_in *in, const struct admission *a) {
+    bool apart =
+        a->original.other_key_len && a->key.p == a->original.other_key; /* in conflict, under a key of its own */
+    struct happening h = {
+        .queue = in->queue,
+        .ref = a->out.ref,
+        .detail = (u8)a->out.arrival,
+        .age_ms = a->out.age_ms,
+        .key = a->key,
+        .request_id = in->request_id,
+        .traceparent = in->traceparent,
+    };
+    if (a->verdict == SEND_DUPLICATE)
+        h.kind = HAPPENING_DUPLICATE;
+    else if (a->verdict == SEND_CONFLICT || (apart && a->verdict != SEND_FULL && a->verdict != SEND_BACKPRESSURE))
+        h.kind = HAPPENING_CONFLICT;
+    else if (a->verdict == SEND_ACCEPTED && a->out.again)
+        h.kind = HAPPENING_AGAIN;
+    else
+        return;
+    watch_happened(b, &h);
+}
+
 static bool admitted(struct broker *b, const struct send_in *in, struct admission *a, struct failure *f) {
+    watch_arrival(b, in, a);
     switch (a->verdict) {
     case SEND_ACCEPTED:
     case SEND_HELD:

@@ -8,6 +8,7 @@
 #include "broker/parse.h"
 #include "broker/render.h"
 #include "broker/room.h"
+#include "broker/watch.h"
 
 /* What one item of the request says. */
 struct item {
@@ -175,6 +176,15 @@ static u64 settle_bytes(const struct broker *b, const struct settle_in *in, cons
     return said + s->settle->history.n + s->settle->result.n + s->settle->kept.payload.n;
 }
 
+/* What no record tells of it, or not as such. */
+static void watch_settle(struct broker *b, const struct seen *s, enum settle_verdict v, const struct settle_out *out) {
+    struct happening h = {.queue = s->at.queue, .ref = *seen_ref(s), .key = seen_key(s)};
+    h.kind = HAPPENING_FENCED;
+    if (v == SETTLE_FENCED) watch_happened(b, &h);
+    h.kind = HAPPENING_DOUBLED;
+    if (out->effects > 1) watch_happened(b, &h);
+}
+
 /* One item: its answer is appended to the body; returns its status. */
 static u16 settle_one(struct call *c, enum verb verb, const struct item *it, struct buf *decoded, struct buf *body) {
     struct broker *b = c->b;
@@ -186,6 +196,7 @@ static u16 settle_one(struct call *c, enum verb verb, const struct item *it, str
     if (s && mean(it, &in, decoded, &c->failure)) {
         room_prepare(b, settle_bytes(b, &in, s));
         enum settle_verdict v = core_settle(b->core, b->now, &in, s, &out);
+        if (v == SETTLE_FENCED || out.effects > 1) watch_settle(b, s, v, &out);
         if (v == SETTLE_OK || v == SETTLE_DUPLICATE) {
             render_ok(b, body, &in, &out, s, seen_ref(s), seen_key(s), v == SETTLE_DUPLICATE);
             return 200;

@@ -15,6 +15,7 @@
 #include "broker/sink.h"
 #include "broker/tasks.h"
 #include "broker/waits.h"
+#include "broker/watch.h"
 
 #define TURN_CHARGE_MS_MAX 1000  /* a stopped broker does not expire work nobody could settle */
 #define TICK_BUDGET        2000u /* moves a tick makes before it lets requests in again */
@@ -81,6 +82,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->lookup = lookup_new();
     b->other = lookup_new();
     b->scratch = scratch_new();
+    b->watch = watch_new();
     return b;
 }
 
@@ -89,8 +91,10 @@ static hx_st start(struct broker *b, struct broker_time t, struct errbuf *err) {
     hx_st st = journal_replay(b->journal, replay_one, b, err);
     if (st == ST_OK) st = journal_start(b->journal, err);
     if (st == ST_OK) st = core_start(b->core, &sink, t.wall_ms, &b->now, err);
-    if (st == ST_OK) rulebook_load(b);
-    return st;
+    if (st != ST_OK) return st;
+    rulebook_load(b);
+    watch_started(b);
+    return ST_OK;
 }
 
 hx_st broker_open(const struct broker_options *options, struct broker_time t, struct broker **out, struct errbuf *err) {
@@ -132,6 +136,7 @@ void broker_free(struct broker *b) {
     lookup_free(b->lookup);
     lookup_free(b->other);
     scratch_free(b->scratch);
+    watch_free(b->watch);
     core_free(b->core);
     b->magic = 0;
     mem_free(b);

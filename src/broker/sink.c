@@ -3,6 +3,7 @@
 #include "broker/broker_priv.h"
 #include "broker/room.h"
 #include "broker/waits.h"
+#include "broker/watch.h"
 
 static void *sink_reserve(void *ctx, size_t body) {
     return journal_reserve(broker_of(ctx)->journal, body);
@@ -24,6 +25,10 @@ static void sink_ready(void *ctx, u16 queue) {
     waits_wake_queue(broker_of(ctx), queue);
 }
 
+static void sink_record(void *ctx, const struct record *r) {
+    watch_record(broker_of(ctx), r);
+}
+
 struct core_sink sink_of(struct broker *b) {
     return (struct core_sink){
         .ctx = b,
@@ -32,5 +37,6 @@ struct core_sink sink_of(struct broker *b) {
         .cost = journal_cost,
         .on_outcome = sink_outcome,
         .on_ready = sink_ready,
+        .on_record = sink_record,
     };
 }

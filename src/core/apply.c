@@ -735,6 +735,7 @@ u64 core_emit(struct core *c, const struct record *r) {
     c->wrote_since_clock = true;
     struct errbuf err;
     CHECK(core_apply(c, r, pos, n + RECORD_HEAD_BYTES, &err) == ST_OK);
+    if (s->on_record) s->on_record(s->ctx, r);
     return pos;
 }
 

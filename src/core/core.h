@@ -48,6 +48,8 @@ struct core_sink {
     void (*on_outcome)(void *ctx, const struct ref *ref);
     /* A queue has something to hand out that had nothing before. */
     void (*on_ready)(void *ctx, u16 queue);
+    /* A record was appended and applied, for whoever counts. Its slices are gone when this returns. May be NULL. */
+    void (*on_record)(void *ctx, const struct record *r);
 };
 
 struct core_options {
@@ -255,6 +257,9 @@ struct send_out {
     struct ref ref; /* of the message it is, or of the original */
     u64 duplicates; /* this one included */
     i64 first_seen_ms;
+    enum arrival_kind arrival; /* of a duplicate: REPLAY or LATE */
+    bool again;                /* accepted, but the same came before, and its window is over: it is done again */
+    i64 age_ms; /* of a duplicate, or if `again`: since it settled, in running time; since it was first seen if it has not */
     u64 other_hash;
     u8 other_key_len;
     char other_key[KEY_BYTES_MAX];
@@ -341,6 +346,7 @@ struct settle_in {
 struct settle_out {
     enum state state;
     i64 due_ms;                           /* nack: until it is handed out again, from now; 0 at once */
+    u32 effects;                          /* this call added an effect id: so many the key has now; else 0 */
     slice step_result, step_content_type; /* step: the recorded one; valid until the next call */
 };
 /* seen: the message or settled key of the token's id.

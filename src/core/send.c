@@ -86,6 +86,9 @@ static enum send_verdict admit(struct core *c, const struct record *r, struct se
     out->ref = m->ref;
     out->first_seen_ms = m->first_seen_ms;
     out->duplicates = 0;
+    out->arrival = ARRIVAL_NEW;
+    out->again = false;
+    out->age_ms = 0;
     return SEND_ACCEPTED;
 }
 
@@ -109,6 +112,9 @@ static enum send_verdict send_again(struct core *c, const struct send_in *in, co
     out->ref = seen->settle ? seen->settle->ref : seen->message->ref;
     out->first_seen_ms = seen->settle ? seen->settle->first_seen_ms : seen->message->first_seen_ms;
     enum arrival_kind kind = conflict ? ARRIVAL_CONFLICT : arrival_kind(c, seen);
+    out->arrival = kind;
+    out->again = false;
+    out->age_ms = seen->settle ? c->now.run_ms - seen->settle->settled_run_ms : c->now.wall_ms - out->first_seen_ms;
     core_derive(c, &(struct derived){.kind = DERIVE_ARRIVAL,
                                      .entry = seen->at.entry,
                                      .known = seen->arrivals,
@@ -136,10 +142,14 @@ enum send_verdict core_send(struct core *c, struct core_now now, const struct se
     if (!gone) return admit(c, &r, out);
     r.message.replaces = seen->at.pos;
     r.message.replaces_seq = seen->settle->ref.seq;
-    if (seen->settle->fingerprint ==
-        in->fingerprint) /* it came back too late for its window: the next one should not */
-        window_learn(c, q, now.run_ms - seen->settle->settled_run_ms);
-    return admit(c, &r, out);
+    enum send_verdict v = admit(c, &r, out);
+    if (seen->settle->fingerprint != in->fingerprint) return v;
+    /* It came back too late for its window: the next one should not. */
+    i64 age_ms = now.run_ms - seen->settle->settled_run_ms;
+    window_learn(c, q, age_ms);
+    out->again = v == SEND_ACCEPTED;
+    out->age_ms = age_ms;
+    return v;
 }
 
 enum send_verdict core_send_conflict(struct core *c, struct core_now now, const struct send_in *in,

@@ -86,11 +86,13 @@ struct history *scratch_history(struct core *c, slice from) {
     return h;
 }
 
-static void note_effect(struct history *h, slice effect_id) {
+/* How many there are now; 0: it was none, or is not new. */
+static u32 note_effect(struct history *h, slice effect_id) {
     u32 count;
-    if (effect_id.n == 0 || history_has_effect(slice_of(h->p, h->len), effect_id, &count)) return;
-    if (count >= HISTORY_EFFECTS_KEPT) return;
+    if (effect_id.n == 0 || history_has_effect(slice_of(h->p, h->len), effect_id, &count)) return 0;
+    if (count >= HISTORY_EFFECTS_KEPT) return 0;
     history_add(h, &(struct history_item){.kind = HISTORY_EFFECT, .name = effect_id});
+    return count + 1;
 }
 
 /* ---- cancel, by an operator or because its time to live is over */
@@ -175,7 +177,7 @@ static enum settle_verdict settle_with(struct core *c, const struct settle_in *i
     r.settle.crashes = crashes_after_all(m);
     history_end(h, m->fence, c->now.wall_ms, (u8)ended, (u8)in->failure_class, in->reason);
     history_set_attempt(h, m->fence, r.settle.attempts);
-    note_effect(h, in->effect_id);
+    u32 effects = note_effect(h, in->effect_id);
     r.settle.ended = (u8)ended;
     r.settle.by_token = true;
     r.settle.reason = in->reason;
@@ -187,6 +189,7 @@ static enum settle_verdict settle_with(struct core *c, const struct settle_in *i
     if (beyond && !room_for(c, beyond)) return SETTLE_FULL;
     settle_emit(c, &r);
     out->state = state;
+    out->effects = effects;
     return SETTLE_OK;
 }
 
@@ -356,21 +359,22 @@ static enum settle_verdict settle_settled(struct core *c, const struct settle_in
 
 /* An effect that was reported is recorded even when the ack is refused: that is how doubled effects are seen. Except on what
  * was erased: its effect ids went, and stay away. */
-static void record_refused_effect(struct core *c, const struct seen *seen, slice effect_id) {
-    if (seen->settle && seen->settle->erased) return;
+static u32 record_refused_effect(struct core *c, const struct seen *seen, slice effect_id) {
+    if (seen->settle && seen->settle->erased) return 0;
     slice history = seen->settle ? seen->settle->history : SL("");
     if (seen->message) {
         const struct message *m = message_at(c, seen->at.message);
         history = slice_of(m->history.p, m->history.len);
     }
     u32 count;
-    if (history_has_effect(history, effect_id, &count) || count >= HISTORY_EFFECTS_KEPT) return;
+    if (history_has_effect(history, effect_id, &count) || count >= HISTORY_EFFECTS_KEPT) return 0;
     struct record r = {.type = REC_EFFECT, .about = seen->at.message};
     if (seen->message) {
         r.effect = (struct rec_effect){.ref = seen->message->ref, .effect_id = effect_id};
         u64 size = record_size(&r);
-        if (room_for(c, c->sink->cost(size) + history_room(size))) core_emit(c, &r);
-        return;
+        if (!room_for(c, c->sink->cost(size) + history_room(size))) return 0;
+        core_emit(c, &r);
+        return count + 1;
     }
     CHECK(seen->settle);
     struct history *h = scratch_history(c, history);
@@ -380,7 +384,9 @@ static void record_refused_effect(struct core *c, const struct seen *seen, slice
     r.settle.carried = true;
     r.settle.from_pos = seen->at.pos;
     r.settle.history = slice_of(h->p, h->len);
-    if (room_for(c, c->sink->cost(record_size(&r)))) core_emit(c, &r);
+    if (!room_for(c, c->sink->cost(record_size(&r)))) return 0;
+    core_emit(c, &r);
+    return count + 1;
 }
 
 enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in,
@@ -388,6 +394,7 @@ enum settle_verdict core_settle(struct core *c, struct core_now now, const struc
     c->now = now;
     *out = (struct settle_out){0};
     enum settle_verdict v = seen->settle ? settle_settled(c, in, seen, out) : settle_live(c, in, seen, out);
-    if (v != SETTLE_OK && in->verb == VERB_ACK && in->effect_id.n) record_refused_effect(c, seen, in->effect_id);
+    if (v != SETTLE_OK && in->verb == VERB_ACK && in->effect_id.n)
+        out->effects = record_refused_effect(c, seen, in->effect_id);
     return v;
 }
