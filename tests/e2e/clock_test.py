@@ -84,9 +84,9 @@ def running_time_is_never_faster_than_the_wall_while_pollers_hang_up_between_pip
     with Load(q):
         while time.monotonic() - settled < LOAD_S:
             state, age = b.state(q, key), time.monotonic() - leased
-            assert state == "leased", f"a lease of {LEASE_S} s was over after {age:.1f} s"
+            assert state == "leased" or age >= LEASE_S, f"a lease of {LEASE_S} s was over after {age:.1f} s"
             reply, age = b.send(q, known), time.monotonic() - settled
-            same(reply.json()["outcome"], "duplicate", f"{age:.1f} s into a window of {WINDOW_S} s")
+            assert reply.json()["outcome"] == "duplicate" or age >= WINDOW_S, f"{age:.1f} s into a window of {WINDOW_S} s"
             last, _, ended = running()
             ran, passed = last - first, (ended - began) * 1000
             assert ran <= passed + TOLERANCE_MS, f"{ran} ms of running time in {passed:.0f} ms"

@@ -171,7 +171,7 @@ def a_rated_redrive_is_a_task_and_keeps_its_rate(q):
     members(look(identity), id=identity, kind="redrive", queue=q, state="running")
     done = ended(identity)
     members(done, state="done", matched=8, redriven=8, no_op=0)
-    assert 0.5 < time.monotonic() - began < 10, time.monotonic() - began
+    assert time.monotonic() - began > 0.5, time.monotonic() - began
     assert hx.stamp(done["ended_at"]) >= hx.stamp(done["started_at"])
     same(len(hx.broker.receive(q, max=20)), 8)
     assert identity in [t["id"] for t in hx.broker.get("/v1/tasks").json()["items"]]

@@ -487,6 +487,23 @@ class Later:
         return self.future.result(TIMEOUT)
 
 
+class Bracket:
+    """The times on the wall between which something was asked for: what the broker says of it lies between them, however
+    long it took. Both clocks are the machine's; the broker's has milliseconds and is read once a turn."""
+
+    def holds(self, at, least=0, most=None):
+        most = least if most is None else most
+        assert self.began + least - 0.1 <= stamp(at) <= self.ended + most + 0.1, (at, self.began, self.ended, least, most)
+
+
+@contextlib.contextmanager
+def bracket():
+    within = Bracket()
+    within.began = time.time()
+    yield within
+    within.ended = time.time()
+
+
 def until(condition, what):
     """Asks again and again; the first answer that is one."""
     deadline = time.monotonic() + TIMEOUT

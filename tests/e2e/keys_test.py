@@ -48,10 +48,11 @@ def a_pending_key_shows_every_promised_field(q):
 
 @test
 def a_done_key_shows_when_and_how_it_was_settled(q):
-    m = settled(q, result={"r": 1}, effect_id="e1")
+    with hx.bracket() as asked:
+        m = settled(q, result={"r": 1}, effect_id="e1")
     view = hx.broker.key(q, "k")
     members(view, state="done", id=m["id"], effect_ids=["e1"], result={"content_type": "application/json", "body": '{"r": 1}', "encoding": "utf8"})
-    assert abs(stamp(view["settled_at"]) - time.time()) < 10
+    asked.holds(view["settled_at"])
     assert abs(stamp(view["expires_at"]) - stamp(view["settled_at"]) - 86400) < 5, view
     attempt, = view["attempts"]
     members(attempt, attempt=1, fence=m["fence"], consumer="")
@@ -195,12 +196,10 @@ def a_result_that_is_not_there_yet_is_409(q):
 def a_result_can_be_waited_for(q):
     hx.broker.put(q, "k")
     m = hx.broker.one(q)
-    later = hx.Later(hx.broker.get, f"/v1/queues/{q}/keys/k/result?wait=30s")
+    later = hx.Later(hx.broker.get, f"/v1/queues/{q}/keys/k/result?wait=60s")
     same(hx.broker.receive(q, wait="100ms"), [])
-    began = time.monotonic()
     hx.broker.ok("ack", m, result="r")
-    same(later.value().body, b"r")
-    assert time.monotonic() - began < 10
+    same(later.value().body, b"r")  # nobody here waits for 60 seconds
 
 
 @test
@@ -210,13 +209,11 @@ def a_wait_for_a_result_ends_with_409_and_at_once_when_it_is_dead(q):
     problem(hx.broker.get(f"/v1/queues/{q}/keys/k/result?wait=600ms"), 409, "not_settled")
     assert time.monotonic() - began >= 0.55
     m = hx.broker.one(q)
-    later = hx.Later(hx.broker.get, f"/v1/queues/{q}/keys/k/result?wait=40s")
+    later = hx.Later(hx.broker.get, f"/v1/queues/{q}/keys/k/result?wait=60s")
     same(hx.broker.receive(q, wait="100ms"), [])
-    began = time.monotonic()
     hx.broker.ok("nack", m, **{"class": "poison"})
     problem(later.value(), 409, "not_settled")
-    problem(hx.broker.get(f"/v1/queues/{q}/keys/k/result?wait=40s"), 409, "not_settled")
-    assert time.monotonic() - began < 10
+    problem(hx.broker.get(f"/v1/queues/{q}/keys/k/result?wait=60s"), 409, "not_settled")
 
 
 @test

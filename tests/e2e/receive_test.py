@@ -24,16 +24,18 @@ def messages_of(c):
 
 @test
 def a_delivery_has_every_promised_field(q):
-    identity = hx.broker.put(q, "k", payload="p")
-    m = hx.broker.one(q, lease="20s", consumer="worker-1")
+    with hx.bracket() as sent:
+        identity = hx.broker.put(q, "k", payload="p")
+    with hx.bracket() as asked:
+        m = hx.broker.one(q, lease="20s", consumer="worker-1")
     same(set(m), FIELDS)
     members(m, id=identity, key="k", queue=q, attempt=1, failures=0, crashes=0, generation=0, effect_key="k", delivery="first",
             attrs={}, payload="p", encoding="utf8", steps=[])
     assert isinstance(m["token"], str) and m["token"]
     assert isinstance(m["fence"], str) and m["fence"].isdigit() and 0 < int(m["fence"]) <= 2 ** 63 - 1, m["fence"]
     for name in ("first_seen", "enqueued_at"):
-        assert abs(stamp(m[name]) - time.time()) < 10, m
-    assert 15 < stamp(m["lease_expires_at"]) - time.time() < 21, m
+        sent.holds(m[name])
+    asked.holds(m["lease_expires_at"], 20)
     attempt = hx.broker.key(q, "k")["attempts"][0]
     members(attempt, attempt=1, fence=m["fence"], consumer="worker-1")
 
@@ -41,8 +43,9 @@ def a_delivery_has_every_promised_field(q):
 @test
 def the_default_lease_is_30_seconds(q):
     hx.broker.put(q, "k")
-    left = stamp(hx.broker.one(q)["lease_expires_at"]) - time.time()
-    assert 28 < left < 31, left
+    with hx.bracket() as asked:
+        m = hx.broker.one(q)
+    asked.holds(m["lease_expires_at"], 30)
 
 
 @test
@@ -123,21 +126,17 @@ def a_poll_without_a_message_is_answered_empty_after_its_wait(q):
     began = time.monotonic()
     same(hx.broker.receive(q, wait="700ms"), [])
     took = time.monotonic() - began
-    assert 0.65 <= took < 5, took
-    began = time.monotonic()
+    assert took >= 0.65, took
     same(hx.broker.receive(q), [])
-    assert time.monotonic() - began < 5
 
 
 @test
 def a_send_wakes_a_waiting_poll_at_once(q):
     with hx.broker.connect() as c:
-        poll(c, q, "wait=30s")
+        poll(c, q, "wait=60s")
         same(hx.broker.receive(q, wait="100ms"), [])  # by now the other one waits
-        began = time.monotonic()
         hx.broker.put(q, "k")
-        same(messages_of(c)[0]["key"], "k")
-        assert time.monotonic() - began < 5
+        same(messages_of(c)[0]["key"], "k")  # nobody here waits for 60 seconds
 
 
 @test
