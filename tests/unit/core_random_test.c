@@ -173,8 +173,8 @@ static void nowhere_ready(void *ctx, u16 queue) {
 }
 
 static void check(void) {
-    static const struct core_sink sink = {NULL,      nowhere_reserve, nowhere_append,
-                                          sink_cost, nowhere_outcome, nowhere_ready};
+    static const struct core_sink sink = {
+        NULL, nowhere_reserve, nowhere_append, sink_cost, nowhere_outcome, nowhere_ready, NULL};
     pass(1001);
     core_stop(w.core, w.now);
     struct core *twin = replayed_core();
