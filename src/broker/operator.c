@@ -6,14 +6,17 @@
 
 #define NOTE_BYTES_MAX 512u
 
-static const char *const deed_texts[] = {
-#define DEED_TEXT(name, text) text,
-    DEED_LIST(DEED_TEXT)
-#undef DEED_TEXT
+static const struct {
+    const char *text;
+    bool relieves;
+} deeds[] = {
+#define DEED_ROW(name, text, relieves) {text, relieves},
+    DEED_LIST(DEED_ROW)
+#undef DEED_ROW
 };
 
 slice deed_text(enum deed_kind what) {
-    return slice_str(deed_texts[what]);
+    return slice_str(deeds[what].text);
 }
 
 static bool listed(const char *members, slice name) {
@@ -94,7 +97,11 @@ void deed_free(struct deed *d) {
 }
 
 struct audit_in deed_named(const struct deed *d, enum deed_kind what, slice detail) {
-    return (struct audit_in){.who = deed_who(d), .what = deed_text(what), .why = d->note, .detail = detail};
+    return (struct audit_in){.who = deed_who(d),
+                             .what = deed_text(what),
+                             .why = d->note,
+                             .detail = detail,
+                             .relieves = deeds[what].relieves};
 }
 
 bool deed_no_room(struct call *c) {
@@ -103,6 +110,11 @@ bool deed_no_room(struct call *c) {
 
 bool deed_audit(struct call *c, const struct deed *d, enum deed_kind what, u16 queue, slice detail) {
     struct audit_in in = deed_named(d, what, detail);
+    struct queue_info q;
+    if (what == DEED_PURGE) { /* of nothing it gives nothing back */
+        core_queue_info(c->b->core, c->b->now, queue, &q);
+        in.relieves = q.unsettled > q.leased;
+    }
     room_prepare(c->b, detail.n);
     return core_audit(c->b->core, c->b->now, queue, &in) || deed_no_room(c);
 }

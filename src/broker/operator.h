@@ -9,21 +9,22 @@
 
 struct call;
 
+/* Name, text, and whether it makes room: on a full disk the last of the headroom is for those. */
 #define DEED_LIST(X)                                                                                                   \
-    X(PAUSE, "pause")                                                                                                  \
-    X(RESUME, "resume")                                                                                                \
-    X(PURGE, "purge")                                                                                                  \
-    X(CANCEL, "cancel")                                                                                                \
-    X(RESOLVE, "resolve")                                                                                              \
-    X(REDRIVE, "redrive")                                                                                              \
-    X(REPLAY, "replay")                                                                                                \
-    X(ERASE, "erase")                                                                                                  \
-    X(FORGET, "forget")                                                                                                \
-    X(QUEUE_PUT, "queue_put")                                                                                          \
-    X(QUEUE_DELETE, "queue_delete")                                                                                    \
-    X(CONFIG_RELOAD, "config_reload")                                                                                  \
-    X(DRILL, "drill")
-#define DEED_ENUM(name, text) DEED_##name,
+    X(PAUSE, "pause", false)                                                                                           \
+    X(RESUME, "resume", true)                                                                                          \
+    X(PURGE, "purge", true)                                                                                            \
+    X(CANCEL, "cancel", true)                                                                                          \
+    X(RESOLVE, "resolve", false)                                                                                       \
+    X(REDRIVE, "redrive", false)                                                                                       \
+    X(REPLAY, "replay", false)                                                                                         \
+    X(ERASE, "erase", false)                                                                                           \
+    X(FORGET, "forget", false)                                                                                         \
+    X(QUEUE_PUT, "queue_put", false)                                                                                   \
+    X(QUEUE_DELETE, "queue_delete", true)                                                                              \
+    X(CONFIG_RELOAD, "config_reload", false)                                                                           \
+    X(DRILL, "drill", false)
+#define DEED_ENUM(name, text, relieves) DEED_##name,
 enum deed_kind { DEED_LIST(DEED_ENUM) DEED_COUNT };
 #undef DEED_ENUM
 slice deed_text(enum deed_kind what);

@@ -22,7 +22,8 @@ bool audit_deed(struct core *c, const struct audit_in *in, u16 queue, const stru
         .detail = in->detail,
     };
     CHECK(id.p == text);
-    if (!room_for_deed(c, c->sink->cost(record_size(&r)) + room)) return false;
+    u64 bytes = c->sink->cost(record_size(&r)) + room;
+    if (!(in->relieves ? room_for_relief(c, bytes) : room_for_deed(c, bytes))) return false;
     core_emit(c, &r);
     return true;
 }

@@ -364,6 +364,7 @@ enum settle_verdict core_settle(struct core *c, struct core_now now, const struc
  * named together (core_audit). */
 struct audit_in {
     slice who, what, why, detail; /* detail: JSON or empty. who and why also go into the message's history */
+    bool relieves; /* it gives back more room than it takes, or lets others: it may take the last of it */
 };
 enum cancel_verdict { CANCEL_OK, CANCEL_SETTLED, CANCEL_FULL };
 enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struct seen *seen, slice reason,

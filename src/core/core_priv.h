@@ -334,8 +334,10 @@ u64 carry_room(const struct message *m);        /* how much longer than its reco
 bool room_for(const struct core *c, u64 bytes); /* beyond everything promised */
 /* The same for what is only counted: half the headroom is for that, but nobody's room. */
 bool room_for_count(const struct core *c, u64 bytes);
-/* The same for an operator, who may use most of the headroom: a full disk is when purging and forgetting are needed. */
+/* The same for an operator, who may use more of the headroom: a full disk is when deciding and forgetting are needed. */
 bool room_for_deed(const struct core *c, u64 bytes);
+/* And for a deed that gives back more than it takes, or lets others do so: what makes room always has room. */
+bool room_for_relief(const struct core *c, u64 bytes);
 
 /* window.c */
 i64 window_of(const struct queue *q, i64 settled_run_ms); /* of a key that settled then; WINDOW_FOREVER: no end */

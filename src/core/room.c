@@ -14,7 +14,7 @@
 #define START_BYTES   32u                        /* a start record's body */
 /* A settle record's body beside key, request id and history. */
 #define SETTLE_BYTES   (160u + 64u + WORDS_ALWAYS_FIT + RESULT_ALWAYS_FITS)
-#define HEADROOM_BYTES 65536u /* clocks, queues, expiries: written without asking */
+#define HEADROOM_BYTES ((u64)65536) /* clocks, queues, expiries: written without asking */
 
 u64 lease_room(const struct core *c) {
     return c->sink->cost(LEASE_BYTES) + c->sink->cost(START_BYTES) + history_room(ATTEMPT_BYTES);
@@ -69,5 +69,9 @@ bool room_for_count(const struct core *c, u64 bytes) {
 }
 
 bool room_for_deed(const struct core *c, u64 bytes) {
+    return room_beside(c, bytes, HEADROOM_BYTES / 8 * 3);
+}
+
+bool room_for_relief(const struct core *c, u64 bytes) {
     return room_beside(c, bytes, HEADROOM_BYTES / 4);
 }

@@ -604,6 +604,30 @@ def kills_on_a_full_disk_take_no_room_from_those_who_make_some(directory):
 
 
 @test
+def whatever_operators_did_on_a_full_disk_a_paused_queue_can_be_resumed_and_purged(directory):
+    disk = mounted(directory, "tmpfs", "-o", "size=64m", "tmpfs")
+    broker, ledger = broker_on(disk, directory).start(), Ledger()
+    send_until_full(ledger, broker.client(), os.urandom(8000).hex().encode())
+
+    def deed(path, **said):
+        return broker.client().post(path, said).status
+
+    check(deed("/v1/queues/ledger/pause", by="ann") == 200, "a full disk lets operators act")
+    note = 500
+    for _ in range(2000):  # each as small as will still fit
+        status = deed("/v1/queues/ledger/drill", by="ann", note="x" * note)
+        check(status in (200, 507), f"naming a drill answered {status}")
+        if status == 507 and note == 0:
+            break
+        note = note if status == 200 else note // 2
+    check(status == 507, "operators' deeds have no end")
+    broker.kill()
+    broker.start()
+    check(deed("/v1/queues/ledger/purge", by="ann", note="y" * 500) == 200, "there is no room to make room")
+    check(deed("/v1/queues/ledger/resume", by="ann") == 200, "a paused queue cannot be resumed")
+
+
+@test
 def room_made_by_others_is_used_without_a_restart(directory):
     disk = mounted(directory, "tmpfs", "-o", "size=96m", "tmpfs")
     filler = os.path.join(disk, "filler")

@@ -288,6 +288,31 @@ static void a_renewed_lease_is_renewed_after_a_restart_too(void **state) {
     assert_int_equal(ack(&l, "r"), SETTLE_OK);
 }
 
+/* Whatever else operators have done by then: a queue that stays paused is never worked off. */
+static void on_a_full_disk_the_last_room_is_for_deeds_that_make_some(void **state) {
+    (void)state;
+    char key[16];
+    for (int i = 0; i < 50; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        assert_int_equal(send(key, "pay"), SEND_ACCEPTED);
+    }
+    set_room(core_reserved_bytes(w.core) + 65536);
+    w.metered = true;
+    struct audit_in deed = {.who = SL("ann"), .what = SL("pause"), .why = SL("the disk is full")}, relief = deed;
+    relief.relieves = true;
+    assert_int_equal(core_queue_pause(w.core, w.now, w.queue, true, &deed), PAUSE_OK);
+    int deeds = 0;
+    while (core_audit(w.core, w.now, w.queue, &deed)) assert_in_range(++deeds, 1, 2000);
+    assert_int_equal(core_queue_pause(w.core, w.now, w.queue, false, &deed), PAUSE_FULL);
+    assert_int_equal(core_queue_pause(w.core, w.now, w.queue, false, &relief), PAUSE_OK);
+    assert_int_equal(core_queue_pause(w.core, w.now, w.queue, true, &deed), PAUSE_FULL);
+    assert_true(core_audit(w.core, w.now, w.queue, &relief));
+    for (int i = 0; i < 50; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        assert_int_equal(core_cancel(w.core, w.now, find(key), SL("purged"), i ? NULL : &relief), CANCEL_OK);
+    }
+}
+
 /* Windows of many queues end while the disk is full: what is said of that takes no room that was promised. */
 static void windows_that_end_on_a_full_disk_take_no_room_of_accepted_work(void **state) {
     (void)state;
@@ -996,6 +1021,7 @@ int main(void) {
         T(windows_that_end_on_a_full_disk_take_no_room_of_accepted_work),
         T(on_a_full_disk_work_is_leased_begun_renewed_and_settled),
         T(a_renewed_lease_is_renewed_after_a_restart_too),
+        T(on_a_full_disk_the_last_room_is_for_deeds_that_make_some),
         T(a_message_has_one_live_lease),
         T(fences_grow_over_leases_restarts_and_clock_steps),
         T(a_lease_that_runs_out_counts_a_crash_and_three_make_it_dead),
