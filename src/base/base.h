@@ -147,6 +147,8 @@ void buf_duration(struct buf *b, i64 ms); /* shortest exact form: "1500ms", "30s
 bool size_parse(slice text, u64 *bytes_out);
 void buf_size(struct buf *b, u64 bytes);      /* shortest exact form */
 void buf_rfc3339(struct buf *b, i64 unix_ms); /* 2026-01-31T12:00:00.000Z; any value from year 0001 to 9999 */
+#define RFC3339_BYTES 24u
+void rfc3339_text(char out[RFC3339_BYTES], i64 unix_ms); /* the same, without a closing 0 */
 bool rfc3339_parse(slice text, i64 *unix_ms_out);
 
 /* Bring the cache line of p near; p need not be readable. The empty asm is what keeps it: the compiler takes a function that
@@ -212,11 +214,6 @@ static inline u64 bytes_below(u64 w, u8 n) {
 static inline u64 bytes_equal(u64 w, u8 b) {
     return bytes_below(w ^ bytes_of(b), 1);
 }
-
-/* Logging: one line per event on stderr, "2026-01-31T12:00:00.000Z level text"; control characters escaped. */
-enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
-void log_set_level(enum log_level level);
-void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* Clocks (not for core). */
 i64 clock_wall_ms(void);

@@ -18,4 +18,23 @@ static inline int hex_value(char c) {
 /* crc32c by table, the way it is computed where the processor has no instruction for it. */
 u32 crc32c_by_table(u32 seed, const void *p, size_t n);
 
+/* How repeats of a log line are held back: a bucket of LOG_BURST lines for each event (or event and queue), which gets one
+ * back every LOG_REFILL_MS. A few hundred buckets are shared by all there are; one at rest is given to the next who asks. */
+#define LOG_BURST        10
+#define LOG_REFILL_MS    INT64_C(1000)
+#define LOG_REST_MS      INT64_C(60000)
+#define LOG_BUCKETS      256u
+#define LOG_BUCKETS_NEAR 16u
+
+struct log_limits {
+    struct log_bucket {
+        u64 of;      /* 0: nobody's */
+        i64 full_ms; /* when all its lines are there again */
+        u64 suppressed;
+    } at[LOG_BUCKETS];
+};
+
+/* May the next line of `of` (not 0) be written? Then *suppressed says how many were not since the last. */
+bool log_limit(struct log_limits *l, u64 of, i64 now_ms, u64 *suppressed);
+
 #endif

@@ -83,14 +83,13 @@ static i64 clamp_to_four_digit_years(i64 unix_ms) {
 
 /* A time outside the years the format can say becomes the nearest it can: a deadline that is "never" prints as the
  * end of 9999 instead of stopping the broker. */
-void buf_rfc3339(struct buf *b, i64 unix_ms) {
+void rfc3339_text(char out[RFC3339_BYTES], i64 unix_ms) {
     unix_ms = clamp_to_four_digit_years(unix_ms);
     int of_day = (int)(unix_ms % DAY_MS);
     if (of_day < 0) of_day += DAY_MS;
     struct date d = date_of((int)((unix_ms - of_day) / DAY_MS));
 
-    char text[24];
-    char *p = put_digits(text, d.year, 4);
+    char *p = put_digits(out, d.year, 4);
     *p++ = '-';
     p = put_digits(p, d.month, 2);
     *p++ = '-';
@@ -104,6 +103,11 @@ void buf_rfc3339(struct buf *b, i64 unix_ms) {
     *p++ = '.';
     p = put_digits(p, of_day % SECOND_MS, 3);
     *p = 'Z';
+}
+
+void buf_rfc3339(struct buf *b, i64 unix_ms) {
+    char text[RFC3339_BYTES];
+    rfc3339_text(text, unix_ms);
     buf_add(b, text, sizeof text);
 }
 

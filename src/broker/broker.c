@@ -10,6 +10,7 @@
 #include "broker/queue_rules.h"
 #include "broker/receipts.h"
 #include "broker/render.h"
+#include "broker/report.h"
 #include "broker/room.h"
 #include "broker/shared.h"
 #include "broker/sink.h"
@@ -77,6 +78,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->jobs = jobs_new();
     b->tasks = tasks_new((u64)t.wall_ms); /* an id of before the last start names nothing */
     b->compaction = compaction_new();
+    b->reports = reports_new();
     b->named = named_queue_new();
     b->time_texts = time_texts_new();
     b->lookup = lookup_new();
@@ -131,6 +133,7 @@ void broker_free(struct broker *b) {
     effects_free(b->effects);
     room_free(b->room);
     compaction_free(b->compaction);
+    reports_free(b->reports);
     named_queue_free(b->named);
     time_texts_free(b->time_texts);
     lookup_free(b->lookup);

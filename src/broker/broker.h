@@ -7,7 +7,7 @@
 #ifndef HAPAX_BROKER_BROKER_H
 #define HAPAX_BROKER_BROKER_H
 
-#include "base/base.h"
+#include "base/log.h"
 #include "journal/journal.h"
 #include "net/http.h"
 
@@ -28,6 +28,9 @@ struct broker_port {
     u64 (*now_us)(void *ctx);
     /* For /v1/stats: lines of JSON members the world wants to add ("\"http\":{...}"). May be NULL. */
     void (*stats)(void *ctx, struct buf *json);
+    /* As log_fields: what operators should hear of. May be NULL: nobody listens. */
+    void (*log)(void *ctx, enum log_level level, const char *event, const char *msg, const struct log_field *fields,
+                size_t count);
 };
 
 struct broker_options {

@@ -25,6 +25,7 @@ struct broker {
     struct jobs *jobs;             /* requests of many parts that take several turns */
     struct tasks *tasks;           /* work that takes many turns */
     struct compaction *compaction; /* of the journal */
+    struct reports *reports;       /* for the log, until what they tell of is durable */
     struct named_queue *named;     /* the queue of the last request */
     struct time_texts *time_texts; /* seconds that were written as text */
     struct lookup *lookup, *other; /* the key or message a request is about; one it is compared with */

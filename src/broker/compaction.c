@@ -2,6 +2,7 @@
 
 #include "broker/broker_priv.h"
 #include "broker/budget.h"
+#include "broker/report.h"
 #include "broker/room.h"
 
 /* At the threshold more than half of what is read falls away, so reading twice what was appended gains on it. Beside that it
@@ -160,7 +161,8 @@ static void read_part(struct broker *b, u64 bytes) {
     hx_st st = journal_scan(b->journal, &c->cursor, c->until, bytes, collect, &collected, &err);
     if (st == ST_OK) st = carry_collected(&collected, &err);
     if (st != ST_OK) {
-        log_line(LOG_ERROR, "compaction cannot read the journal: %s: %s", status_text(st), err.text);
+        report(b, LOG_ERROR, "read_failed", "compaction cannot read the journal",
+               log_text("status", slice_str(status_text(st))), log_text("detail", slice_str(err.text)));
         check_failed(__FILE__, __LINE__, "journal_scan", "stored data cannot be read");
     }
     u64 read = c->cursor - from;

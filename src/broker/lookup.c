@@ -1,6 +1,7 @@
 #include "broker/lookup.h"
 
 #include "broker/broker_priv.h"
+#include "broker/report.h"
 
 struct lookup {
     struct seen seen;
@@ -29,8 +30,8 @@ static void fetch(struct broker *b, u64 pos, u32 size_hint, struct buf *store, s
         st = record_decode(rec.type, rec.version, rec.lasting ? rec.body : buf_slice(store), out, &err);
     }
     if (st == ST_OK) return;
-    log_line(LOG_ERROR, "cannot read back journal position %llu: %s: %s", (unsigned long long)pos, status_text(st),
-             err.text);
+    report(b, LOG_ERROR, "read_failed", "a record of the journal cannot be read back", log_number("position", (i64)pos),
+           log_text("status", slice_str(status_text(st))), log_text("detail", slice_str(err.text)));
     check_failed(__FILE__, __LINE__, "journal_read", "stored data cannot be read");
 }
 

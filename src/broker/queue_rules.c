@@ -5,6 +5,7 @@
 #include "broker/limits.h"
 #include "broker/operator.h"
 #include "broker/parse.h"
+#include "broker/report.h"
 #include "broker/room.h"
 #include "broker/waits.h"
 
@@ -98,11 +99,9 @@ static void bind_stored(struct broker *b, u16 queue) {
     slice_cut(buf_slice(&errors), '\n', &why, &rest);
     struct queue_rules *at = slot_of(b->rulebook, queue);
     at->unreadable = at->special = true;
-    log_line(
-        LOG_ERROR,
-        "queue %.*s: this version cannot read the rules it was given: %.*s. It takes no messages until it is given "
-        "others",
-        (int)q.name.n, q.name.p, (int)why.n, why.p);
+    report(b, LOG_ERROR, "rules_unreadable",
+           "this version cannot read the rules a queue was given; it takes no messages until it is given others",
+           log_text("queue", q.name), log_text("detail", why));
     buf_free(&errors);
 }
 
@@ -148,7 +147,8 @@ static void declare(struct broker *b, const struct queue_config *q) {
     u16 queue;
     struct queue_spec spec = {.rules = q->rules, .origin = ORIGIN_FILE, .config = q->json};
     if (!core_queue_set(b->core, b->now, q->name, &spec, NULL, &queue))
-        log_line(LOG_ERROR, "queue %s: no room to write its rules down; it keeps the old ones", q->name.p);
+        report(b, LOG_ERROR, "rules_no_room", "no room to write a queue's rules down; it keeps the old ones",
+               log_text("queue", q->name));
 }
 
 /* Declared once, and not any more: what the core has of it is all there is. */
@@ -161,7 +161,8 @@ static void let_go(struct broker *b, u16 queue) {
     buf_slice_add(&text, q.config);
     struct queue_spec spec = {.rules = q.rules, .origin = ORIGIN_AUTO, .config = buf_slice(&text)};
     if (!core_queue_set(b->core, b->now, buf_slice(&name), &spec, NULL, &queue))
-        log_line(LOG_WARN, "queue %.*s: no room to write down that it is not declared any more", (int)name.len, name.p);
+        report(b, LOG_WARN, "rules_no_room", "no room to write down that a queue is not declared any more",
+               log_text("queue", buf_slice(&name)));
     buf_free(&name);
     buf_free(&text);
 }
@@ -200,7 +201,8 @@ static void audit_reload(struct broker *b, const char *by, const struct config *
     json_put_member(&detail, "changes", cut_text(changes, 8192));
     buf_char(&detail, '}');
     struct audit_in in = {.who = slice_str(by), .what = deed_text(DEED_CONFIG_RELOAD), .detail = buf_slice(&detail)};
-    if (!core_audit(b->core, b->now, 0, &in)) log_line(LOG_WARN, "no room to write the reload into the audit trail");
+    if (!core_audit(b->core, b->now, 0, &in))
+        report(b, LOG_WARN, "audit_no_room", "no room to write the reload into the audit trail");
     buf_free(&detail);
 }
 

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "broker/broker.h"
 #include "config/address.h"
 #include "config/config.h"
@@ -60,7 +61,7 @@ struct daemon {
 
 /* What flags and environment say; NULL where they say nothing, and the file or the defaults decide. */
 struct settings {
-    const char *config, *listen, *data, *memory, *downtime;
+    const char *config, *listen, *data, *memory, *downtime, *log, *log_level;
     bool insecure_listen, check_config;
     i64 downtime_ms;
     char *file_listen, *file_data; /* as they were at start */
@@ -144,12 +145,18 @@ static void world_stats(void *ctx, struct buf *b) {
     relays_stats(d->relays, b);
 }
 
+static void put_log(void *ctx, enum log_level level, const char *event, const char *msg, const struct log_field *fields,
+                    size_t count) {
+    (void)ctx;
+    log_fields(level, event, msg, fields, count);
+}
+
 /* P7: nothing leaves after a failed write or sync. */
 static void stop_if_failed(struct daemon *d) {
     const char *why = journal_failed(d->journal);
     if (!why) return;
     http_server_silence(d->server);
-    log_line(LOG_ERROR,
+    log_line(LOG_ERROR, "durability_failed",
              "durability failed: %s. Nothing is answered any more; everything answered so far is on disk. "
              "Fix the disk, then start again: requests without an answer are to be repeated with their keys.",
              why);
@@ -241,7 +248,7 @@ static void on_terminate(void *ctx) {
     struct daemon *d = ctx;
     if (d->stopping) return;
     d->stopping = true;
-    log_line(LOG_INFO, "stopping: no new connections, long polls end, what is being answered is finished");
+    log_line(LOG_INFO, "stopping", "stopping: no new connections, long polls end, what is being answered is finished");
     relays_stop(d->relays);
     broker_drain(d->broker, time_now());
     broker_turn_end(d->broker, time_now());
@@ -261,16 +268,16 @@ static void log_lines(enum log_level level, slice text) {
     u32 told = 0;
     while (text.n) {
         slice_cut(text, '\n', &line, &text);
-        if (line.n && told++ < LINES_TOLD) log_line(level, "config: %.*s", (int)line.n, line.p);
+        if (line.n && told++ < LINES_TOLD) log_line(level, "config", "config: %.*s", (int)line.n, line.p);
     }
-    if (told > LINES_TOLD) log_line(level, "config: and %u further lines", told - LINES_TOLD);
+    if (told > LINES_TOLD) log_line(level, "config", "config: and %u further lines", told - LINES_TOLD);
 }
 
 /* Neither can change under a running broker. */
 static void log_restart(const char *name, slice now, const char *at_start, const char *overridden) {
     if (overridden || slice_eq(now, slice_str(at_start))) return;
-    log_line(LOG_WARN, "config: %s is %.*s in the file now, and stays %s until a restart", name, (int)now.n, now.p,
-             at_start);
+    log_line(LOG_WARN, "config", "config: %s is %.*s in the file now, and stays %s until a restart", name, (int)now.n,
+             now.p, at_start);
 }
 
 /* A file of thousands of queues takes longer to read than anybody should wait: a thread does it, and compares it with the one
@@ -319,10 +326,11 @@ static void end_reload(struct daemon *d) {
     if (r->st == ST_OK) put_in_force(d, r);
     if (r->st != ST_OK) {
         log_lines(LOG_ERROR, buf_slice(&r->errors));
-        log_line(LOG_ERROR, "config: reload refused, the old rules stay");
+        log_line(LOG_ERROR, "config_refused", "config: reload refused, the old rules stay");
     } else {
         log_lines(LOG_INFO, buf_slice(&r->changes));
-        log_line(LOG_INFO, "config: %s %s", r->path, r->changes.len ? "is in force" : "says nothing new");
+        log_line(LOG_INFO, "config_reload", "config: %s %s", r->path,
+                 r->changes.len ? "is in force" : "says nothing new");
     }
     free_reload(r);
     broker_turn_end(d->broker, time_now());
@@ -334,7 +342,8 @@ static void end_reload(struct daemon *d) {
 /* While one is read, another is asked for: the file may have changed since it was opened. */
 static void on_hangup(void *ctx) {
     struct daemon *d = ctx;
-    if (!d->settings->config) return log_line(LOG_INFO, "SIGHUP: there is no configuration file to read again");
+    if (!d->settings->config)
+        return log_line(LOG_INFO, "config_reload", "SIGHUP: there is no configuration file to read again");
     if (d->reload.running)
         d->reload_again = true;
     else
@@ -364,7 +373,7 @@ static void finish(struct daemon *d) {
 
 static void usage(FILE *out) {
     fputs("usage: hapaxd [--config FILE] [--listen HOST:PORT] [--data DIR] [--memory SIZE] [--downtime TIME]\n"
-          "              [--insecure-listen]\n"
+          "              [--log logfmt|json] [--log-level error|warn|info|debug] [--insecure-listen]\n"
           "       hapaxd --config FILE --check-config\n"
           "       hapaxd --version | --help\n"
           "\n"
@@ -378,6 +387,9 @@ static void usage(FILE *out) {
           "                      HAPAX_MEMORY); default: the limit of its control group, if it has one\n"
           "  --downtime TIME     how long it was down, where the wall clock is not to be believed: delays and\n"
           "                      times to live go on by that, 2h for example\n"
+          "  --log FORMAT        of the log on stderr: logfmt (the default) or json (environment: HAPAX_LOG)\n"
+          "  --log-level LEVEL   error, warn, info (the default) or debug: what matters less is not written\n"
+          "                      (environment: HAPAX_LOG_LEVEL)\n"
           "  --insecure-listen   allow an address other than loopback: whoever reaches it may do everything\n"
           "  --version           print the version\n"
           "\n"
@@ -409,15 +421,33 @@ static const char *env_value(const char *name) {
     return value && *value ? value : NULL;
 }
 
+static void set_up_log(const struct settings *s) {
+    enum log_format format = LOG_AS_LOGFMT;
+    enum log_level level = LOG_INFO;
+    if (s->log && !log_format_parse(slice_str(s->log), &format)) {
+        fprintf(stderr, "hapaxd: --log wants logfmt or json, not '%s'\n", s->log);
+        exit(2);
+    }
+    if (s->log_level && !log_level_parse(slice_str(s->log_level), &level)) {
+        fprintf(stderr, "hapaxd: --log-level wants error, warn, info or debug, not '%s'\n", s->log_level);
+        exit(2);
+    }
+    log_set_format(format);
+    log_set_level(level);
+}
+
 static void parse_flags(int argc, char **argv, struct settings *s) {
     s->config = env_value("HAPAX_CONFIG");
     s->listen = env_value("HAPAX_LISTEN");
     s->data = env_value("HAPAX_DATA");
     s->memory = env_value("HAPAX_MEMORY");
+    s->log = env_value("HAPAX_LOG");
+    s->log_level = env_value("HAPAX_LOG_LEVEL");
     for (int i = 1; i < argc; i++) {
         if (flag_value(argc, argv, &i, "--listen", &s->listen) || flag_value(argc, argv, &i, "--data", &s->data) ||
             flag_value(argc, argv, &i, "--config", &s->config) || flag_value(argc, argv, &i, "--memory", &s->memory) ||
-            flag_value(argc, argv, &i, "--downtime", &s->downtime))
+            flag_value(argc, argv, &i, "--downtime", &s->downtime) || flag_value(argc, argv, &i, "--log", &s->log) ||
+            flag_value(argc, argv, &i, "--log-level", &s->log_level))
             continue;
         if (strcmp(argv[i], "--insecure-listen") == 0) {
             s->insecure_listen = true;
@@ -435,6 +465,7 @@ static void parse_flags(int argc, char **argv, struct settings *s) {
             exit(2);
         }
     }
+    set_up_log(s);
     u64 bytes;
     if (s->memory && (!size_parse(slice_str(s->memory), &bytes) || bytes < MEMORY_MIN)) {
         fprintf(stderr, "hapaxd: --memory wants a size of at least 64MiB, such as 4GiB, not '%s'\n", s->memory);
@@ -515,17 +546,19 @@ static void log_downtime(const struct daemon *d) {
     put_roughly(&clock, back ? -by_clock_ms : by_clock_ms);
     put_roughly(&charged, charged_ms);
     if (d->settings->downtime) {
-        log_line(LOG_INFO, "--downtime: delays and times to live have gone on by %s; the wall clock says %s%s",
-                 charged.p, back ? "minus " : "", clock.p);
+        log_line(LOG_INFO, "downtime",
+                 "--downtime: delays and times to live have gone on by %s; the wall clock says %s%s", charged.p,
+                 back ? "minus " : "", clock.p);
     } else if (back) {
-        log_line(LOG_WARN,
+        log_line(LOG_WARN, "downtime",
                  "the wall clock stands %s before the last time written down: no downtime is charged to delays "
                  "and times to live. --downtime says how long it was",
                  clock.p);
     } else if (charged_ms <= DAY_MS) {
-        log_line(LOG_INFO, "down for %s by the wall clock: delays and times to live have gone on by that", clock.p);
+        log_line(LOG_INFO, "downtime", "down for %s by the wall clock: delays and times to live have gone on by that",
+                 clock.p);
     } else {
-        log_line(LOG_WARN,
+        log_line(LOG_WARN, "downtime",
                  "down for %s by the wall clock: delays and times to live have gone on by that, and what is due is "
                  "delivered or cancelled for good. Where the clock is wrong, --downtime says how long it was",
                  clock.p);
@@ -538,7 +571,8 @@ static void log_downtime(const struct daemon *d) {
 static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf *err) {
     struct broker_options options = {
         .journal = d->journal,
-        .port = {.ctx = d, .respond = respond, .release = release, .now_us = now_us, .stats = world_stats},
+        .port =
+            {.ctx = d, .respond = respond, .release = release, .now_us = now_us, .stats = world_stats, .log = put_log},
         .downtime_said = d->settings->downtime != NULL,
         .downtime_ms = d->settings->downtime_ms,
     };
@@ -548,7 +582,10 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
     i64 began = clock_mono_ms();
     hx_st st = broker_open(&options, time_now(), &d->broker, err);
     if (st != ST_OK) return st;
-    log_line(LOG_INFO, "journal replayed in %lld ms", (long long)(clock_mono_ms() - began));
+    struct journal_stats s;
+    journal_stats_get(d->journal, &s);
+    log_event(LOG_INFO, "replayed", "the journal is replayed", log_number("ms", clock_mono_ms() - began),
+              log_number("bytes", (i64)s.used_bytes));
     log_downtime(d);
     st = broker_configure(d->broker, time_now(), *config, NULL, SL(""), err);
     if (st == ST_OK) *config = NULL;
@@ -627,13 +664,16 @@ static void serve(struct daemon *d, const struct place *p) {
     char url[96];
     snprintf(url, sizeof url, "http://%s%s%s:%u", six ? "[" : "", p->address.host, six ? "]" : "",
              http_server_port(d->server));
+    log_event(LOG_INFO, "listening", "hapaxd serves", log_text("url", slice_str(url)),
+              log_text("data", slice_str(p->data)), log_text("version", SL(HAPAX_VERSION)),
+              log_number("pid", getpid()));
     printf("hapaxd ready on %s\n", url);
     fflush(stdout);
     relays_start(d->relays, url);
     arm_timer(d);
     loop_run(d->loop);
     broker_stop(d->broker, time_now());
-    log_line(LOG_INFO, "stopped");
+    log_line(LOG_INFO, "stopped", "stopped");
 }
 
 int main(int argc, char **argv) {
@@ -651,7 +691,7 @@ int main(int argc, char **argv) {
         disk_posix_watch_maps();
         d.relays = relays_new(config);
         status = start(&d, &at, &config, &err) == ST_OK ? 0 : 1;
-        if (status) fprintf(stderr, "hapaxd: %s\n", err.text);
+        if (status) log_line(LOG_ERROR, "start_failed", "hapaxd: %s", err.text);
         if (status == 0) serve(&d, &at);
         finish(&d);
     }

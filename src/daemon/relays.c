@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "relay/relay.h"
 
 #define REPORT_MS 5000
@@ -44,7 +45,7 @@ static void on_report(void *ctx, const struct relay_report *report) {
 
 static void on_trouble(void *ctx, const char *text) {
     struct relay *r = ctx;
-    log_line(LOG_WARN, "relay to %s: %s", r->options.queue, text);
+    log_event(LOG_WARN, "relay_trouble", text, log_text("queue", slice_str(r->options.queue)));
     pthread_mutex_lock(&r->all->lock);
     err_set(&r->trouble, ST_IO, "%s", text);
     pthread_mutex_unlock(&r->all->lock);

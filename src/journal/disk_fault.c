@@ -6,10 +6,11 @@
  * SIGBUS is not ours and ends the process as ever. */
 #include "journal/disk.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
+
+#include "base/log.h"
 
 #define MAPS_BYTES 8192u /* a line of /proc/self/maps: numbers, and a path of at most 4096 bytes */
 
@@ -63,8 +64,7 @@ static bool is_segment(slice path) {
 
 static void on_bus(int number, siginfo_t *info, void *context) {
     (void)context;
-    char text[MAPS_BYTES], said[MAPS_BYTES];
-    struct buf line = {.p = said, .cap = sizeof said};
+    char text[MAPS_BYTES];
     slice path;
     u64 offset;
     bool ours = info->si_code > 0 && find_mapping((u64)(uintptr_t)info->si_addr, text, &path, &offset);
@@ -72,17 +72,11 @@ static void on_bus(int number, siginfo_t *info, void *context) {
         signal(number, SIG_DFL);
         return;
     }
-    buf_rfc3339(&line, clock_wall_ms());
-    buf_lit(&line, " error cannot read ");
-    buf_slice_add(&line, path);
-    buf_lit(&line, " at offset ");
-    buf_dec(&line, offset);
-    buf_lit(&line,
-            ": the disk does not hand out that page of the file. Nothing is answered any more; everything answered "
-            "so far is on disk. Fix the disk, then start again: requests without an answer are to be repeated "
-            "with their keys.\n");
-    while (write(STDERR_FILENO, line.p, line.len) < 0 && errno == EINTR) {
-    }
+    log_last_words("read_failed",
+                   "a page of the journal cannot be read: the disk does not hand it out. Nothing is answered any more; "
+                   "everything answered so far is on disk. Fix the disk, then start again: requests without an answer "
+                   "are to be repeated with their keys.",
+                   log_number("offset", (i64)offset), log_text("file", path));
     _exit(1);
 }
 

@@ -26,6 +26,8 @@
 
 #include <errno.h>
 
+#include "base/log.h"
+
 #define NO_PIN UINT64_MAX
 
 void file_fail(struct journal_file *j, const char *what, const char *name, u64 offset, int error) {
@@ -209,7 +211,8 @@ static void mark_clean_end(struct journal_file *j) {
     m.clean = segment_of(j, j->last_end) == j->active->number;
     int rc = mark_write(j, &m);
     /* Nothing is lost by that: the next start merely trusts the tail less. */
-    if (rc) log_line(LOG_WARN, "journal: cannot write %s/mark at close: %s", j->disk->where, strerror(-rc));
+    if (rc)
+        log_line(LOG_WARN, "mark_failed", "journal: cannot write %s/mark at close: %s", j->disk->where, strerror(-rc));
 }
 
 static void finish(struct journal_file *j) {

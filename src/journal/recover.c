@@ -27,6 +27,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/log.h"
+
 #define WALK_STEP   (1u << 20)
 #define PEEK_STEP   4096u
 #define PROGRESS_MS 1000
@@ -418,9 +420,11 @@ static void say_progress(const struct journal_file *j, struct walk *w) {
     i64 now = clock_mono_ms();
     if (j->manual || now - w->said_ms < PROGRESS_MS) return;
     w->said_ms = now;
-    log_line(LOG_INFO, "journal: replayed %llu %% of %llu MiB, %llu MiB a second",
-             (unsigned long long)(w->done * 100 / w->bytes), (unsigned long long)(w->bytes >> 20),
-             (unsigned long long)((w->done * 1000 / (u64)(now - w->began_ms)) >> 20));
+    u64 passed = (u64)(now - w->began_ms), left = w->bytes - w->done;
+    log_event(LOG_INFO, "replay", "the journal is being replayed", LOG_EVERY,
+              log_number("percent", (i64)(w->done * 100 / w->bytes)), log_number("bytes", (i64)w->bytes),
+              log_number("mib_per_s", (i64)((w->done * 1000 / passed) >> 20)),
+              log_number("left_s", (i64)(left / (w->done / passed + 1) / 1000)));
 }
 
 static hx_st replay_link(struct journal_file *j, struct reader *r, struct segment *s, struct walk *w, journal_each each,

@@ -871,10 +871,10 @@ def month_ahead(directory, options):
 def downtime_is_charged_by_the_wall_clock_and_said(directory):
     broker, delivered = month_ahead(directory, [])
     check(delivered == ["delayed"], f"delivered: {delivered}")
-    check("warn down for 31d by the wall clock" in broker.stderr(), broker.stderr())
+    check('level=warn event=downtime msg="down for 31d by the wall clock' in broker.stderr(), broker.stderr())
     broker.kill()
     broker.start()
-    check(re.search(r"info down for \d+s by the wall clock", broker.stderr()), broker.stderr())
+    check(re.search(r'level=info event=downtime msg="down for \d+s by the wall clock', broker.stderr()), broker.stderr())
 
 
 @test
@@ -891,7 +891,7 @@ def a_wall_clock_set_back_charges_nothing_and_is_said(directory):
     broker.kill()
     step("-2d")
     broker.start()
-    check(re.search("warn the wall clock stands (47h|2d) before the last time written down", broker.stderr()), broker.stderr())
+    check(re.search('level=warn event=downtime msg="the wall clock stands (47h|2d) before the last time written down', broker.stderr()), broker.stderr())
 
 
 # ---- a thousand at once

@@ -48,6 +48,20 @@ def every_link_inside_the_page_leads_somewhere():
 
 
 @test
+def every_event_of_the_log_is_in_its_table_and_no_other():
+    logs = open(os.path.join(hx.ROOT, "docs", "LOGS.md"), encoding="utf-8").read()
+    have = {name for row in re.findall(r"^\| (`.+?`) \|", logs, re.M) for name in re.findall(r"`(\w+)`", row)}
+    want = set()
+    for folder, _, files in os.walk(os.path.join(hx.ROOT, "src")):
+        for name in files:
+            text = open(os.path.join(folder, name), encoding="utf-8").read() if name.endswith(".c") else ""
+            want |= set(re.findall(r'\b(?:log_event|log_line|report|report_after)\((?:b, |c->b, )?(?:LOG_\w+|level),\s*"(\w+)"', text))
+            want |= set(re.findall(r'\blog_last_words\(\s*"(\w+)"', text))
+    assert len(want) > 10
+    same(sorted(have), sorted(want))
+
+
+@test
 def the_table_of_moves_is_the_one_the_core_checks():
     life = open(os.path.join(hx.ROOT, "docs", "LIFECYCLE.md"), encoding="utf-8").read()
     have = set()

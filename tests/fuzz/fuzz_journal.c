@@ -2,6 +2,7 @@
  * bytes anywhere in any file, and new checksums over them, so that not only the checksums are tried but everything they
  * guard. Whatever it is, opening, replaying, starting and verifying it must end in an answer, and a journal that starts
  * must take a record and give it back. */
+#include "base/log.h"
 #include "journal/disk_sim.h"
 #include "journal/file.h"
 #include "journal/format.h"

@@ -674,58 +674,6 @@ static void kernel_randomness_fills_the_whole_buffer(void **state) {
     assert_memory_not_equal(a + 968, zeros, 32);
 }
 
-static void log_three_lines(void) {
-    log_line(LOG_INFO, "hello %s", "world");
-    log_line(LOG_DEBUG, "not shown");
-    log_set_level(LOG_DEBUG);
-    log_line(LOG_DEBUG, "now\nshown \x1b[31m caf\xC3\xA9 \xC2\x9b \xff");
-    log_set_level(LOG_ERROR);
-    log_line(LOG_WARN, "hidden");
-    log_line(LOG_ERROR, "%05000d", 1);
-}
-
-static void log_lines_are_single_timed_and_free_of_control_characters(void **state) {
-    (void)state;
-    struct buf out = {0};
-    i64 before = clock_wall_ms(), at = 0;
-    assert_int_equal(in_child(log_three_lines, &out), 0);
-    slice rest = slice_of(out.p, out.len - 1), line;
-    assert_true(slice_cut(rest, '\n', &line, &rest));
-    assert_true(line.n > 24 && rfc3339_parse(slice_of(line.p, 24), &at));
-    assert_true(at >= before && at <= clock_wall_ms());
-    assert_true(slice_eq(slice_of(line.p + 24, line.n - 24), SL(" info hello world")));
-    assert_true(slice_cut(rest, '\n', &line, &rest));
-    assert_true(
-        slice_eq(slice_of(line.p + 24, line.n - 24), SL(" debug now\\nshown \\x1b[31m caf\xC3\xA9 \\xc2\\x9b \\xff")));
-    assert_true(slice_cut(rest, '\n', &line, &rest));
-    assert_true(slice_starts(slice_of(line.p + 24, line.n - 24), SL(" error 0000")));
-    assert_true(line.n > 2000 && line.n < 2200);
-    assert_int_equal(rest.n, 0);
-    buf_free(&out);
-}
-
-/* A packet pipe keeps each write apart. */
-static void each_log_line_is_one_write_and_leaves_errno(void **state) {
-    (void)state;
-    int ends[2], saved = dup(STDERR_FILENO);
-    assert_int_equal(pipe2(ends, O_DIRECT), 0);
-    dup2(ends[1], STDERR_FILENO);
-    errno = ENOSPC;
-    log_line(LOG_ERROR, "first %d", 1);
-    log_line(LOG_ERROR, "second %d", 2);
-    int after = errno;
-    dup2(saved, STDERR_FILENO);
-    close(saved);
-    close(ends[1]);
-    assert_int_equal(after, ENOSPC);
-    char packet[4096];
-    ssize_t n = read(ends[0], packet, sizeof packet);
-    assert_int_equal(n, 24 + strlen(" error first 1\n"));
-    n = read(ends[0], packet, sizeof packet);
-    assert_int_equal(n, 24 + strlen(" error second 2\n"));
-    close(ends[0]);
-}
-
 static void clocks_agree_with_the_system_and_do_not_go_back(void **state) {
     (void)state;
     i64 now = (i64)time(NULL);
@@ -873,8 +821,6 @@ int main(void) {
         cmocka_unit_test(a_seed_always_gives_the_same_numbers),
         cmocka_unit_test(bounded_numbers_stay_below_and_reach_everything),
         cmocka_unit_test(kernel_randomness_fills_the_whole_buffer),
-        cmocka_unit_test(log_lines_are_single_timed_and_free_of_control_characters),
-        cmocka_unit_test(each_log_line_is_one_write_and_leaves_errno),
         cmocka_unit_test(clocks_agree_with_the_system_and_do_not_go_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/log.h"
 #include "journal/disk_sim.h"
 #include "journal/file.h"
 

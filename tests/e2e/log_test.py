@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""What the broker writes to stderr: docs/LOGS.md."""
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+
+import hx
+from hx import same, test
+
+FIELD = re.compile(r'([a-z_]+)=("(?:[^"\\]|\\.)*"|[^ "]*)(?: |$)')
+
+
+def logfmt(line):
+    """A line as a dict; every byte of it must belong to a field."""
+    at, out = 0, {}
+    while at < len(line):
+        m = FIELD.match(line, at)
+        assert m, f"not logfmt from {at} on: {line!r}"
+        name, value = m.groups()
+        assert name not in out, line
+        out[name] = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
+        at = m.end()
+    return out
+
+
+def lines(broker, event=None):
+    """The log so far, whichever way it is written; whole lines only."""
+    read = json.loads if "json" in broker.options else logfmt
+    whole = broker.stderr().rpartition("\n")[0].splitlines()
+    return [line for line in map(read, whole) if event in (None, line["event"])]
+
+
+def line(broker, event, count=1):
+    """The count-th line of that event, awaited."""
+    hx.until(lambda: len(lines(broker, event)) >= count, f"{event} is logged")
+    return lines(broker, event)[count - 1]
+
+
+def own(*options, **kw):
+    return hx.Broker(options=options, **kw)
+
+
+@test
+def a_life_is_told_in_lines_that_are_logfmt():
+    with own() as broker:
+        said = line(broker, "listening")
+        same((said["level"], said["url"], said["data"]), ("info", f"http://127.0.0.1:{broker.port}", broker.data))
+        same(said["pid"], str(broker.process.pid))
+        broker.stop()
+        same([s["event"] for s in lines(broker)], ["replayed", "listening", "stopping", "stopped"])
+        for s in lines(broker):
+            assert hx.RFC3339.match(s["ts"]), s
+            same(list(s)[:4], ["ts", "level", "event", "msg"])
+
+
+@test
+def with_json_every_line_is_an_object():
+    with own("--log", "json") as broker:
+        line(broker, "listening")
+        broker.stop()
+        same([s["event"] for s in lines(broker)], ["replayed", "listening", "stopping", "stopped"])
+        assert all(isinstance(s.get("pid", 0), int) for s in lines(broker))
+
+
+@test
+def the_level_says_what_is_written_and_a_wrong_word_is_refused():
+    with own(env={"HAPAX_LOG_LEVEL": "warn"}) as broker:
+        broker.stop()
+        same(broker.stderr(), "")
+    for flag, word in (("--log", "xml"), ("--log-level", "loud")):
+        done = subprocess.run([hx.HAPAXD, flag, word], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=hx.TIMEOUT)
+        assert done.returncode == 2 and f"not '{word}'".encode() in done.stderr, done
+
+
+@test
+def a_start_that_fails_is_a_line_too():
+    with own() as broker:
+        second = own("--log", "json", data=broker.data, log=broker.log + ".second", start=False)
+        try:
+            second.start()
+            assert False, "two brokers on one directory"
+        except hx.NotReady:
+            said = line(second, "start_failed")
+            assert said["level"] == "error" and "in use" in said["msg"], said
+        os.unlink(second.log)
+
+
+@test
+def a_reader_who_stops_reading_does_not_stop_the_broker():
+    """Its log is a small pipe nobody empties; a reload with forty mistakes is more than it takes."""
+    with own(config="queues: {a: {}}\n", start=False) as broker:
+        broken = "queues: {" + ", ".join(f"q{i}: {{windw: 1d}}" for i in range(40)) + "}\n"
+        read, write = os.pipe()
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 8192)
+        broker.process = subprocess.Popen([hx.HAPAXD, "--listen", "127.0.0.1:0", "--data", broker.data, *broker.options],
+                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=write, start_new_session=True)
+        broker.wait_ready()
+        broker.configure(broken)
+        broker.signal(signal.SIGHUP)
+        hx.until(lambda: not select.select([], [write], [], 0)[1], "the pipe is full")
+        for i in range(100):
+            broker.signal(signal.SIGHUP)
+            same(broker.send("a", f"k{i}").status, 202)
+        same(broker.stop(), 0)
+        os.close(write)
+        said = os.read(read, 1 << 20)
+        assert b"event=listening" in said and b"event=stopped" not in said, said
+        os.close(read)
+
+
+hx.main(shared=False, threads=6)
