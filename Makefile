@@ -79,6 +79,10 @@ $(BUILD)/pic/%.o: src/%.c Makefile VERSION
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -c $< -o $@
 
+# The dashboard's pages, too (broker/web_files.c). Link-time optimization would lose what the assembler took in.
+$(BUILD)/obj/broker/web_files.o: LTO :=
+$(BUILD)/obj/broker/web_files.o: $(wildcard src/web/*)
+
 # The gate's SQL goes into the binary: `hapax gate install` needs no file beside it.
 $(GEN)/gate_sql.c: tools/embed $(GATE_SQL)
 	@mkdir -p $(@D)

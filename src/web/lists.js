@@ -1,0 +1,89 @@
+// Alerts, tasks, audit, relays, targets.
+import { h } from './dom.js';
+import { get, optional, query, to } from './api.js';
+import { count, duration, moment } from './format.js';
+import { badge, quiet, table } from './parts.js';
+import { alertList } from './overview.js';
+import { stopTask } from './deeds.js';
+
+const queueLink = (name) => (name ? h('a', { href: to('q', name), 'data-nav': true }, name) : '');
+
+export const alerts = () => ({
+    title: 'Alerts',
+    load: (signal) => optional('/v1/alerts?all=true', signal),
+    view: (data) => [h('h1', {}, 'Alerts'), alertList(data, 'nothing fires, nothing did in the last 24 hours')],
+});
+
+export const tasks = (params, ui) => ({
+    title: 'Tasks',
+    load: (signal) => get('/v1/tasks', signal),
+    view: ({ items }) => [
+        h('h1', {}, 'Tasks'),
+        quiet('Long redrives and purges: what runs, and the last hundred. A restart ends them; the same call goes on where it ended.'),
+        items.length ? table('Tasks', [
+            { title: 'id', cell: (t) => t.id }, { title: 'what', cell: (t) => t.kind }, { title: 'queue', cell: (t) => queueLink(t.queue) },
+            { title: 'state', cell: (t) => badge(t.state) },
+            { title: 'how far', cell: (t) => (t.kind === 'purge' ? `${count(t.purged)} cancelled` : [h('progress', { value: t.redriven + t.no_op + t.still_refused, max: Math.max(1, t.matched), 'aria-label': 'Progress' }),
+                ` ${count(t.redriven)} of ${count(t.matched)}`]) },
+            { title: 'began', cell: (t) => moment(t.started_at) }, { title: 'took', class: 'n', cell: (t) => (t.ended_at ? duration(Date.parse(t.ended_at) - Date.parse(t.started_at)) : '') },
+            { title: 'by', cell: (t) => t.by },
+            { title: '', cell: (t) => (t.state === 'running' ? h('button', { type: 'button', class: 'small danger', onclick: () => stopTask(t, ui.refresh) }, 'Stop …') : '') },
+        ], items, (t) => t.id) : quiet('None since the broker started.'),
+    ],
+});
+
+const AUDIT_PAGE = 100;
+
+export function audit(params, ui) {
+    let pagesWanted = 1;
+    const field = (name, label) => h('input', { type: 'search', placeholder: label, 'aria-label': label, value: ui.state[name] ?? '', autocomplete: 'off',
+        onchange: (e) => { ui.set({ [name]: e.target.value.trim() }); ui.refresh(); } });
+    return {
+        title: 'Audit',
+        async load(signal, state) {
+            const items = [];
+            let cursor;
+            for (let i = 0; i < pagesWanted; i++) {
+                const page = await get('/v1/audit' + query({ queue: state.queue, who: state.who, what: state.what, limit: AUDIT_PAGE, cursor }), signal);
+                items.push(...page.items);
+                cursor = page.next_cursor;
+                if (!cursor) break;
+            }
+            return { items, more: Boolean(cursor) };
+        },
+        view: ({ items, more }) => [
+            h('h1', {}, 'Audit'),
+            h('div', { class: 'tools', key: 'tools' }, field('queue', 'queue'), field('who', 'who'), field('what', 'what')),
+            items.length ? table('Audit', [
+                { title: 'when', cell: (a) => moment(a.at) }, { title: 'who', cell: (a) => a.who }, { title: 'what', cell: (a) => a.what },
+                { title: 'queue', cell: (a) => queueLink(a.queue) },
+                { title: 'key', class: 'wide', cell: (a) => (a.key && a.queue ? h('a', { href: to('q', a.queue, 'key', a.key) }, a.key) : a.key ?? '') },
+                { title: 'why', class: 'wide', cell: (a) => a.why ?? '' },
+                { title: 'detail', class: 'wide', cell: (a) => (a.detail === undefined ? '' : typeof a.detail === 'string' ? a.detail : JSON.stringify(a.detail)) },
+            ], items, (a) => `${a.at} ${a.what} ${a.id ?? ''}${a.key ?? ''}`) : quiet('Nobody has done anything that matches.'),
+            more ? h('button', { type: 'button', onclick: () => { pagesWanted++; ui.refresh(); } }, 'Older …') : '',
+        ],
+    };
+}
+
+export const relays = () => ({
+    title: 'Relays',
+    load: async (signal) => (await get('/v1/stats', signal)).relays ?? [],
+    view: (items) => [
+        h('h1', {}, 'Relays'),
+        items.length ? table('Relays', [
+            { title: 'table', cell: (r) => r.table }, { title: 'to queue', cell: (r) => queueLink(r.queue) },
+            { title: 'state', cell: (r) => (r.trouble ? badge(r.trouble, 'failed') : badge('running', 'ok')) },
+            { title: 'sent', class: 'n', cell: (r) => count(r.sent) }, { title: 'repeats', class: 'n', cell: (r) => count(r.duplicates) },
+            { title: 'waiting', class: 'n', cell: (r) => count(r.pending) }, { title: 'oldest', class: 'n', cell: (r) => duration(r.oldest_ms) },
+            { title: 'refused rows', class: 'n', cell: (r) => (r.refused_rows ? badge(count(r.refused_rows), 'person') : count(r.refused_rows)) },
+        ], items, (r) => `${r.table} ${r.queue}`) : quiet('This broker runs no relay. They are named in its config under ', h('code', {}, 'relays'), '; those started with ', h('code', {}, 'hapax relay'), ' report where they run.'),
+    ],
+});
+
+export const targets = () => ({
+    title: 'Targets',
+    still: true,
+    load: async () => 0,
+    view: () => [h('h1', {}, 'Targets'), quiet('This broker does not push: messages are fetched by consumers, and there are no targets to show.')],
+});

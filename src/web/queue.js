@@ -1,0 +1,142 @@
+// One queue: how it fares, by which rules, and who works on it.
+import { h } from './dom.js';
+import { get, optional, query, queuePath, to } from './api.js';
+import { count, rate, percent, duration, stopwatch, moment, ago } from './format.js';
+import { spark, histogram } from './charts.js';
+import { badge, section, quiet, table, alertLine } from './parts.js';
+import { ruleWords } from './words.js';
+import { pauseQueue } from './deeds.js';
+
+const RECENT_MOST = 20;
+
+const SERIES = [
+    ['accepted', 'accepted', ''], ['duplicates', 'repeats', ''], ['late', 'late repeats', 'person'], ['conflicts', 'conflicts', 'person'], ['delivered', 'handed out', ''],
+    ['settled', 'settled', ''], ['failed', 'failed', 'failed'], ['dead', 'given up', 'failed'], ['held', 'held', 'person'], ['fenced', 'stale workers refused', 'person'],
+    ['backpressure', 'refused: full', 'failed'],
+];
+
+function figures(q) {
+    const live = q.live ?? {};
+    const one = (label, value, href, kind) => h('div', { class: 'figure' }, h('dt', {}, label),
+        h('dd', { class: kind, 'data-flash': true }, href ? h('a', { href }, value) : value));
+    return h('dl', { class: 'figures', key: 'figures' },
+        one('in/s', rate(live.accepted_per_s)), one('repeats', percent(live.duplicate_ratio)), one('lag p95', duration(live.wait_p95_ms)),
+        one('oldest in flight', live.oldest_unsettled_ms ? stopwatch(live.oldest_unsettled_ms) : '–', live.oldest_unsettled_ms ? to('q', q.name, 'leased') : null),
+        one('ready', count(q.ready), to('q', q.name, 'pending')), one('delayed', count(q.delayed), to('q', q.name, 'pending')), one('behind', count(q.behind), to('q', q.name, 'pending')),
+        one('leased', count(q.leased), to('q', q.name, 'leased')), one('held', count(q.held), to('q', q.name, 'held'), q.held ? 'person' : ''),
+        one('dead', count(q.dead), to('q', q.name, 'dead'), q.dead ? 'failed' : ''), one('keys remembered', count(q.keys)));
+}
+
+function rates(history) {
+    if (!history) return quiet('This broker keeps no history.');
+    const shown = SERIES.filter(([name]) => history.series[name]?.some((n) => n > 0) || ['accepted', 'duplicates', 'settled'].includes(name));
+    const from = new Date(history.from);
+    return [
+        h('div', { class: 'multiples' }, shown.map(([name, label, kind]) => {
+            const values = history.series[name] ?? [], sum = values.reduce((a, b) => a + b, 0);
+            return h('figure', { key: name, class: sum ? kind : '' }, h('figcaption', {}, h('span', {}, label), h('b', {}, count(sum))), spark(values, `${label}: ${count(sum)}`, 240, 40));
+        })),
+        quiet('Since ', moment(from.toISOString()), `, a point every ${duration(history.step_ms)}; each line has its own scale.`),
+    ];
+}
+
+function ages(histograms, q) {
+    const h1 = histograms?.replay_age_seconds;
+    if (!h1) return quiet('This broker keeps no histogram of repeats.');
+    if (!h1.counts.some((n) => n)) return quiet('No repeat since the broker started.');
+    const marks = q.window_ms ? [{ at: q.window_ms / 1000, text: `window ${duration(q.window_ms)}` }] : [];
+    return [
+        h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Age of repeats' }, histogram(h1, marks, 'How long after the original repeats came')),
+        quiet(q.window_ms === null ? 'Keys are remembered for ever: no repeat comes too late.' : 'A repeat past the window is new work, and is done again. Since the broker started.'),
+    ];
+}
+
+function consumers(list, q) {
+    if (!list) return quiet('This broker does not list consumers.');
+    if (!list.items.length) return quiet('Nobody holds a lease.');
+    return table('Consumers', [
+        { title: 'name', cell: (c) => c.name || '(no name)' },
+        { title: 'leases', class: 'n', cell: (c) => h('a', { href: to('q', q.name, 'leased') }, count(c.count)) },
+        { title: 'oldest', cell: (c) => (c.oldest ? moment(c.oldest, ago(c.oldest)) : '–') },
+        { title: 'last seen', cell: (c) => moment(c.last_seen, ago(c.last_seen)) },
+    ], list.items, (c) => c.name);
+}
+
+function recent(events, q) {
+    if (events.missing) return quiet('This broker has no stream of events.');
+    if (!events.items.length) return quiet('None that the broker still has; those to come show up here.');
+    return table('Recent repeats', [
+        { title: 'when', cell: (e) => moment(e.at) },
+        { title: 'key', class: 'wide', cell: (e) => (e.key ? h('a', { href: to('q', q.name, 'key', e.key), 'data-nav': true }, e.key) : e.id ?? '') },
+        { title: 'kind', cell: (e) => e.class ?? (e.late ? 'late' : e.kind) },
+        { title: 'after', class: 'n', cell: (e) => (e.age_ms === undefined ? '' : duration(e.age_ms)) },
+        { title: 'request', cell: (e) => e.request_id ?? '' },
+    ], events.items, (e) => `${e.at} ${e.key} ${e.number}`);
+}
+
+// The stream of events, read as text: what is recent comes first, what happens follows.
+async function listen(queue, events, signal, changed) {
+    try {
+        const reply = await fetch('/v1/events' + query({ queue, kind: 'duplicate' }), { signal, cache: 'no-store', headers: { 'Last-Event-ID': '0' } });
+        events.missing = reply.status === 404;
+        if (!reply.ok) return changed();
+        const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+        for (let rest = ''; ;) {
+            const { value, done } = await reader.read();
+            if (done) break;
+            const blocks = (rest + value).split(/\r?\n\r?\n/);
+            rest = blocks.pop();
+            for (const block of blocks) take(block, events);
+            changed();
+        }
+    } catch {
+        // The broker went: the view's own requests say so.
+    }
+    if (!signal.aborted) setTimeout(() => signal.aborted || listen(queue, events, signal, changed), 2000);
+}
+
+function take(block, events) {
+    const data = /^data: ?(.*)$/m.exec(block);
+    if (!data || !/^event: ?duplicate$/m.test(block)) return;
+    try {
+        events.items.unshift({ ...JSON.parse(data[1]), number: events.count++ });
+    } catch {
+        return;
+    }
+    events.items.length = Math.min(events.items.length, RECENT_MOST);
+}
+
+export default function queuePage({ queue }, ui) {
+    const stop = new AbortController(), events = { items: [], missing: false, count: 0 };
+    let due = false;
+    const changed = () => {
+        if (due) return;
+        due = true;
+        setTimeout(() => { due = false; if (!stop.signal.aborted) ui.redraw(); }, 200);
+    };
+    listen(queue, events, stop.signal, changed);
+    return {
+        title: queue,
+        close: () => stop.abort(),
+        async load(signal) {
+            const q = await get(queuePath(queue), signal);
+            const [alerts, history, histograms, consumersList] = await Promise.all([
+                optional('/v1/alerts', signal), optional('/v1/history' + query({ queue, since: '1h', step: '30s' }), signal),
+                optional(queuePath(queue, 'histograms'), signal), optional('/v1/consumers' + query({ queue }), signal),
+            ]);
+            return { q, alerts, history, histograms, consumersList };
+        },
+        view: ({ q, alerts, history, histograms, consumersList }) => [
+            h('div', { class: 'head', key: 'head' }, h('h1', {}, q.name), q.paused ? badge('paused', 'person') : '', q.pressed ? badge('full: refuses new messages', 'failed') : '',
+                h('span', { class: 'push' }), h('button', { type: 'button', onclick: () => pauseQueue(q, ui.refresh) }, q.paused ? 'Resume …' : 'Pause …')),
+            alerts?.items.some((a) => a.queue === q.name) ? h('ul', { class: 'alerts', key: 'alerts' }, alerts.items.filter((a) => a.queue === q.name).map(alertLine)) : '',
+            figures(q),
+            h('div', { class: 'columns', key: 'columns' },
+                h('div', { class: 'column' }, section('The last hour', rates(history)), section('How late repeats come', ages(histograms, q)), section('Recent repeats', recent(events, q))),
+                h('div', { class: 'column' },
+                    section('Its rules', h('ul', { class: 'rules' }, ruleWords(q).map((w) => h('li', {}, w))),
+                        quiet(q.defined_at ? `Defined in ${q.defined_at}.` : q.origin === 'api' ? 'Set over the API.' : 'Made by its first message, with the default rules.')),
+                    section('Who works on it', consumers(consumersList, q)))),
+        ],
+    };
+}

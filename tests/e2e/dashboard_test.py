@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""The dashboard as the broker serves it: embedded, small, from nowhere else. What the pages do is in tests/web."""
+import os
+import re
+
+import hx
+from hx import problem, same, test
+
+WEB = os.path.join(hx.ROOT, "src", "web")
+FILES = sorted(os.listdir(WEB))
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+WHOLE_BYTES_MAX = 150 * 1024
+
+
+def source(name):
+    with open(os.path.join(WEB, name), "rb") as file:
+        return file.read()
+
+
+@test
+def every_page_is_served_as_it_lies_in_the_tree(_q):
+    b = hx.broker
+    same(b.get("/").body, source("index.html"))
+    for name in FILES:
+        reply = b.get(f"/ui/{name}")
+        same(reply.status, 200, name)
+        same(reply.body, source(name), name)
+        same(reply.header("Content-Type"), TYPES[os.path.splitext(name)[1]] + "; charset=utf-8", name)
+    problem(b.get("/ui/nothing.js"), 404, "not_found")
+    problem(b.get("/ui/..%2Fhapaxd.c"), 404, "not_found")
+    problem(b.post("/", {}), 405, "method_not_allowed")
+    same(b.call("HEAD", "/").status, 200)
+
+
+@test
+def a_page_that_is_the_same_is_not_sent_again(_q):
+    for path in ("/", "/ui/app.js"):
+        tag = hx.broker.get(path).header("ETag")
+        again = hx.broker.call("GET", path, headers=[("If-None-Match", tag)])
+        same((again.status, again.body, again.header("ETag")), (304, b"", tag))
+        same(hx.broker.call("GET", path, headers=[("If-None-Match", '"other"')]).status, 200)
+        same(again.header("Cache-Control"), "no-cache")
+
+
+@test
+def the_pages_may_load_and_run_nothing_but_themselves(_q):
+    for path in ("/", "/ui/app.js", "/ui/style.css"):
+        reply = hx.broker.get(path)
+        same(reply.header("Content-Security-Policy"),
+             "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
+             "form-action 'none'; frame-ancestors 'none'")
+        same(reply.header("X-Content-Type-Options"), "nosniff")
+        same(reply.header("Referrer-Policy"), "no-referrer")
+    for name in FILES:
+        text = source(name).decode()
+        assert not re.search(r"\b(innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval|DOMParser)\b", text), f"{name} parses markup"
+        same(re.findall(r"(?:src|href|from|import|url)\s*[=(]?\s*[\"']https?:", text), [], name)
+    same(re.findall(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=", source("index.html").decode()), [])
+
+
+@test
+def the_whole_dashboard_is_below_150_kib(_q):
+    whole = sum(len(hx.broker.get(f"/ui/{name}").body) for name in FILES)
+    assert whole < WHOLE_BYTES_MAX, whole
+
+
+@test
+def what_a_module_imports_is_there_and_preloaded(_q):
+    page = source("index.html").decode()
+    for name in FILES:
+        for wanted in re.findall(r"from '\./([^']+)'", source(name).decode()):
+            assert wanted in FILES, f"{name} imports {wanted}"
+            assert f'href="/ui/{wanted}"' in page, f"{wanted} is not preloaded: the first view waits for it"
+
+
+hx.main()
