@@ -1,4 +1,4 @@
-/* What operators do to a message or a key: cancel, resolve, replay, erase, forget. The core decides whether it may be done,
+/* What operators do to a message or a key: cancel, revoke, resolve, replay, erase, forget. The core decides whether it may be done,
  * and writes it into the audit trail with the deed. */
 #include "broker/api.h"
 #include "broker/broker_priv.h"
@@ -51,15 +51,15 @@ static struct seen *seen_of_operated_key(struct call *c) {
 /* ---- cancel */
 
 /* "cancelled by NAME: WHY" */
-static void cancel_reason(const struct deed *d, struct buf *reason) {
-    buf_lit(reason, "cancelled");
+static void put_deed(const struct deed *d, const char *done, struct buf *reason) {
+    buf_slice_add(reason, slice_str(done));
     if (d->by.n) buf_printf(reason, " by %.*s", (int)d->by.n, d->by.p);
     if (d->note.n) buf_printf(reason, ": %.*s", (int)d->note.n, d->note.p);
 }
 
 static bool cancel(struct call *c, const struct deed *d, struct seen *s) {
     struct buf reason = {0};
-    cancel_reason(d, &reason);
+    put_deed(d, "cancelled", &reason);
     struct audit_in audit = deed_named(d, DEED_CANCEL, SL(""));
     deed_prepare(c, d, s);
     bool ok = core_cancel(c->b->core, c->b->now, s, buf_slice(&reason), &audit) != CANCEL_FULL || deed_no_room(c);
@@ -80,6 +80,31 @@ void api_cancel(struct call *c) {
     }
     if (s)
         reply_state(c, (enum state)s->settle->state, s, s->settle->restored, again);
+    else
+        reply_failure(c);
+    deed_free(&d);
+}
+
+/* ---- revoke */
+
+static bool revoke(struct call *c, const struct deed *d, struct seen *s, enum state *state) {
+    struct buf reason = {0};
+    put_deed(d, "revoked", &reason);
+    struct audit_in audit = deed_named(d, DEED_REVOKE, SL(""));
+    deed_prepare(c, d, s);
+    slice why = cut_text(buf_slice(&reason), REASON_BYTES_MAX);
+    enum revoke_verdict v = core_revoke(c->b->core, c->b->now, s, why, &audit, state);
+    buf_free(&reason);
+    if (v == REVOKE_NOT_LEASED) return fail_state(c, PROBLEM_not_leased, *state, "only a lease can be revoked");
+    return v == REVOKE_OK || deed_no_room(c);
+}
+
+void api_revoke(struct call *c) {
+    struct deed d;
+    enum state state = STATE_PENDING;
+    struct seen *s = deed_read(c, &d, "") ? seen_of_id(c) : NULL;
+    if (s && revoke(c, &d, s, &state))
+        reply_state(c, state, s, false, false);
     else
         reply_failure(c);
     deed_free(&d);

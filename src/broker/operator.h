@@ -15,6 +15,7 @@ struct call;
     X(RESUME, "resume", true)                                                                                          \
     X(PURGE, "purge", true)                                                                                            \
     X(CANCEL, "cancel", true)                                                                                          \
+    X(REVOKE, "revoke", false)                                                                                         \
     X(RESOLVE, "resolve", false)                                                                                       \
     X(REDRIVE, "redrive", false)                                                                                       \
     X(REPLAY, "replay", false)                                                                                         \

@@ -146,6 +146,18 @@ int cmd_messages_cancel(struct cli *cli) {
     return id ? decide(cli, "POST", "/messages/", id, "/cancel", SL("{}")) : EXIT_USAGE;
 }
 
+const struct flag flags_revoke[] = {FLAGS_SIGNED, {0}};
+const char about_revoke[] =
+    "For a worker that hangs or is gone: the message is handed out again, looked up or held, as if its lease had run\n"
+    "out now, and no crash is counted. Until somebody else has it the worker's token still counts: what it settles is\n"
+    "settled, and if it extends the lease it has it back. Who holds leases: `hapax messages list QUEUE --state "
+    "leased`.";
+
+int cmd_revoke(struct cli *cli) {
+    const char *id = cli_message_id(cli);
+    return id ? decide(cli, "POST", "/messages/", id, "/revoke", SL("{}")) : EXIT_USAGE;
+}
+
 /* ---- keys */
 
 const struct flag flags_key_forget[] = {FLAG_YES, FLAGS_SIGNED, {0}};

@@ -443,7 +443,7 @@ static hx_st apply_extend(struct core *c, const struct rec_extend *r, u32 about,
     m->when_ms = c->now.run_ms + r->lease_ms;
     place_message(c, no, PLACE_LEASED, false);
     if (revived) {
-        m->started = m->ended == ENDED_EXPIRED; /* else it lapsed */
+        m->started = ended_unsaid(m->ended); /* else it lapsed */
         m->ended = ENDED_OPEN;
         history_end(&m->history, r->fence, r->at_ms, ENDED_OPEN, CLASS_NONE, SL(""));
     }

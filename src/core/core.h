@@ -386,6 +386,12 @@ enum walk_verdict core_purge_next(const struct core *c, struct core_purge *p, u3
 
 /* Everywhere below: who at most ACTOR_BYTES_MAX, why at most REASON_BYTES_MAX. */
 
+/* The lease is over as if it had run out now, but no crash is counted: its holder is not to blame. Until it is handed out
+ * again its token still settles it. reason: at most REASON_BYTES_MAX, for the attempt. *state: what it is (afterwards). */
+enum revoke_verdict { REVOKE_OK, REVOKE_NOT_LEASED, REVOKE_FULL };
+enum revoke_verdict core_revoke(struct core *c, struct core_now now, const struct seen *seen, slice reason,
+                                const struct audit_in *audit, enum state *state);
+
 /* Held or dead work, decided by somebody. Kills the token; who and why go into the history. `done`, `rejected`: settled with
  * the result. `retry`: to be done again, without a look-up first, all attempts anew. `dead`. `new`, `duplicate`: for held
  * conflicts only, which take nothing else. */

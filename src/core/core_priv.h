@@ -235,8 +235,12 @@ enum state state_at(enum place place);
 /* send.c: is it at a limit, or not yet well below one, with a payload of that size more? */
 bool queue_pressed(const struct core *c, const struct queue *q, i64 run_ms, size_t payload);
 enum state message_state(const struct message *m);
+/* The lease of started work was over before its holder said anything: by itself, or by an operator. Its token still counts. */
+static inline bool ended_unsaid(u8 ended) {
+    return ended == ENDED_EXPIRED || ended == ENDED_REVOKED;
+}
 static inline bool message_doubt(const struct message *m) {
-    return m->doubt || m->ended == ENDED_EXPIRED;
+    return m->doubt || ended_unsaid(m->ended);
 }
 /* What of its settlement's room is for the outcome it had before it was replayed. */
 static inline u32 message_former(const struct message *m) {
@@ -282,10 +286,12 @@ bool core_derive(struct core *c, const struct derived *d);
 /* lease_end.c: what a lease's end leads to */
 /* As it would stand if nothing else changed: pending again, for the same kind of delivery, all counts as they are. */
 struct rec_return return_record(const struct core *c, const struct message *m, enum ended ended);
-/* A failure of this class, or a crash (r->ended EXPIRED): counts it and decides what follows. *wait_ms: until it is
- * handed out again, at least floor_ms. */
+/* A failure of this class, or a crash (r->ended EXPIRED): counts it and decides what follows. REVOKED counts as nothing.
+ * *wait_ms: until it is handed out again, at least floor_ms. */
 void lease_end_decide(struct core *c, const struct message *m, struct rec_return *r, enum failure_class failure_class,
                       i64 floor_ms, i64 *wait_ms);
+/* Over before its holder said anything; started: how. A reservation has lapsed. */
+struct record lease_over_record(struct core *c, const struct message *m, enum ended started);
 /* The traits of one that becomes dead or held: whether its group goes on without it, or dies with it. */
 u8 lease_end_traits(const struct core *c, const struct message *m, enum state state, u8 traits, u32 *taken);
 

@@ -1,7 +1,7 @@
 /* What a lease's end leads to.
  *
- * Three ends leave the outcome unknown: a nack that says so, a started lease that ran out, and any end of a look-up that
- * brought no answer. What follows an unknown outcome is the queue's on_unknown:
+ * Three ends leave the outcome unknown: a nack that says so, a started lease that ran out or was revoked, and any end of a
+ * look-up that brought no answer. What follows an unknown outcome is the queue's on_unknown:
  *
  *   retry       handed out again to be done, up to the allowed number, then dead
  *   reconcile   handed out again to be looked up; so it stays, counted like unknowns and crashes, until an ack or `absent`
@@ -50,7 +50,7 @@ static bool count_one(const struct rules *rules, struct rec_return *r, bool as_u
 void lease_end_decide(struct core *c, const struct message *m, struct rec_return *r, enum failure_class failure_class,
                       i64 floor_ms, i64 *wait_ms) {
     const struct rules *rules = &queue_at(c, m->queue)->rules;
-    bool crash = r->ended == ENDED_EXPIRED, unknown = failure_class == CLASS_UNKNOWN;
+    bool unsaid = ended_unsaid(r->ended), unknown = failure_class == CLASS_UNKNOWN;
     bool lookup = m->lookup || (unknown && rules->on_unknown == ON_UNKNOWN_RECONCILE);
     u16 count = 1;
     *wait_ms = floor_ms;
@@ -58,16 +58,24 @@ void lease_end_decide(struct core *c, const struct message *m, struct rec_return
     if (failure_class == CLASS_ABSENT) {
         r->traits = 0; /* looked up: it did not happen */
     } else {
-        bool last = count_one(rules, r, unknown || lookup, &count);
-        if (unknown && !crash) r->traits |= TRAIT_DOUBT; /* a crash leaves doubt by how the lease ended */
+        bool last = r->ended != ENDED_REVOKED && count_one(rules, r, unknown || lookup, &count);
+        if (unknown && !unsaid) r->traits |= TRAIT_DOUBT; /* else how the lease ended is the doubt */
         if (lookup) r->traits |= TRAIT_RECONCILE;
         if (last) r->state = lookup ? STATE_HELD : STATE_DEAD;
         if (unknown && rules->on_unknown == ON_UNKNOWN_HOLD) r->state = STATE_HELD;
         if (failure_class == CLASS_POISON) r->state = STATE_DEAD;
-        if (!crash) *wait_ms = rules_backoff_ms(rules, count, floor_ms, &c->rng);
+        if (!unsaid) *wait_ms = rules_backoff_ms(rules, count, floor_ms, &c->rng);
     }
     if (r->state != STATE_PENDING)
         r->traits = lease_end_traits(c, m, (enum state)r->state, r->traits, &r->taken);
     else if (*wait_ms > 0)
         r->due_ms = c->now.delay_ms + *wait_ms;
+}
+
+struct record lease_over_record(struct core *c, const struct message *m, enum ended started) {
+    struct record r = {.type = REC_RETURN, .about = message_no(c, m)};
+    i64 wait_ms; /* none: the lease was the wait */
+    r.ret = return_record(c, m, m->started ? started : ENDED_LAPSED);
+    if (m->started) lease_end_decide(c, m, &r.ret, CLASS_UNKNOWN, 0, &wait_ms);
+    return r;
 }

@@ -1,5 +1,5 @@
-/* Operators' decisions: held and dead work, replays, erasing, forgetting. A decision kills the token of the last lease: who
- * decided knew more than who worked. */
+/* Operators' decisions: held and dead work, revoked leases, replays, erasing, forgetting. A decision kills the token of the last
+ * lease, who decided knew more than who worked; revoking does not, it decides nothing about the work. */
 #include "core/core_priv.h"
 
 static bool waits_for_somebody(const struct message *m) {
@@ -112,6 +112,28 @@ enum resolve_verdict core_resolve(struct core *c, struct core_now now, const str
         return resolve_unsettled(c, seen, in, audit, state);
     }
     return resolve_settled(c, seen, in, audit, *state);
+}
+
+/* ---- revoke */
+
+enum revoke_verdict core_revoke(struct core *c, struct core_now now, const struct seen *seen, slice reason,
+                                const struct audit_in *audit, enum state *state) {
+    c->now = now;
+    if (seen->settle) {
+        *state = (enum state)seen->settle->state;
+        return REVOKE_NOT_LEASED;
+    }
+    const struct message *m = message_at(c, seen->at.message);
+    *state = message_state(m);
+    if (m->place != PLACE_LEASED) return REVOKE_NOT_LEASED;
+    struct record r = lease_over_record(c, m, ENDED_REVOKED);
+    r.ret.reason = reason;
+    /* Itself, the reason once more in the history, and the next lease. */
+    u64 room = c->sink->cost(record_size(&r)) + history_room(reason.n) + lease_room(c);
+    if (!audit_deed(c, audit, m->queue, &r.ret.ref, seen->message->key, room)) return REVOKE_FULL;
+    core_emit(c, &r);
+    *state = (enum state)r.ret.state;
+    return REVOKE_OK;
 }
 
 /* ---- redrive */

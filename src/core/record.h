@@ -8,14 +8,16 @@
  * Version 2 came with rules: QUEUE holds all of them, MESSAGE and SETTLE pack their yes-or-no fields into one byte, RETURN
  * says what the next delivery is for, and DECIDE, FORGET, WINDOW, COUNTS and AUDIT are new.
  *
- * Version 3: a replay's MESSAGE holds the outcome it stands in for, SETTLE says whether it only brings that back. */
+ * Version 3: a replay's MESSAGE holds the outcome it stands in for, SETTLE says whether it only brings that back.
+ *
+ * Version 4: a lease may have been revoked, which an older build would take for damage. The layout is version 3's. */
 #ifndef HAPAX_CORE_RECORD_H
 #define HAPAX_CORE_RECORD_H
 
 #include "base/base.h"
 #include "core/rules.h"
 
-#define RECORD_VERSION 3
+#define RECORD_VERSION 4
 
 #define RECORD_LIST(X)                                                                                                 \
     X(CLOCK,                                                                                                           \
@@ -71,7 +73,8 @@ static inline bool state_is_settled(enum state s) {
     X(UNDONE, "undone") /* its reply never left: the client was gone */                                                \
     X(CANCELLED, "cancelled")                                                                                          \
     X(HANDED_OUT, "handed_out") /* at most once: handing out was the settlement */                                     \
-    X(DECIDED, "decided")       /* an operator's decision: the token is dead */
+    X(DECIDED, "decided")       /* an operator's decision: the token is dead */                                        \
+    X(REVOKED, "revoked")       /* an operator took the lease back: as if it had run out, but no crash */
 #define ENDED_ENUM(name, text) ENDED_##name,
 enum ended { ENDED_LIST(ENDED_ENUM) ENDED_COUNT };
 #undef ENDED_ENUM

@@ -282,7 +282,7 @@ static enum settle_verdict release(struct core *c, const struct message *m, stru
     struct record r = {.type = REC_RETURN, .about = message_no(c, m), .ret = return_record(c, m, ENDED_RELEASED)};
     if (!room_for(c, c->sink->cost(record_size(&r)) + lease_room(c))) return SETTLE_FULL;
     r.ret.crashes = crashes_after_all(m);
-    if (m->ended == ENDED_EXPIRED && r.ret.attempts > 0) r.ret.attempts--;
+    if (ended_unsaid(m->ended) && r.ret.attempts > 0) r.ret.attempts--;
     give_back(&r, m);
     core_emit(c, &r);
     out->state = STATE_PENDING;
@@ -305,7 +305,7 @@ static enum settle_verdict settle_live(struct core *c, const struct settle_in *i
         return SETTLE_DUPLICATE;
     }
     if (in->verb == VERB_RELEASE && m->ended == ENDED_RELEASED) return SETTLE_DUPLICATE;
-    if (m->ended != ENDED_OPEN && m->ended != ENDED_EXPIRED && m->ended != ENDED_LAPSED)
+    if (m->ended != ENDED_OPEN && !ended_unsaid(m->ended) && m->ended != ENDED_LAPSED)
         return SETTLE_SETTLED; /* the token died by its own call */
     switch (in->verb) {
     case VERB_ACK:

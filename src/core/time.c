@@ -42,11 +42,7 @@ void write_counts(struct core *c) {
 
 /* A lease ran out. Started work may have taken effect: a crash, counted as such. A reservation is simply given back. */
 static bool decide_expiry(struct core *c, u32 no) {
-    const struct message *m = message_at(c, no);
-    struct record r = {
-        .type = REC_RETURN, .about = no, .ret = return_record(c, m, m->started ? ENDED_EXPIRED : ENDED_LAPSED)};
-    i64 wait_ms; /* none: the lease was the wait */
-    if (m->started) lease_end_decide(c, m, &r.ret, CLASS_UNKNOWN, 0, &wait_ms);
+    struct record r = lease_over_record(c, message_at(c, no), ENDED_EXPIRED);
     if (!room_for(c, c->sink->cost(record_size(&r)))) return false;
     core_emit(c, &r);
     return true;

@@ -5,8 +5,8 @@
 
 static const char *const at_names[] = {"pending", "leased",   "held",      "dead",
                                        "done",    "rejected", "cancelled", "forgotten"};
-static const char *const end_names[] = {"never",    "open",   "acked",     "nacked",     "expired",
-                                        "released", "undone", "cancelled", "handed_out", "decided"};
+static const char *const end_names[] = {"never",  "open",      "acked",      "nacked",  "expired", "released",
+                                        "undone", "cancelled", "handed_out", "decided", "revoked"};
 
 const char *model_at_name(enum at at) {
     return at_names[at];
@@ -108,7 +108,7 @@ static bool noticed(const struct model *m, i64 late_ms) {
 }
 
 bool model_doubt(const struct phase *p) {
-    return p->doubt || (p->end == END_EXPIRED && p->started);
+    return p->doubt || (ended_unsaid(p) && p->started);
 }
 
 void model_group_fate(const struct model *m, const struct message *msg, struct phase *p) {
@@ -120,14 +120,13 @@ void model_group_fate(const struct model *m, const struct message *msg, struct p
         p->takes = 1;
 }
 
-/* A lease ran out: started work counts as a crash, and nobody knows what came of it; a reservation counts as nothing. */
-static struct phase expired(const struct model *m, const struct message *msg, const struct phase *p) {
+/* A lease is over: nobody knows what came of started work; a reservation counts as nothing. */
+static struct phase over(const struct model *m, const struct message *msg, const struct phase *p, bool crash) {
     const struct policy *rules = policy_of(m, msg->queue);
     struct phase q = *p;
     q.at = AT_PENDING;
-    q.end = END_EXPIRED;
+    q.end = crash || !p->started ? END_EXPIRED : END_REVOKED;
     q.due = q.due_max = 0;
-    q.since = p->lease_from + p->lease_ms;
     q.reconcile = p->lookup;
     q.parked = q.takes = 0;
     if (!p->started) {
@@ -135,9 +134,22 @@ static struct phase expired(const struct model *m, const struct message *msg, co
         return q;
     }
     q.reconcile = p->lookup || rules->on_unknown == UNKNOWN_RECONCILE;
-    if (++q.crashes >= rules->crashes) q.at = q.reconcile ? AT_HELD : AT_DEAD;
+    if (crash && ++q.crashes >= rules->crashes) q.at = q.reconcile ? AT_HELD : AT_DEAD;
     if (rules->on_unknown == UNKNOWN_HOLD) q.at = AT_HELD;
     model_group_fate(m, msg, &q);
+    return q;
+}
+
+/* It ran out: started work counts as a crash. */
+static struct phase expired(const struct model *m, const struct message *msg, const struct phase *p) {
+    struct phase q = over(m, msg, p, true);
+    q.since = p->lease_from + p->lease_ms;
+    return q;
+}
+
+struct phase model_revoked(const struct model *m, const struct message *msg, const struct phase *p) {
+    struct phase q = over(m, msg, p, false);
+    q.since = m->run;
     return q;
 }
 
@@ -900,6 +912,14 @@ bool model_may_be_held(const struct model *m, const struct message *msg) {
     for (u32 i = 0; i < closed.count; i++)
         if (closed.at[i].at == AT_DEAD || closed.at[i].at == AT_HELD) return true;
     return false;
+}
+
+struct message *model_some_leased(const struct model *m, u32 queue) {
+    for (u32 i = 0; i < m->live_count; i++) {
+        struct message *msg = m->live[i];
+        if (msg->queue == queue && msg->id_known && msg->set->at[0].at == AT_LEASED) return msg;
+    }
+    return NULL;
 }
 
 struct message *model_some_stuck(const struct model *m, u32 queue) {

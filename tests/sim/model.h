@@ -64,6 +64,7 @@ u32 model_unsettled(const struct model *m);
 u32 model_live(const struct model *m); /* at least as many */
 struct message *model_some_live(const struct model *m, struct rng *rng);
 void model_key_of(const struct message *msg, u32 *queue, u32 *key);
+struct message *model_some_leased(const struct model *m, u32 queue);
 struct message *model_some_stuck(const struct model *m, u32 queue); /* it may be held or dead */
 bool model_keeps_payloads(const struct model *m, u32 queue);
 struct message *model_some_replay(const struct model *m, struct rng *rng); /* perhaps unsettled */

@@ -116,6 +116,15 @@ static bool explain_resolve(const struct model *m, const struct message *msg, st
     return d->status == 200 && view_is(d->view, "state", model_at_name((enum at)next->at));
 }
 
+static bool explain_revoke(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
+    const struct deciding *d = ctx;
+    if (d->status == 404) return model_explain_not_shown(m, msg, next, NULL);
+    if (next->at == AT_FORGOTTEN) return false;
+    if (next->at != AT_LEASED) return refused_as(m, msg, next, d, "not_leased");
+    *next = model_revoked(m, msg, next);
+    return d->status == 200 && model_shows_as(m, msg, next, view_text(d->view, "state"));
+}
+
 static bool explain_erase(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     const struct deciding *d = ctx;
     if (d->status == 404) return model_explain_not_shown(m, msg, next, NULL);
@@ -199,6 +208,8 @@ static explain_fn explanation(enum op_kind kind) {
         return explain_cancel;
     case OP_RESOLVE:
         return explain_resolve;
+    case OP_REVOKE:
+        return explain_revoke;
     case OP_ERASE:
         return explain_erase;
     case OP_FORGET:
@@ -214,6 +225,7 @@ static void count_deed(const struct op *op, const struct deciding *d) {
     tally.replays_cancelled += ok && view_true(d->view, "restored") && !view_true(d->view, "duplicate");
     tally.resolved += ok && op->kind == OP_RESOLVE && !conflict;
     tally.resolved_conflicts += ok && op->kind == OP_RESOLVE && conflict;
+    tally.revoked += ok && op->kind == OP_REVOKE;
     tally.erased += ok && op->kind == OP_ERASE;
     tally.forgotten += ok && op->kind == OP_FORGET;
     tally.replayed += ok && op->kind == OP_REPLAY;

@@ -22,6 +22,7 @@ enum end {
     END_CANCELLED,
     END_HANDED_OUT,
     END_DECIDED, /* the token of the last lease died by it */
+    END_REVOKED, /* started work; a reservation that was revoked is one that ran out */
 };
 
 struct note { /* a step or an effect id; the newest first */
@@ -163,6 +164,11 @@ void model_set_close(const struct model *m, const struct message *msg, const str
 bool model_phase_settled(const struct phase *p);
 void model_stamp(const struct model *m, const struct message *msg, struct phase *p); /* settled now */
 bool model_doubt(const struct phase *p);
+/* The lease is over, and its holder said nothing: its token still counts. */
+static inline bool ended_unsaid(const struct phase *p) {
+    return p->end == END_EXPIRED || p->end == END_REVOKED;
+}
+struct phase model_revoked(const struct model *m, const struct message *msg, const struct phase *p);
 /* The window of a settled state: it may be, it is over. */
 bool model_may_be_over(const struct model *m, const struct phase *p);
 bool model_is_over(const struct model *m, const struct phase *p);

@@ -181,7 +181,7 @@ static bool start(const struct settling *s, struct phase *p) {
     const struct message *msg = s->item->lease->message;
     if (start_too_late(s, p)) return true;
     if (!p->started && model_ttl_may_be_over(s->model, msg, p) && model_ttl_late_ms(s->model, msg) >= 0) return false;
-    if (p->end == END_EXPIRED && !revive(s, p, 0)) return refused(s, p, 409, "lease_expired");
+    if (ended_unsaid(p) && !revive(s, p, 0)) return refused(s, p, 409, "lease_expired");
     if (!model_lease_matches(s->model, &s->view, p)) return false;
     if (p->started) return ok_with(s, AT_LEASED, true);
     p->started = 1;
@@ -231,7 +231,7 @@ static bool settle_live(const struct settling *s, struct phase *p) {
     if (s->item->lease->fence != p->fence) return refused(s, p, 409, "fenced");
     if (s->verb == DO_NACK && p->end == END_NACKED) return ok_again(s, p);
     if (s->verb == DO_RELEASE && p->end == END_RELEASED) return ok_again(s, p);
-    if (p->end != END_OPEN && p->end != END_EXPIRED) return refused(s, p, 409, "settled");
+    if (p->end != END_OPEN && !ended_unsaid(p)) return refused(s, p, 409, "settled");
     if (no_room(s, p)) {
         effect_of_refused(s, p);
         return true;
@@ -305,10 +305,11 @@ static void count_refusal(const struct settling *s) {
 }
 
 static void count_success(const struct settling *s, const struct phase *before, const struct phase *after) {
-    bool again = view_true(&s->view, "duplicate"), late = before->at != AT_LEASED && before->end == END_EXPIRED;
+    bool again = view_true(&s->view, "duplicate"), late = before->at != AT_LEASED && ended_unsaid(before);
     static const size_t classes[] = {offsetof(struct tally, nack_transient), offsetof(struct tally, nack_unknown),
                                      offsetof(struct tally, nack_poison), offsetof(struct tally, nack_rejected),
                                      offsetof(struct tally, nack_absent)};
+    tally.revoked_settled += before->end == END_REVOKED && model_phase_settled(after);
     if (after->at == AT_DEAD && before->at != AT_DEAD) tally.dead++;
     if (after->at == AT_HELD && before->at != AT_HELD) tally.held++;
     tally.lookups_answered += before->lookup && s->verb == DO_ACK && !again;

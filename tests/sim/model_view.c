@@ -37,7 +37,8 @@ static bool effects_match(struct arena *scratch, const struct view *v, const str
 
 /* The newest lease is the last attempt listed, unless it left no trace. */
 static bool attempts_match(struct arena *scratch, const struct view *v, const struct phase *p) {
-    static const char *const ended[] = {"", "", "acked", "nacked", "expired", "", "", "cancelled", "handed_out", ""};
+    static const char *const ended[] = {"", "",          "acked",      "nacked", "expired", "",
+                                        "", "cancelled", "handed_out", "",       "revoked"};
     const struct member *list = view_get(v, "attempts");
     if (!list) return false;
     if (p->hidden || p->end == END_NEVER || p->end == END_RELEASED || p->end == END_UNDONE || p->end == END_DECIDED)

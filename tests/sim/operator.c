@@ -10,7 +10,7 @@ static struct op *aimed_at(struct world *w, struct op *op, struct message *targe
     if (!target) return NULL;
     model_key_of(target, &op->queue, &key);
     op->target = target;
-    if (op->kind == OP_CANCEL || op->kind == OP_RESOLVE || op->kind == OP_MESSAGE)
+    if (op->kind == OP_CANCEL || op->kind == OP_REVOKE || op->kind == OP_RESOLVE || op->kind == OP_MESSAGE)
         op->id = arena_copy(&w->arena, model_id(target));
     else
         op->key = model_name(w->model, target);
@@ -75,6 +75,13 @@ static struct op *replay_op(struct world *w) {
     return aimed_at(w, op_new(w, kinds[rng_below(&w->rng, 4)]), replay);
 }
 
+/* Mostly of what somebody has. */
+static struct op *revoke_op(struct world *w) {
+    struct op *op = op_new(w, OP_REVOKE);
+    struct message *leased = chance(w, 8000) ? model_some_leased(w->model, op->queue) : NULL;
+    return aimed_at(w, op, leased ? leased : model_pick(w->model, &w->rng, op->queue));
+}
+
 static struct op *plain_op(struct world *w) {
     u64 n = rng_below(&w->rng, 100);
     if (n < 15) return op_new(w, OP_PAUSE);
@@ -91,8 +98,9 @@ struct op *operator_op(struct world *w) {
     if (n < 55) return purge_op(w);
     if (n < 70) return again_op(w);
     if (n < 78) return key_op(w, OP_ERASE);
-    if (n < 86) return key_op(w, OP_FORGET);
-    return n < 94 ? replay_op(w) : key_op(w, OP_MESSAGE);
+    if (n < 85) return key_op(w, OP_FORGET);
+    if (n < 90) return revoke_op(w);
+    return n < 95 ? replay_op(w) : key_op(w, OP_MESSAGE);
 }
 
 void operator_starts(struct world *w) {

@@ -246,6 +246,9 @@ static void build_deed(struct arena *a, const struct op *op, struct request *r) 
     case OP_CANCEL:
         build_message(a, op, r, "/cancel");
         break;
+    case OP_REVOKE:
+        build_message(a, op, r, "/revoke");
+        break;
     case OP_RESOLVE:
         build_resolve(a, op, r);
         break;

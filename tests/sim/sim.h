@@ -56,6 +56,7 @@ const char *nack_name(enum nack_class c);
     X(PAUSE, "pause")                                                                                                  \
     X(RESUME, "resume")                                                                                                \
     X(CANCEL, "cancel")                                                                                                \
+    X(REVOKE, "revoke")                                                                                                \
     X(RESOLVE, "resolve")                                                                                              \
     X(REDRIVE, "redrive")                                                                                              \
     X(TASK, "task")                                                                                                    \
