@@ -3,6 +3,7 @@
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
+#include "broker/consumers.h"
 #include "broker/named.h"
 #include "broker/operator.h"
 #include "broker/queue_page.h"
@@ -163,6 +164,7 @@ void api_queue_put(struct call *c) {
 /* Whoever polls it is told that there is nothing; what tasks do with it is over. */
 static void leave_queue(struct broker *b, u16 queue) {
     waits_end_of_queue(b, queue);
+    consumers_end_of_queue(b, queue);
     tasks_end_of_queue(b, queue);
     last_queue_forget(b);
 }

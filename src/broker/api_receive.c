@@ -2,6 +2,7 @@
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
+#include "broker/consumers.h"
 #include "broker/lookup.h"
 #include "broker/named.h"
 #include "broker/parse.h"
@@ -161,6 +162,7 @@ static bool parse_start(struct call *c, bool *reserve_only) {
 
 /* What the queue has for it now. A queue that is not there is as good as an empty one. */
 static void take_for(struct broker *b, struct take *t) {
+    consumer_spoke(b, t->queue, t->in.consumer);
     buf_reset(t->body);
     buf_lit(t->body, "{\"messages\":[");
     if (t->queue) take_ready(b, t);

@@ -2,6 +2,7 @@
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
+#include "broker/consumers.h"
 #include "broker/jobs.h"
 #include "broker/limits.h"
 #include "broker/lookup.h"
@@ -194,6 +195,7 @@ static u16 settle_one(struct call *c, enum verb verb, const struct item *it, str
     buf_reset(decoded);
     struct seen *s = find_token(b, it, &in.fence, &c->failure);
     if (s && mean(it, &in, decoded, &c->failure)) {
+        if (s->message) consumer_spoke_of(b, s->at.message, in.fence);
         room_prepare(b, settle_bytes(b, &in, s));
         enum settle_verdict v = core_settle(b->core, b->now, &in, s, &out);
         if (v == SETTLE_FENCED || out.effects > 1) watch_settle(b, s, v, &out);

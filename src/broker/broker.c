@@ -3,6 +3,7 @@
 #include "broker/budget.h"
 #include "broker/call.h"
 #include "broker/compaction.h"
+#include "broker/consumers.h"
 #include "broker/effects.h"
 #include "broker/jobs.h"
 #include "broker/lookup.h"
@@ -75,6 +76,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->waits = waits_new();
     b->shared = shared_new();
     b->receipts = receipts_new();
+    b->consumers = consumers_new();
     b->jobs = jobs_new();
     b->tasks = tasks_new((u64)t.wall_ms); /* an id of before the last start names nothing */
     b->compaction = compaction_new();
@@ -129,6 +131,7 @@ void broker_free(struct broker *b) {
     tasks_free(b->tasks);
     shared_free(b->shared);
     receipts_free(b->receipts);
+    consumers_free(b->consumers);
     rulebook_free(b->rulebook);
     effects_free(b->effects);
     room_free(b->room);

@@ -22,6 +22,7 @@ struct broker {
     struct waits *waits;           /* requests that are answered later */
     struct shared *shared;         /* the answer all get who wait for the same outcome */
     struct receipts *receipts;     /* leases in replies that have not left yet */
+    struct consumers *consumers;   /* who was there, and when last */
     struct jobs *jobs;             /* requests of many parts that take several turns */
     struct tasks *tasks;           /* work that takes many turns */
     struct compaction *compaction; /* of the journal */

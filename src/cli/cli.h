@@ -211,6 +211,8 @@ void column_age(struct buf *b, slice item);
 void column_at(struct buf *b, slice item);
 void column_consumer(struct buf *b, slice item);   /* who has the last attempt */
 void column_leased_for(struct buf *b, slice item); /* since when */
+void print_time(struct buf *b, slice object,
+                const char *name); /* appends a time, in whole seconds; nothing if it has none */
 /* Appends an array of names, "amount, currency". false: there is none. */
 bool print_names(struct buf *b, slice object, const char *name);
 

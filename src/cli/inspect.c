@@ -123,6 +123,42 @@ int cmd_stats(struct cli *cli) {
     return cli_request(cli, "GET", "/v1/stats", SL(""), NULL);
 }
 
+const struct flag flags_consumers[] = {{0}};
+const char about_consumers[] = "The names given to receive (--consumer): how many leases each holds, since when the "
+                               "oldest, and when it last spoke.\n"
+                               "Those that hold nothing are listed for an hour. Leases of receivers without a name are "
+                               "counted on a line without one.";
+
+static void column_oldest(struct buf *b, slice item) {
+    print_time(b, item, "oldest");
+}
+
+static void column_last_seen(struct buf *b, slice item) {
+    print_time(b, item, "last_seen");
+}
+
+static void show_consumers(slice json) {
+    static const struct column columns[] = {{"name", NULL, true},
+                                            {"queue", NULL, false},
+                                            {"count", NULL, false},
+                                            {"oldest", column_oldest, false},
+                                            {"last_seen", column_last_seen, false},
+                                            {0}};
+    print_list(json, columns);
+    if (slice_eq(member_raw(json, "complete"), SL("false")))
+        say("there are more leases than were looked at: those are counted without a name");
+}
+
+int cmd_consumers(struct cli *cli) {
+    struct buf target = {0};
+    buf_lit(&target, "/v1/consumers");
+    if (args_word(cli, 0)) buf_lit(&target, "?queue="), buf_percent_encode(&target, slice_str(args_word(cli, 0)));
+    buf_char(&target, 0);
+    int rc = cli_request(cli, "GET", target.p, SL(""), show_consumers);
+    buf_free(&target);
+    return rc;
+}
+
 const struct flag flags_audit[] = {
     {"queue", "QUEUE", "of this queue only"},
     {"who", "NAME", "by this person only"},

@@ -136,15 +136,19 @@ void column_leased_for(struct buf *b, slice item) {
 }
 
 /* To the second: in a list nobody needs more. */
-void column_at(struct buf *b, slice item) {
+void print_time(struct buf *b, slice object, const char *name) {
     struct buf text = {0};
-    member_text(item, "at", &text);
+    member_text(object, name, &text);
     if (text.len > 5 && text.p[text.len - 5] == '.') {
         text.len -= 5;
         buf_char(&text, 'Z');
     }
     print_clean(b, buf_slice(&text), false);
     buf_free(&text);
+}
+
+void column_at(struct buf *b, slice item) {
+    print_time(b, item, "at");
 }
 
 static void put_column(struct buf *b, const struct column *c, slice item) {

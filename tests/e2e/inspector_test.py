@@ -8,6 +8,12 @@ def revoke(q, message, **body):
     return hx.broker.post(f"/v1/queues/{q}/messages/{message['id']}/revoke", body)
 
 
+def consumers(q):
+    reply = hx.broker.get(f"/v1/consumers?queue={q}")
+    same(reply.status, 200)
+    return {item["name"]: item for item in reply.json()["items"]}
+
+
 # ---- revoke
 
 @test
@@ -101,6 +107,74 @@ def the_command_revokes_and_says_who(q):
     members(b.key(q, "k"), state="pending")
     assert "lease" in hapax("revoke", q, m["id"], exits=1).err
     same(b.get(f"/v1/audit?queue={q}").json()["items"][0]["who"], "bob")
+
+
+# ---- consumers
+
+@test
+def consumers_are_named_with_their_leases(q):
+    b = hx.broker
+    b.put(q, "a", "b", "c", "d")
+    b.receive(q, max=2, lease="1h", consumer="w1")
+    b.receive(q, max=1, lease="1h", consumer="größer & \"7\"")
+    b.receive(q, max=1, lease="1h")
+    b.receive(q, max=1, consumer="idle")
+    yield
+    have = consumers(q)
+    want = {"w1": 2, "größer & \"7\"": 1, "": 1}
+    same({n: c["count"] for n, c in have.items() if c["count"]}, want)
+    assert all(have[n]["oldest"] and (have[n]["last_seen"] or not n) for n in want), have
+
+
+@test
+def an_idle_consumer_is_listed_with_nothing_and_its_last_word(q):
+    b = hx.broker
+    b.put(q, "k")
+    m = b.one(q, consumer="w1")
+    taken = consumers(q)["w1"]
+    b.ok("ack", m)
+    members(consumers(q)["w1"], count=0, oldest=None, queue=q)
+    assert consumers(q)["w1"]["last_seen"] >= taken["last_seen"]
+    assert any(c["name"] == "w1" and c["queue"] == q for c in b.get("/v1/consumers").json()["items"])
+
+
+@test
+def a_queue_that_is_not_there_has_no_consumers(q):
+    problem(hx.broker.get(f"/v1/consumers?queue={q}"), 404, "no_such_queue")
+
+
+@test
+def a_queue_made_anew_does_not_inherit_consumers(q):
+    b = hx.broker
+    b.put(q, "k")
+    b.ok("ack", b.one(q, consumer="w1"))
+    same(b.call("DELETE", f"/v1/queues/{q}").status, 204)
+    same([c for c in b.get("/v1/consumers").json()["items"] if c["queue"] == q], [])
+    b.put(q, "k2")
+    same(consumers(q), {})
+
+
+@test(alone=True)
+def more_names_than_are_kept_forget_the_longest_silent_but_no_lease(q):
+    b = hx.broker
+    n = 4200
+    same(b.batch(q, [{"key": f"k{i}", "payload": "x"} for i in range(n)]).status, 200)
+    for i in range(n):
+        b.receive(q, lease="1h", consumer=f"w{i}")
+    have = consumers(q)
+    same(sum(c["count"] for c in have.values()), n)
+    same(len(have), 4097)
+    same(have[f"w{n - 1}"]["count"], 1)
+    same(have[""]["count"], n - 4096)
+
+
+@test
+def the_command_lists_consumers(q):
+    b = hx.broker
+    b.put(q, "k")
+    b.one(q, lease="1h", consumer="w\x20one")
+    shown = hapax("consumers", q).text
+    assert "w one" in shown and "LAST SEEN" in shown.upper(), shown
 
 
 hx.main(threads=20)
