@@ -88,28 +88,13 @@ static void put_windows(struct buf *b, const struct queue_info *q) {
     if (q->promised_window_ms) put_window(b, "promised_window_ms", q->promised_window_ms);
 }
 
-static void put_alerts(struct buf *b, const struct queue_config *config) {
-    if (config->dead_owner.n) json_put_member(b, "owner", config->dead_owner);
-    if (!config->dead_alert_count && !config->lag_alert_ms) return;
-    buf_lit(b, ",\"alerts\":{");
-    if (config->dead_alert_count) {
-        json_put_name(b, "dead");
-        buf_char(b, '{');
-        json_put_member_i64(b, "count", (i64)config->dead_alert_count);
-        json_put_member_i64(b, "within_ms", config->dead_alert_within_ms);
-        buf_char(b, '}');
-    }
-    if (config->lag_alert_ms) {
-        json_put_name(b, "lag");
-        buf_char(b, '{');
-        json_put_member_i64(b, "above_ms", config->lag_alert_ms);
-        json_put_member_i64(b, "for_ms", config->lag_for_ms);
-        buf_char(b, '}');
-    }
-    buf_char(b, '}');
+/* Does the name mean something else up here (how many are dead, who made the queue), or belong to what is evaluated elsewhere
+ * (GET /v1/alerts)? Then it stands under `config` only. */
+static bool in_config_only(slice name) {
+    return slice_eq(name, SL("dead")) || slice_eq(name, SL("origin")) || slice_eq(name, SL("alerts"));
 }
 
-/* What was said, under the config's names; `dead` is the number of dead messages up here. */
+/* What was said, under the config's names. */
 static void put_said_keys(struct buf *b, slice json) {
     struct json j;
     enum json_type type;
@@ -117,7 +102,7 @@ static void put_said_keys(struct buf *b, slice json) {
     json_init(&j, json);
     if (json_object(&j))
         while (json_member(&j, &name) && json_value(&j, &type, &raw)) {
-            if (slice_eq(name, SL("dead"))) continue;
+            if (in_config_only(name)) continue;
             buf_char(b, ',');
             json_put_string(b, name);
             buf_char(b, ':');
@@ -156,7 +141,7 @@ void put_queue_page(struct broker *br, struct buf *b, u16 queue) {
     put_counts(b, &q);
     put_windows(b, &q);
     put_loss(b, &q, config);
-    if (config) put_alerts(b, config);
+    if (config && config->dead_owner.n) json_put_member(b, "owner", config->dead_owner);
     put_rules(b, &q.rules, config ? config->payload_max : PAYLOAD_BYTES_MAX);
     json_put_member_raw(b, "config", buf_slice(&text));
     put_said_keys(b, buf_slice(&text));

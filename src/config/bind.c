@@ -198,6 +198,11 @@ void bind_diff(const struct key_table *keys, const void *before, const void *aft
                struct buf *out) {
     struct buf old = {0}, new = {0};
     for (u32 i = 0; i < keys->count; i++) {
+        if (value_is_secret(&keys->at[i])) {
+            bool same = value_same_secret(&keys->at[i], before, after);
+            if (!same) buf_printf(out, "%s%s: changed\n", prefix, keys->at[i].path);
+            continue;
+        }
         buf_reset(&old);
         buf_reset(&new);
         put_value(&keys->at[i], before, &old);

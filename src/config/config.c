@@ -68,6 +68,8 @@ static struct config *config_new(void) {
     c->listen = SL("127.0.0.1:4279");
     c->data = SL("./hapax-data");
     c->audit_keep_ms = (i64)90 * 24 * 3600 * 1000;
+    c->alerts =
+        (struct top_alerts){.disk_low_ppm = 100000, .memory_high_ppm = 900000, .sync_slow = 10, .relay_lag_ms = 60000};
     return c;
 }
 
@@ -106,9 +108,18 @@ static hx_st check_relay(const struct config *c, const struct relay_config *r, c
     return ST_OK;
 }
 
+static hx_st check_notify(const struct config *c, const struct node *root) {
+    const struct node *alerts = node_get(root, SL("alerts")), *notify = alerts ? node_get(alerts, SL("notify")) : NULL;
+    if (c->alerts.notify_url.n && !c->alerts.notify_secrets.count)
+        return node_error(node_get(notify, SL("url")), NULL, "needs alerts.notify.secrets beside it");
+    if (!c->alerts.notify_url.n && c->alerts.notify_secrets.count)
+        return node_error(node_get(notify, SL("secrets")), NULL, "needs alerts.notify.url beside it");
+    return ST_OK;
+}
+
 static hx_st check_file(const struct config *c, const struct node *root, const struct config_use *use) {
     const struct node *relays = node_get(root, SL("relay"));
-    hx_st st = check_listen(c, root, use);
+    hx_st st = both(check_listen(c, root, use), check_notify(c, root));
     u32 i = 0;
     for (const struct node *n = relays ? relays->first : NULL; n; n = n->next)
         st = both(st, check_relay(c, &c->relays.at[i++], n));

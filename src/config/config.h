@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/base.h"
+#include "config/alert_names.h"
 #include "core/rules.h"
 
 #define PRESET_LIST(X)                                                                                                 \
@@ -57,13 +58,35 @@ struct upstreams {
     u32 count;
 };
 
+/* Thresholds of a queue's alerts, beside dead.alert, lag and loss. */
+struct queue_alerts {
+    u32 duplicates_high_ppm; /* parts per million */
+    u32 late_replays;
+    i64 oldest_unsettled_ms, held_waiting_ms, group_blocked_ms;
+    u32 off; /* 1 << enum alert */
+};
+
+/* Of the process, of relays, and for everybody. */
+struct top_alerts {
+    u32 disk_low_ppm, memory_high_ppm;
+    u32 sync_slow; /* times the median */
+    i64 relay_lag_ms;
+    u32 off; /* 1 << enum alert, in every queue */
+    slice notify_url;
+    struct secrets {
+        slice *at; /* the bytes; as written where a ${NAME} in it was not put in place */
+        u32 count;
+        bool plain; /* one is without any ${NAME}: it is in the file */
+    } notify_secrets;
+};
+
 /* Everything about one queue. Owns all it points to; nothing in it changes. Numbers are 0 and slices empty where nothing
  * was said and the default is none. */
 struct queue_config {
     slice name; /* NUL-terminated, as all slices here */
     u8 preset;  /* enum preset */
     struct rules rules;
-    struct template *key, *order_by;
+    struct template *key, *order_by, *event_type, *origin;
     struct fingerprint *fingerprint; /* NULL: the payload's bytes */
     struct schema *schema;
     slice fingerprint_json, schema_json; /* as said */
@@ -76,7 +99,8 @@ struct queue_config {
     u64 dead_alert_count;
     i64 dead_alert_within_ms;
     i64 lag_p95_ms, lag_alert_ms, lag_for_ms;
-    u32 loss_ppm;      /* parts per million */
+    u32 loss_ppm; /* parts per million */
+    struct queue_alerts alerts;
     slice file;        /* where it is defined; empty: through the API */
     struct said_at at; /* of its name there */
     struct said_at said[QUEUE_KEY_COUNT];
@@ -97,6 +121,7 @@ struct config {
     slice listen, data;
     bool insecure_listen, auto_create;
     i64 audit_keep_ms; /* WINDOW_FOREVER: never dropped */
+    struct top_alerts alerts;
     struct {
         struct queue_config **at, **ordered; /* as the file has them; by their names */
         u32 count;

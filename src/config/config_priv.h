@@ -17,8 +17,11 @@
     X(BOOL, "true or false")                                                                                           \
     X(TEXT, "text")                                                                                                    \
     X(SECRET, "text with ${NAME} from the environment")                                                                \
+    X(SECRETS, "a list of secrets, each text with ${NAME} from the environment")                                       \
+    X(URL, "an address like https://example.com/alerts, with ${NAME} from the environment")                            \
     X(ADDRESS, "an address like 127.0.0.1:4279")                                                                       \
     X(CHOICE, "one word")                                                                                              \
+    X(NAMES, "a list")                                                                                                 \
     X(TEMPLATE, "a template like \"capture:${payment_id}\"")                                                           \
     X(FINGERPRINT, "bytes, json, none, {only: [fields]} or {ignore: [fields]}")                                        \
     X(SCHEMA, "a map with required, types and the like")                                                               \
@@ -50,7 +53,9 @@ extern const struct key_table config_keys[SCOPE_COUNT];
 extern const char *const config_class_names[],
     *const config_semantics_names[], *const config_on_unknown_names[], *const config_on_conflict_names[],
                                                                            *const config_on_dead_names[],
-                                                                               *const config_idempotency_names[];
+                                                                               *const config_idempotency_names[],
+                                                                                   *const config_queue_alert_names[],
+                                                                                       *const config_alert_names[];
 
 /* One reading of a map into a struct by its table. */
 struct binding {
@@ -107,6 +112,8 @@ static inline u64 value_load(const struct key *k, const void *base) {
 
 hx_st value_read(const struct binding *b, const struct key *k, const struct node *n);
 bool value_is_set(const struct key *k, const void *base);
+bool value_is_secret(const struct key *k); /* never shown */
+bool value_same_secret(const struct key *k, const void *a, const void *b);
 void value_put_json(const struct key *k, const void *base, struct buf *out);
 void value_put_number(const struct key *k, u64 v, struct buf *out); /* with the type's units */
 
@@ -116,6 +123,11 @@ struct value_text {
 };
 struct value_text value_duration_text(i64 ms);
 struct value_text value_size_text(u64 bytes);
+
+/* ---- secret.c */
+
+hx_st secret_read(const struct binding *b, const struct key *k, const struct node *n);
+hx_st secrets_read(const struct binding *b, const struct key *k, const struct node *n);
 
 /* ---- queue.c, config.c: the types that are structs of their own */
 

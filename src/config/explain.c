@@ -233,6 +233,30 @@ static void alert_words(const struct queue_config *q, struct buf *b) {
              q->lag_for_ms ? value_duration_text(q->lag_for_ms).p : "");
 }
 
+static bool watched(const struct queue_config *q, enum alert a) {
+    return !(q->alerts.off >> a & 1);
+}
+
+/* What is watched without being asked for. */
+static void watch_words(const struct queue_config *q, bool holds, struct buf *b) {
+    const struct queue_alerts *a = &q->alerts;
+    bool dedups = q->rules.semantics == SEMANTICS_EXACTLY_ONCE;
+    if (dedups && watched(q, ALERT_DUPLICATES_HIGH))
+        line(b, "- %g %% of 100 messages or more in 15m are repeats: an upstream misbehaves.",
+             (double)a->duplicates_high_ppm / 10000);
+    if (dedups && q->rules.window_ms != WINDOW_FOREVER && watched(q, ALERT_LATE_REPLAYS))
+        line(b, "- %u repeats within 1h past half the window, or one past all of it: lengthen the window.",
+             a->late_replays);
+    if (watched(q, ALERT_OLDEST_UNSETTLED))
+        line(b, "- Started %s ago and not settled: is its worker stuck?",
+             value_duration_text(a->oldest_unsettled_ms).p);
+    if (holds && watched(q, ALERT_HELD_WAITING))
+        line(b, "- Held for %s: somebody has to decide.", value_duration_text(a->held_waiting_ms).p);
+    if (watched(q, ALERT_GROUP_BLOCKED))
+        line(b, "- A group blocked for %s by its first message: decide about that one.",
+             value_duration_text(a->group_blocked_ms).p);
+}
+
 static void operator_words(const struct queue_config *q, struct buf *b) {
     const struct rules *r = &q->rules;
     const char *name = q->name.p;
@@ -253,6 +277,7 @@ static void operator_words(const struct queue_config *q, struct buf *b) {
              r->on_conflict == ON_CONFLICT_HOLD ? "; a conflict as new or duplicate" : "");
     }
     alert_words(q, b);
+    if (r->semantics != SEMANTICS_AT_MOST_ONCE) watch_words(q, holds, b);
     line(b, "- \"Why was this ignored?\": `hapax key show %s KEY` lists every arrival of the key.", name);
     if (r->keep_payload_ms)
         line(b, "- A drill: `hapax replay %s --since %s --dry-run` should find nothing new.", name,

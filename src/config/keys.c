@@ -8,6 +8,8 @@ const char *const config_on_unknown_names[] = {ON_UNKNOWN_LIST(NAME) NULL};
 const char *const config_on_conflict_names[] = {ON_CONFLICT_LIST(NAME) NULL};
 const char *const config_on_dead_names[] = {ON_DEAD_LIST(NAME) NULL};
 const char *const config_idempotency_names[] = {IDEMPOTENCY_LIST(NAME) NULL};
+const char *const config_queue_alert_names[] = {QUEUE_ALERT_LIST(NAME) NULL};
+const char *const config_alert_names[] = {ALERT_LIST(NAME) NULL};
 static const char *const type_texts[] = {TYPE_LIST(NAME)};
 #undef NAME
 

@@ -361,6 +361,15 @@ static void relay_undeclared(struct lint *l) {
     }
 }
 
+static void notify_in_clear(struct lint *l) {
+    const struct config *c = l->config;
+    static const char *const here[] = {"http://127.", "http://localhost", "http://[::1]"};
+    bool clear = slice_starts(c->alerts.notify_url, SL("http://"));
+    for (size_t i = 0; i < sizeof here / sizeof *here; i++)
+        if (slice_starts(c->alerts.notify_url, slice_str(here[i]))) clear = false;
+    if (clear) found_in_file(l, c->said[TOP_KEY_alerts_notify_url], "alerts.notify.url is not https");
+}
+
 /* "password=..." of libpq's keyword form, or user:password@ of its URL form. */
 static bool has_password(slice dsn) {
     if (strcasestr(dsn.p, "password=")) return true;
@@ -373,6 +382,8 @@ static void secret_in_file(struct lint *l) {
     for (u32 i = 0; i < c->relays.count; i++)
         if (c->relays.at[i].dsn_plain && has_password(c->relays.at[i].dsn))
             found_in_file(l, c->relays.at[i].at, "relay[%u].dsn holds a password", i);
+    if (c->alerts.notify_secrets.plain)
+        found_in_file(l, c->said[TOP_KEY_alerts_notify_secrets], "alerts.notify.secrets holds one in clear");
 }
 
 /* ---- running */

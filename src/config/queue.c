@@ -145,6 +145,12 @@ static struct queue_config *queue_new(slice name) {
     q->name = arena_copy(arena, name);
     q->rules = rules_default();
     q->payload_max = 1 << 20;
+    const i64 minute = 60000;
+    q->alerts = (struct queue_alerts){.duplicates_high_ppm = 200000,
+                                      .late_replays = 10,
+                                      .oldest_unsettled_ms = 10 * minute,
+                                      .held_waiting_ms = 60 * minute,
+                                      .group_blocked_ms = 15 * minute};
     q->json = SL("{}");
     return q;
 }
@@ -157,6 +163,8 @@ void config_queue_free(struct queue_config *q) {
     if (!q) return;
     template_free(q->key);
     template_free(q->order_by);
+    template_free(q->event_type);
+    template_free(q->origin);
     fingerprint_free(q->fingerprint);
     schema_free(q->schema);
     arena_free(q->arena);

@@ -8,7 +8,7 @@
 #include "config/schema.h"
 #include "config/template.h"
 
-enum { TEXT_BYTES_MAX = 255, SECRET_BYTES_MAX = 4096 };
+enum { TEXT_BYTES_MAX = 255 };
 
 static bool is(slice s, const char *text) {
     return slice_eq(s, slice_str(text));
@@ -125,14 +125,27 @@ static hx_st read_choice(const struct binding *b, const struct key *k, const str
     return unknown_choice(b, k, n);
 }
 
+static hx_st read_names(const struct binding *b, const struct key *k, const struct node *n) {
+    if (n->kind != NODE_SEQ) return not_a(n, k, b->err);
+    struct key each = *k;
+    each.type = TYPE_CHOICE;
+    u64 bits = 0;
+    hx_st st = ST_OK;
+    for (const struct node *c = n->first; c; c = c->next) {
+        u64 bit = 0;
+        st = both(st, c->kind == NODE_NULL ? bind_no_value(c, b->err) : read_choice(b, &each, c, &bit));
+        bits |= (u64)1 << bit;
+    }
+    if (st == ST_OK) value_store(k, b->base, bits);
+    return st;
+}
+
 static hx_st check_text(const struct binding *b, const struct key *k, const struct node *n) {
-    size_t most = k->type == TYPE_SECRET ? SECRET_BYTES_MAX : TEXT_BYTES_MAX;
     if (n->kind != NODE_SCALAR) return not_a(n, k, b->err);
     if (n->text.n == 0) return node_error(n, b->err, "empty");
-    if (n->text.n > most) return node_error(n, b->err, "longer than %zu bytes", most);
+    if (n->text.n > TEXT_BYTES_MAX) return node_error(n, b->err, "longer than %d bytes", TEXT_BYTES_MAX);
     if (has_control(n->text)) return node_error(n, b->err, "a control character");
-    if (k->type != TYPE_SECRET && strstr(n->text.p, "${"))
-        return node_error(n, b->err, "${...} is for secrets only, and this is none");
+    if (strstr(n->text.p, "${")) return node_error(n, b->err, "${...} is for secrets only, and this is none");
     return ST_OK;
 }
 
@@ -147,47 +160,6 @@ static hx_st read_address(const struct binding *b, const struct key *k, const st
     struct address address;
     hx_st st = read_text(b, k, n);
     return st == ST_OK && !address_parse(n->text, &address) ? not_a(n, k, b->err) : st;
-}
-
-static hx_st put_variable(const struct binding *b, const struct node *n, slice name, struct buf *out) {
-    char text[TEXT_BYTES_MAX + 1];
-    bool good = name.n > 0 && name.n < sizeof(text);
-    for (size_t i = 0; good && i < name.n; i++) {
-        char c = name.p[i];
-        good = c == '_' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (i > 0 && c >= '0' && c <= '9');
-    }
-    if (!good) return node_error(n, b->err, "${%.*s} names no environment variable", (int)name.n, name.p);
-    snprintf(text, sizeof(text), "%.*s", (int)name.n, name.p);
-    const char *value = getenv(text);
-    if (!value && b->secrets == SECRETS_FROM_ENVIRONMENT)
-        return node_error(n, b->err, "the environment variable %s is not set", text);
-    if (b->secrets == SECRETS_FROM_ENVIRONMENT)
-        buf_slice_add(out, slice_str(value));
-    else
-        buf_printf(out, "${%s}", text);
-    return ST_OK;
-}
-
-static hx_st read_secret(const struct binding *b, const struct key *k, const struct node *n) {
-    hx_st st = check_text(b, k, n);
-    struct buf out = {0};
-    slice left = n->text;
-    while (st == ST_OK && left.n) {
-        const char *from = memmem(left.p, left.n, "${", 2);
-        buf_slice_add(&out, slice_of(left.p, from ? (size_t)(from - left.p) : left.n));
-        if (!from) break;
-        const char *name = from + 2, *end = memchr(name, '}', left.n - (size_t)(name - left.p));
-        if (!end) {
-            st = node_error(n, b->err, "${ without its }");
-            break;
-        }
-        st = put_variable(b, n, slice_of(name, (size_t)(end - name)), &out);
-        left = slice_of(end + 1, left.n - (size_t)(end + 1 - left.p));
-    }
-    CHECK(k->size == sizeof(slice));
-    if (st == ST_OK) *(slice *)value_field(k, b->base) = arena_copy(b->arena, buf_slice(&out));
-    buf_free(&out);
-    return st;
 }
 
 static hx_st read_template(const struct binding *b, const struct key *k, const struct node *n) {
@@ -301,7 +273,12 @@ hx_st value_read(const struct binding *b, const struct key *k, const struct node
     case TYPE_TEXT:
         return read_text(b, k, n);
     case TYPE_SECRET:
-        return read_secret(b, k, n);
+    case TYPE_URL:
+        return secret_read(b, k, n);
+    case TYPE_SECRETS:
+        return secrets_read(b, k, n);
+    case TYPE_NAMES:
+        return read_names(b, k, n);
     case TYPE_ADDRESS:
         return read_address(b, k, n);
     case TYPE_TEMPLATE:

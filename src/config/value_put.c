@@ -19,10 +19,15 @@ bool value_is_set(const struct key *k, const void *base) {
     switch (k->type) {
     case TYPE_TEXT:
     case TYPE_SECRET:
+    case TYPE_URL:
         return !optional || ((const slice *)value_field(k, base))->n > 0;
     case TYPE_TEMPLATE:
     case TYPE_SCHEMA:
         return *(void **)value_field(k, base) != NULL;
+    case TYPE_SECRETS:
+        return ((const struct secrets *)value_field(k, base))->count > 0;
+    case TYPE_NAMES:
+        return value_load(k, base) != 0;
     case TYPE_UPSTREAMS:
         return ((const struct upstreams *)value_field(k, base))->count > 0;
     case TYPE_RELAYS:
@@ -31,6 +36,19 @@ bool value_is_set(const struct key *k, const void *base) {
     default:
         return !optional || value_load(k, base) != 0;
     }
+}
+
+bool value_is_secret(const struct key *k) {
+    return k->type == TYPE_SECRET || k->type == TYPE_SECRETS || k->type == TYPE_URL;
+}
+
+bool value_same_secret(const struct key *k, const void *a, const void *b) {
+    CHECK(value_is_secret(k));
+    if (k->type != TYPE_SECRETS) return slice_eq(*(const slice *)value_field(k, a), *(const slice *)value_field(k, b));
+    const struct secrets *x = value_field(k, a), *y = value_field(k, b);
+    bool same = x->count == y->count;
+    for (u32 i = 0; same && i < x->count; i++) same = slice_eq(x->at[i], y->at[i]);
+    return same;
 }
 
 static void put_quoted_number(const struct key *k, u64 v, struct buf *out) {
@@ -77,6 +95,16 @@ static void put_upstreams(const struct key *k, const struct upstreams *u, struct
     buf_char(out, '}');
 }
 
+static void put_names(const struct key *k, u64 bits, struct buf *out) {
+    buf_char(out, '[');
+    for (u32 i = 0; k->names[i]; i++) {
+        if (!(bits >> i & 1)) continue;
+        if (out->p[out->len - 1] != '[') buf_char(out, ',');
+        json_put_string(out, slice_str(k->names[i]));
+    }
+    buf_char(out, ']');
+}
+
 static void put_fingerprint(const struct queue_config *q, struct buf *out) {
     buf_slice_add(out, q->fingerprint_json.n ? q->fingerprint_json : SL("\"bytes\""));
 }
@@ -84,8 +112,15 @@ static void put_fingerprint(const struct queue_config *q, struct buf *out) {
 void value_put_json(const struct key *k, const void *base, struct buf *out) {
     const struct queue_config *q = base; /* for the types only a queue has */
     switch (k->type) {
-    case TYPE_TEXT:
     case TYPE_SECRET:
+    case TYPE_SECRETS:
+    case TYPE_URL:
+        buf_lit(out, "\"(secret)\"");
+        break;
+    case TYPE_NAMES:
+        put_names(k, value_load(k, base), out);
+        break;
+    case TYPE_TEXT:
     case TYPE_ADDRESS:
         json_put_string(out, *(const slice *)value_field(k, base));
         break;

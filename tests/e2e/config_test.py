@@ -63,6 +63,21 @@ def auto_create_makes_the_others():
 
 
 @test
+def thresholds_of_alerts_stand_under_config_only():
+    with hx.Broker() as b:
+        b.rules("q", origin="${header.x-client-key}", event_type="${type}", alerts={"held_waiting": "2h", "off": ["lag"]},
+                dead={"owner": "ada", "alert": {"count": 3, "within": "1m"}})
+        b.restart()
+        shown = b.queue("q")
+        members(shown, origin="api", owner="ada", event_type="${type}", dead=0)
+        assert "alerts" not in shown, shown
+        members(shown["config"], origin="${header.x-client-key}", event_type="${type}", dead={"owner": "ada", "alert": {"count": 3, "within": "1m"}},
+                alerts={"duplicates_high": "20%", "late_replays": 10, "oldest_unsettled": "10m", "held_waiting": "2h", "group_blocked": "15m", "off": ["lag"]})
+        detail = problem(b.call("PUT", "/v1/queues/q", b'{"alerts":{"off":["lagg"]}}'), 400, "config_invalid")["detail"]
+        assert detail.endswith("Did you mean lag?"), detail
+
+
+@test
 def queues_of_the_file_cannot_be_changed_through_the_api():
     with hx.Broker(config=PAYMENTS) as b:
         for method, body in (("PUT", b'{"window":"1h"}'), ("DELETE", None)):

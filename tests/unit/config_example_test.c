@@ -70,8 +70,8 @@ static void every_key_is_shown_with_its_doc_its_default_and_its_unit(void **stat
             if (!n) fail_msg("%s is not in " EXAMPLE, k.path);
             comment_above(buf_slice(&text), n->name->line, &comment);
             buf_printf(&expected, "%s Default: %s (", k.doc, k.fallback);
-            for (size_t w = 0; k.names && k.names[w]; w++)
-                buf_printf(&expected, "%s%s", w ? ", " : "one of ", k.names[w]);
+            const char *first = strcmp(k.type, "a list") == 0 ? "a list of " : "one of ";
+            for (size_t w = 0; k.names && k.names[w]; w++) buf_printf(&expected, "%s%s", w ? ", " : first, k.names[w]);
             buf_printf(&expected, "%s) ", k.names ? "" : k.type);
             buf_char(&expected, '\0');
             if (!strstr(comment.p, expected.p))

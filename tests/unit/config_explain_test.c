@@ -73,6 +73,11 @@ static void the_words_follow_the_rules(void **state) {
         {"", "nobody (no dead.owner is set)", NULL},
         {"dead: {owner: me, alert: {count: 3, within: 5m}}", "3 dead within 5m", "nobody"},
         {"lag: {p95: 1s, alert: 5m, for: 2m}", "Lag above 5m for 2m", NULL},
+        {"", "Started 10m ago and not settled", "Held for"},
+        {"alerts: {off: [oldest_unsettled]}", "A group blocked for 15m", "not settled"},
+        {"on_unknown: hold, alerts: {held_waiting: 2h}", "Held for 2h", NULL},
+        {"alerts: {duplicates_high: 12.5%}", "12.5 % of 100 messages", NULL},
+        {"window: forever", "20 % of 100", "past half"},
         {"keep_payload: 6h", "hapax replay q --since 6h", "are not kept"},
         {"", "are not kept", "hapax replay"},
     };

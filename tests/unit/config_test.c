@@ -215,8 +215,8 @@ static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
         {"queues: {'': {}}\n", "f:1:10: queues: a key is missing before ':'"},
         /* unknown names */
         {"listne: x\n", "f:1:1: no key \"listne\". Did you mean listen?"},
-        {"zzz: x\n",
-         "f:1:1: no key \"zzz\": known are listen, data, insecure_listen, auto_create, audit_keep, relay, queues"},
+        {"zzz: x\n", "f:1:1: no key \"zzz\": known are listen, data, insecure_listen, auto_create, audit_keep, alerts, "
+                     "relay, queues"},
         {Q("windw: 1d"), "f:2:7: queue q: no key \"windw\". Did you mean window?"},
         {Q("Lease: 1d"), "f:2:7: queue q: no key \"Lease\". Did you mean lease?"},
         {Q("visibility_timeout: 30s"), "f:2:7: queue q: no key \"visibility_timeout\". Did you mean lease?"},
@@ -497,6 +497,94 @@ static void secrets_come_from_the_environment(void **state) {
     config_free(c);
 }
 
+#define ALERTS(text) "alerts: {" text "}\n"
+#define NOTIFY(text) ALERTS("notify: {" text "}")
+#define SECRET_TEXT  "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+static void alerts_have_thresholds_and_can_be_off(void **state) {
+    (void)state;
+    struct config *c =
+        parse(ALERTS("disk_low: 5%, sync_slow: 20, off: [lag, disk_low]") "queues:\n  q: {alerts: {oldest_unsettled: "
+                                                                          "1m, off: [lag, held_waiting]}}\n  p: {}\n");
+    const struct queue_alerts *q = &config_find(c, SL("q"))->alerts, *p = &config_find(c, SL("p"))->alerts;
+    assert_int_equal(c->alerts.disk_low_ppm, 50000);
+    assert_int_equal(c->alerts.memory_high_ppm, 900000);
+    assert_int_equal(c->alerts.sync_slow, 20);
+    assert_int_equal(c->alerts.relay_lag_ms, 60000);
+    assert_int_equal(c->alerts.off, 1u << ALERT_LAG | 1u << ALERT_DISK_LOW);
+    assert_int_equal(q->oldest_unsettled_ms, 60000);
+    assert_int_equal(q->off, 1u << ALERT_LAG | 1u << ALERT_HELD_WAITING);
+    assert_int_equal(p->duplicates_high_ppm, 200000);
+    assert_int_equal(p->oldest_unsettled_ms, 600000);
+    assert_int_equal(p->off, 0);
+    config_free(c);
+}
+
+static void an_alert_that_cannot_be_is_refused(void **state) {
+    (void)state;
+    static const struct wrong cases[] = {
+        {Q("alerts: {of: [lag]}"), "f:2:16: queue q: alerts: no key \"of\". Did you mean off?"},
+        {Q("alerts: {off: lag}"), "f:2:21: queue q: alerts.off: \"lag\" is not a list"},
+        {Q("alerts: {off: [null]}"),
+         "f:2:22: queue q: alerts.off[0]: nothing is given; leave the line out for the default"},
+        {Q("alerts: {off: [lag, held_wating]}"), "f:2:27: queue q: alerts.off[1]: \"held_wating\" is none of "
+                                                 "duplicates_vanished, duplicates_high, late_replays, "
+                                                 "oldest_unsettled, doubled_effect, dead_letters, held_waiting, lag, "
+                                                 "loss_rate, group_blocked, key_skew, push_down, "
+                                                 "ingest_refused, relay_lag. Did you mean held_waiting?"},
+        {Q("alerts: {duplicates_high: 20}"),
+         "f:2:33: queue q: alerts.duplicates_high: \"20\" is not a percentage like 0.01%"},
+        {Q("alerts: {held_waiting: 1ms}"), "f:2:30: queue q: alerts.held_waiting: 1ms is outside 1s to 36500d"},
+        {Q("origin: 'x'"), "f:2:16: queue q: origin: no field in it: it would be the same for every message"},
+        {ALERTS("sync_slow: 1"), "f:1:21: alerts.sync_slow: 1 is outside 2 to 100000"},
+        {NOTIFY("url: 'https://h/x'"), "f:1:24: alerts.notify.url: needs alerts.notify.secrets beside it"},
+        {NOTIFY("secrets: [" SECRET_TEXT "]"), "f:1:28: alerts.notify.secrets: needs alerts.notify.url beside it"},
+        {NOTIFY("url: 'ftp://h/x'"), "f:1:24: alerts.notify.url: does not begin with https:// or http://"},
+        {NOTIFY("url: 'http:///x'"), "f:1:24: alerts.notify.url: has no host"},
+        {NOTIFY("url: 'http://h/a b'"), "f:1:24: alerts.notify.url: a blank or control character"},
+        {NOTIFY("url: 'http://ada:pw@h/'"), "f:1:24: alerts.notify.url: has a user name or password before the host"},
+        {NOTIFY("secrets: x"),
+         "f:1:28: alerts.notify.secrets: expected a list of secrets, each text with ${NAME} from the "
+         "environment, not text"},
+        {NOTIFY("secrets: []"), "f:1:28: alerts.notify.secrets: there must be 1 to 4, not 0"},
+        {NOTIFY("secrets: [a, b, c, d, e]"), "f:1:28: alerts.notify.secrets: there must be 1 to 4, not 5"},
+        {NOTIFY("secrets: [whsec_c2hvcnQ=]"), "f:1:29: alerts.notify.secrets[0]: is not whsec_ and 24 to 64 bytes in "
+                                              "base64; echo whsec_$(openssl rand -base64 32) "
+                                              "makes one"},
+    };
+    assert_wrong(cases, sizeof cases / sizeof *cases);
+}
+
+/* A wrong one is not quoted, a right one not shown, and that it changed is all a reload says. */
+static void secrets_of_notifications_are_never_shown(void **state) {
+    (void)state;
+    static const char yaml[] = NOTIFY("url: 'https://h/${HAPAX_TEST_PATH}', secrets: ['${HAPAX_TEST_SECRET}']");
+    struct config *before, *after;
+    struct buf errors = {0}, changes = {0};
+    setenv("HAPAX_TEST_PATH", "hidden-path", 1);
+    setenv("HAPAX_TEST_SECRET", "whsec_wrong-secret", 1);
+    assert_int_equal(config_parse(slice_str(yaml), "f", &as_daemon, &before, &errors), ST_INVALID);
+    buf_char(&errors, '\0');
+    assert_non_null(strstr(errors.p, "alerts.notify.secrets[0]: is not whsec_ and"));
+    assert_null(strstr(errors.p, "wrong-secret"));
+    setenv("HAPAX_TEST_SECRET", SECRET_TEXT, 1);
+    assert_int_equal(config_parse(slice_str(yaml), "f", &as_daemon, &before, &errors), ST_OK);
+    assert_slice(before->alerts.notify_url, "https://h/hidden-path");
+    assert_int_equal(before->alerts.notify_secrets.at[0].n, 24);
+    assert_false(before->alerts.notify_secrets.plain);
+    after = parse(NOTIFY("url: 'https://h/other', secrets: [" SECRET_TEXT ", " SECRET_TEXT "]"));
+    assert_true(after->alerts.notify_secrets.plain);
+    config_diff(before, before, &changes);
+    assert_int_equal(changes.len, 0);
+    config_diff(before, after, &changes);
+    buf_char(&changes, '\0');
+    assert_string_equal(changes.p, "alerts.notify.url: changed\nalerts.notify.secrets: changed\n");
+    config_free(before);
+    config_free(after);
+    buf_free(&errors);
+    buf_free(&changes);
+}
+
 /* ---- JSON, and back */
 
 static void what_is_shown_makes_the_same_queue_again(void **state) {
@@ -509,6 +597,8 @@ static void what_is_shown_makes_the_same_queue_again(void **state) {
         "class: analytics, loss: 0.5%, limits: {pending: 5, bytes: 2MiB, lag: 90s, payload: 100}",
         "class: audit, semantics: exactly_once, fingerprint: {ignore: [a, b]}, schema: {required: [x]}",
         "schema: {types: {x: integer, y: [string, null]}, enum: {z: [1, '1', true]}, max_length: {y: 5}}",
+        "event_type: '${type}', origin: '${header.x-client-key}', alerts: {duplicates_high: 0.5%, late_replays: 3,"
+        "  oldest_unsettled: 1m, held_waiting: 2h, group_blocked: 90s, off: [lag, key_skew, relay_lag]}",
         "downstream: {idempotency: none, timeout: 2500ms}, lag: {p95: 1s, alert: 10s, for: 1m}, on_dead: skip",
     };
     for (size_t i = 0; i < sizeof queues / sizeof *queues; i++) {
@@ -539,7 +629,10 @@ static void the_effective_rules_are_shown_under_the_configs_names(void **state) 
         "\"refused\":{\"keep\":1000,\"bytes\":\"16MiB\"},\"window\":\"1d\",\"keep_payload\":\"0s\",\"lease\":\"30s\","
         "\"on_unknown\":\"retry\",\"on_conflict\":\"reject\",\"downstream\":{\"idempotency\":\"unsaid\"},"
         "\"retry\":{\"transient\":{\"attempts\":6,\"backoff\":\"1s\",\"max\":\"5m\"},\"unknown\":{\"attempts\":3},"
-        "\"crashes\":{\"attempts\":3}},\"limits\":{\"payload\":\"1MiB\"}}");
+        "\"crashes\":{\"attempts\":3}},\"limits\":{\"payload\":\"1MiB\"},"
+        "\"alerts\":{\"duplicates_high\":\"20%\",\"late_replays\":10,\"oldest_unsettled\":\"10m\",\"held_waiting\":"
+        "\"1h\","
+        "\"group_blocked\":\"15m\"}}");
     config_queue_free(q);
 }
 
@@ -567,15 +660,20 @@ static void a_put_bodys_errors_name_the_key(void **state) {
 static void a_reload_says_what_changes(void **state) {
     (void)state;
     struct config *before = parse("auto_create: true\nqueues:\n  a: {window: 1d}\n  b: {}\n  c: {lease: 30}\n");
-    struct config *after = parse("queues:\n  a: {window: 7d, limits: {pending: 5}}\n  c: {lease: 30s}\n  d: {}\n");
+    struct config *after =
+        parse("queues:\n  a: {window: 7d, limits: {pending: 5}, alerts: {held_waiting: 2h, off: [lag]}}\n"
+              "  c: {lease: 30s}\n  d: {}\nalerts: {disk_low: 5%}\n");
     struct buf b = {0};
     config_diff(before, before, &b);
     assert_int_equal(b.len, 0);
     config_diff(before, after, &b);
     buf_char(&b, '\0');
     assert_string_equal(b.p, "auto_create: true -> false\n"
+                             "alerts.disk_low: 10% -> 5%\n"
                              "queue a: window: 1d -> 7d\n"
                              "queue a: limits.pending: none -> 5\n"
+                             "queue a: alerts.held_waiting: 1h -> 2h\n"
+                             "queue a: alerts.off: none -> [\"lag\"]\n"
                              "queue b: removed; its messages and keys stay, under its last rules\n"
                              "queue d: added\n");
     buf_free(&b);
@@ -614,6 +712,9 @@ int main(void) {
         cmocka_unit_test(a_queue_with_every_kind_of_error_in_it_leaks_nothing),
         cmocka_unit_test(files_are_read_and_refused_like_texts),
         cmocka_unit_test(secrets_come_from_the_environment),
+        cmocka_unit_test(alerts_have_thresholds_and_can_be_off),
+        cmocka_unit_test(an_alert_that_cannot_be_is_refused),
+        cmocka_unit_test(secrets_of_notifications_are_never_shown),
         cmocka_unit_test(what_is_shown_makes_the_same_queue_again),
         cmocka_unit_test(the_effective_rules_are_shown_under_the_configs_names),
         cmocka_unit_test(a_put_bodys_errors_name_the_key),

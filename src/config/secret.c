@@ -1,0 +1,121 @@
+/* Values that are nobody's business: read with ${NAME} from the environment, and never quoted in a message. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "config/config_priv.h"
+
+enum { SECRET_BYTES_MAX = 4096, NAME_BYTES_MAX = 255, SECRETS_MAX = 4, KEY_BYTES_MIN = 24, KEY_BYTES_MAX = 64 };
+
+static hx_st put_variable(const struct binding *b, const struct node *n, slice name, struct buf *out) {
+    char text[NAME_BYTES_MAX + 1];
+    bool good = name.n > 0 && name.n < sizeof(text);
+    for (size_t i = 0; good && i < name.n; i++) {
+        char c = name.p[i];
+        good = c == '_' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (i > 0 && c >= '0' && c <= '9');
+    }
+    if (!good) return node_error(n, b->err, "${%.*s} names no environment variable", (int)name.n, name.p);
+    snprintf(text, sizeof(text), "%.*s", (int)name.n, name.p);
+    const char *value = getenv(text);
+    if (!value && b->secrets == SECRETS_FROM_ENVIRONMENT)
+        return node_error(n, b->err, "the environment variable %s is not set", text);
+    if (b->secrets == SECRETS_FROM_ENVIRONMENT)
+        buf_slice_add(out, slice_str(value));
+    else
+        buf_printf(out, "${%s}", text);
+    return ST_OK;
+}
+
+static hx_st check_text(const struct binding *b, const struct key *k, const struct node *n) {
+    if (n->kind != NODE_SCALAR)
+        return node_error(n, b->err, "expected %s, not %s", key_type_text(k->type), node_kind_text(n));
+    if (n->text.n == 0) return node_error(n, b->err, "empty");
+    if (n->text.n > SECRET_BYTES_MAX) return node_error(n, b->err, "longer than %d bytes", SECRET_BYTES_MAX);
+    return has_control(n->text) ? node_error(n, b->err, "a control character") : ST_OK;
+}
+
+static bool names_variable(const struct node *n) {
+    return memmem(n->text.p, n->text.n, "${", 2) != NULL;
+}
+
+/* Is all of it known, or is a ${NAME} left that only the daemon's environment has? */
+static bool is_whole(const struct binding *b, const struct node *n) {
+    return b->secrets == SECRETS_FROM_ENVIRONMENT || !names_variable(n);
+}
+
+static hx_st put_text(const struct binding *b, const struct key *k, const struct node *n, struct buf *out) {
+    hx_st st = check_text(b, k, n);
+    slice left = n->text;
+    while (st == ST_OK && left.n) {
+        const char *from = memmem(left.p, left.n, "${", 2);
+        buf_slice_add(out, slice_of(left.p, from ? (size_t)(from - left.p) : left.n));
+        if (!from) break;
+        const char *name = from + 2, *end = memchr(name, '}', left.n - (size_t)(name - left.p));
+        if (!end) return node_error(n, b->err, "${ without its }");
+        st = put_variable(b, n, slice_of(name, (size_t)(end - name)), out);
+        left = slice_of(end + 1, left.n - (size_t)(end + 1 - left.p));
+    }
+    return st;
+}
+
+/* An address for libcurl. Who asks is told by the signature, so a name and password in it are a mistake, which logs would show. */
+static hx_st check_url(const struct binding *b, const struct node *n, slice url) {
+    slice scheme = slice_starts(url, SL("https://")) ? SL("https://") : SL("http://");
+    if (!slice_starts(url, scheme)) return node_error(n, b->err, "does not begin with https:// or http://");
+    slice host = slice_of(url.p + scheme.n, url.n - scheme.n);
+    host.n = strcspn(host.p, "/?#");
+    for (size_t i = 0; i < url.n; i++)
+        if (url.p[i] <= ' ' || url.p[i] == 0x7F) return node_error(n, b->err, "a blank or control character");
+    if (memchr(host.p, '@', host.n)) return node_error(n, b->err, "has a user name or password before the host");
+    if (host.n == 0 || host.p[0] == ':') return node_error(n, b->err, "has no host");
+    return url.n > SECRET_BYTES_MAX ? node_error(n, b->err, "longer than %d bytes", SECRET_BYTES_MAX) : ST_OK;
+}
+
+hx_st secret_read(const struct binding *b, const struct key *k, const struct node *n) {
+    struct buf text = {0};
+    slice *field = value_field(k, b->base);
+    CHECK(k->size == sizeof(*field));
+    hx_st st = put_text(b, k, n, &text);
+    if (st == ST_OK) *field = arena_copy(b->arena, buf_slice(&text));
+    if (st == ST_OK && k->type == TYPE_URL && is_whole(b, n)) st = check_url(b, n, *field);
+    buf_free(&text);
+    return st;
+}
+
+/* whsec_ and the bytes in base64, as Standard Webhooks has it. */
+static bool decode_key(slice text, struct buf *out) {
+    slice prefix = SL("whsec_");
+    return slice_starts(text, prefix) && buf_base64_decode(out, slice_of(text.p + prefix.n, text.n - prefix.n)) &&
+           out->len >= KEY_BYTES_MIN && out->len <= KEY_BYTES_MAX;
+}
+
+static hx_st read_key(const struct binding *b, const struct key *k, const struct node *n, slice *out) {
+    struct buf text = {0}, bytes = {0};
+    hx_st st = n->kind == NODE_NULL ? bind_no_value(n, b->err) : put_text(b, k, n, &text);
+    bool whole = st == ST_OK && is_whole(b, n);
+    if (whole && !decode_key(buf_slice(&text), &bytes))
+        st = node_error(n, b->err,
+                        "is not whsec_ and %d to %d bytes in base64; echo whsec_$(openssl rand -base64 32) makes one",
+                        KEY_BYTES_MIN, KEY_BYTES_MAX);
+    if (st == ST_OK) *out = arena_copy(b->arena, buf_slice(whole ? &bytes : &text));
+    buf_free(&text);
+    buf_free(&bytes);
+    return st;
+}
+
+hx_st secrets_read(const struct binding *b, const struct key *k, const struct node *n) {
+    struct secrets *s = value_field(k, b->base);
+    struct key each = *k;
+    hx_st st = ST_OK;
+    CHECK(k->size == sizeof(*s));
+    each.type = TYPE_SECRET;
+    if (n->kind != NODE_SEQ)
+        return node_error(n, b->err, "expected %s, not %s", key_type_text(k->type), node_kind_text(n));
+    if (n->count == 0 || n->count > SECRETS_MAX)
+        return node_error(n, b->err, "there must be 1 to %d, not %u", SECRETS_MAX, n->count);
+    *s = (struct secrets){.at = arena_alloc(b->arena, n->count * sizeof(*s->at))};
+    for (const struct node *c = n->first; c; c = c->next) {
+        st = both(st, read_key(b, &each, c, &s->at[s->count++]));
+        s->plain |= c->kind == NODE_SCALAR && !names_variable(c);
+    }
+    return st;
+}
