@@ -30,7 +30,9 @@ static enum again_verdict again(const char *key) {
 }
 
 static enum cancel_verdict cancel(const char *key) {
-    return core_cancel(w.core, w.now, find(key), SL("cancelled by bob: no need"), AUDIT("bob", "no need"));
+    struct audit_in deed = *AUDIT("bob", "no need");
+    deed.relieves = true;
+    return core_cancel(w.core, w.now, find(key), SL("cancelled by bob: no need"), &deed);
 }
 
 /* Done in its second attempt, with a result and an effect. */
