@@ -77,7 +77,7 @@ static hx_st orphan(struct core *c, const char *what, const struct ref *ref, str
                    (unsigned long long)ref->seq);
 }
 
-/* In recovery: the clock is written once a second; it was running until the last thing that names its time. */
+/* In recovery: the clock is written once a second, if there is room; it was running until the last thing that names its time. */
 static void clock_reached(struct core *c, i64 run_ms) {
     if (!c->sink && run_ms > c->now.run_ms) c->now.run_ms = run_ms;
 }
@@ -670,6 +670,7 @@ static hx_st apply_arrivals(struct core *c, const struct rec_arrivals *r, u32 ab
 static hx_st apply_expire(struct core *c, const struct rec_expire *r) {
     struct queue *q = queue_touch(c, r->queue);
     q->counters.keys_expired += r->keys;
+    clock_reached(c, r->upto_run_ms); /* else what settles next could be among them */
     window_forget(c, q, r->from_run_ms, r->upto_run_ms);
     return ST_OK;
 }

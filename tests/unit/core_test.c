@@ -336,6 +336,27 @@ static void windows_that_end_on_a_full_disk_take_no_room_of_accepted_work(void *
     assert_int_equal(send("k", "pay"), SEND_ACCEPTED);
 }
 
+/* The end of a window is written down in room that clocks do not get. A crash then takes running time back: what settles from
+ * there on did not settle in the stretch that is forgotten. */
+static void what_settles_after_a_crash_is_remembered_though_clocks_had_no_room_before(void **state) {
+    (void)state;
+    struct rules rules = rules_default();
+    rules.window_ms = 60000;
+    assert_true(core_queue_ensure(w.core, w.now, SL("short"), &rules, &w.queue));
+    send("early", "pay");
+    struct leased l = receive();
+    assert_int_equal(ack(&l, "r"), SETTLE_OK);
+    send("late", "pay");
+    set_room(core_reserved_bytes(w.core) + 28000);
+    for (int i = 0; i < 200; i++) pass(1000);
+    restart_after(0);
+    assert_null(find("early"));
+    l = receive();
+    assert_int_equal(ack(&l, "r"), SETTLE_OK);
+    set_room(1u << 30);
+    assert_int_equal(send("late", "pay"), SEND_DUPLICATE);
+}
+
 /* ---- leases */
 
 static void a_message_has_one_live_lease(void **state) {
@@ -1019,6 +1040,7 @@ int main(void) {
         T(how_often_a_key_came_again_survives_being_carried_apart_from_it),
         T(carrying_messages_with_long_histories_takes_no_room_that_was_promised),
         T(windows_that_end_on_a_full_disk_take_no_room_of_accepted_work),
+        T(what_settles_after_a_crash_is_remembered_though_clocks_had_no_room_before),
         T(on_a_full_disk_work_is_leased_begun_renewed_and_settled),
         T(a_renewed_lease_is_renewed_after_a_restart_too),
         T(on_a_full_disk_the_last_room_is_for_deeds_that_make_some),
