@@ -379,12 +379,25 @@ u64 model_move_maybe(struct model *m, struct message *msg, explain_fn explain, v
     return m->moves;
 }
 
-/* It is known now that its lease ran out. When that was written down nobody said: a cut before it is still possible. */
-static bool lease_ran_out(const struct set *before, const struct set *now) {
-    bool leased = false, still = false;
-    for (u32 i = 0; i < before->count; i++) leased |= before->at[i].at == AT_LEASED;
-    for (u32 i = 0; i < now->count; i++) still |= now->at[i].at == AT_LEASED;
-    return leased && !still;
+static bool leased(const struct phase *p) {
+    return p->at == AT_LEASED;
+}
+
+static bool remembered(const struct phase *p) {
+    return model_phase_settled(p) && p->at != AT_FORGOTTEN;
+}
+
+static bool over(const struct set *before, const struct set *now, bool (*state)(const struct phase *)) {
+    bool was = false, is = false;
+    for (u32 i = 0; i < before->count; i++) was |= state(&before->at[i]);
+    for (u32 i = 0; i < now->count; i++) is |= state(&now->at[i]);
+    return was && !is;
+}
+
+/* It is known now that its lease ran out, or that its window did. When that was written down nobody said: a cut before it is
+ * still possible. */
+static bool ended_by_time(const struct set *before, const struct set *now) {
+    return over(before, now, leased) || over(before, now, remembered);
 }
 
 static u64 move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what, bool anew) {
@@ -396,7 +409,7 @@ static u64 move(struct model *m, struct message *msg, explain_fn explain, void *
         model_set_describe(&closed, &text);
         sim_fail("%s: q%u/k%u (%s) can only be %.*s", what, msg->queue, msg->key, msg->id, (int)text.len, text.p);
     }
-    if (!anew && subset(&next, msg->set) && !lease_ran_out(msg->set, &next)) {
+    if (!anew && subset(&next, msg->set) && !ended_by_time(msg->set, &next)) {
         if (next.count < msg->set->count)
             msg->versions[msg->version_count - 1].set = msg->set = model_set_copy(m, &next);
     } else {
@@ -472,6 +485,13 @@ void model_learn_id(struct model *m, struct message *msg, slice id) {
     check_id_unused(m, msg, id);
     memcpy(msg->id, id.p, id.n);
     msg->id_known = true;
+}
+
+struct message *model_named(struct model *m, u32 queue, u32 slot, slice id) {
+    struct message **at = key_slot(m, queue, slot);
+    for (struct message *msg = *at; msg; msg = msg->rival)
+        if (msg->id_known && slice_eq(slice_str(msg->id), id)) return *at = msg;
+    return *at;
 }
 
 static void queue_push(struct model *m, struct queue *q, u64 index) {
@@ -767,6 +787,7 @@ void model_census_key(struct model *m, u32 queue, u32 key, const struct http_rep
     shown.state = view_text(&shown.view, "state");
     shown.duplicates = -1;
     view_i64(&shown.view, "duplicates", &shown.duplicates);
+    if (reply->status == 200) model_named(m, queue, key, view_text(&shown.view, "id"));
     for (u64 cut = m->floor; cut <= m->moves;) {
         struct found f = key_at(m, m->keys[slot], cut);
         struct set set;
@@ -813,21 +834,30 @@ static bool possible(const struct model *m, const struct stretch *s) {
     return false;
 }
 
-/* What is left of a key: every state that some possible cut gives it. */
+static bool adopted(const struct model *m, const struct message *msg) {
+    return msg && msg->version_count == 1 && msg->versions[0].index > m->moves;
+}
+
+/* What is left of a key: every state that some possible cut gives it. Later cuts come first. */
 static void adopt(struct model *m, const struct stretch *s) {
     struct message **slot = &m->keys[s->slot], *msg = s->message;
     if (!msg) {
-        *slot = NULL;
+        if (!adopted(m, *slot)) *slot = NULL;
         return;
     }
-    *slot = msg;
     msg->dups_shown = s->dups;
-    if (msg->version_count == 1 && msg->versions[0].index > m->moves) {
+    if (adopted(m, msg)) {
         struct set both; /* a second stretch of the same message */
         model_set_load(&both, msg->set);
         for (u32 i = 0; i < s->set->count; i++) model_set_add(&both, &s->set->at[i]);
         msg->versions[0].set = msg->set = model_set_copy(m, &both);
         return;
+    }
+    if (adopted(m, *slot)) {
+        msg->rival = (*slot)->rival;
+        (*slot)->rival = msg;
+    } else {
+        *slot = msg;
     }
     msg->version_count = 0;
     version_push(m, msg, s->set, m->moves + 1);

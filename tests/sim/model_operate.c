@@ -38,8 +38,8 @@ static bool explain_new_rules(const struct model *m, const struct message *msg, 
 
 static void move_all(struct model *m, u32 queue, explain_fn explain) {
     for (u32 s = 0; s < m->slot_count; s++) {
-        struct message *msg = *key_slot(m, queue, s);
-        if (msg) model_move(m, msg, explain, NULL, "new rules");
+        for (struct message *msg = *key_slot(m, queue, s); msg; msg = msg->rival)
+            model_move(m, msg, explain, NULL, "new rules");
     }
 }
 

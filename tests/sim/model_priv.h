@@ -67,8 +67,9 @@ struct version {
 };
 
 struct message {
-    struct message *prev; /* the same key's former one, past its window */
-    u64 order;            /* of admission */
+    struct message *prev;  /* the same key's former one, past its window */
+    struct message *rival; /* a former one that the key may as well be: past their windows both, a crash hides which */
+    u64 order;             /* of admission */
     u32 queue, slot, key, variant, group, generation;
     bool keyless;
     slice name; /* the text of its key; that of an arrival which got its own is learned */
@@ -157,6 +158,8 @@ struct model {
 struct message *model_message_new(struct model *m, u32 queue, u32 slot, const struct send_item *item,
                                   const struct phase *first);
 void model_learn_id(struct model *m, struct message *msg, slice id);
+/* The message of this key, or that of its rivals which has this id, and is the key's from here on. */
+struct message *model_named(struct model *m, u32 queue, u32 slot, slice id);
 void model_set_load(struct set *to, const struct set *from);
 void model_set_add(struct set *s, const struct phase *p);
 struct set *model_set_copy(struct model *m, const struct set *s);

@@ -182,7 +182,7 @@ static void answered_duplicate(struct model *m, struct op *op, const struct send
     if (on_its_own(m, op->queue, item)) sim_fail("at_least_once, or without a key: there are no duplicates");
     bool own = !op->parked && has_own_key(m, op, item, v, scratch);
     u32 slot = own ? slot_of_derived(m, item->key, item->variant) : item->key;
-    struct message *msg = op->parked ? op->waits_for : *key_slot(m, op->queue, slot);
+    struct message *msg = op->parked ? op->waits_for : model_named(m, op->queue, slot, view_text(v, "id"));
     if (!msg) sim_fail("q%u/k%u was never accepted and is called a duplicate", op->queue, item->key);
     if (msg->variant != item->variant) sim_fail("q%u/k%u: another payload is called a duplicate", op->queue, item->key);
     if (op->parked && !op->was_duplicate) sim_fail("a first send that waited is called a duplicate");
@@ -200,7 +200,7 @@ static void answered_duplicate(struct model *m, struct op *op, const struct send
 }
 
 static void answered_conflict(struct model *m, struct op *op, const struct send_item *item, const struct view *v) {
-    struct message *msg = *key_slot(m, op->queue, item->key);
+    struct message *msg = model_named(m, op->queue, item->key, view_text(v, "id"));
     if (!msg || msg->variant == item->variant) sim_fail("q%u/k%u: 422 without a conflict", op->queue, item->key);
     if (policy_of(m, op->queue)->on_conflict != CONFLICT_REJECT) sim_fail("a conflict is rejected against the rules");
     if (!view_is(v, "applied", "no")) sim_fail("a conflict does not say applied: no");
@@ -441,8 +441,9 @@ struct message *model_target(struct model *m, const struct op *op) {
 }
 
 static void answered_key(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
-    struct message *msg = op->target ? model_target(m, op) : *key_slot(m, op->queue, op->sends[0].key);
     struct shown shown = {.scratch = scratch, .full = true, .view = view_of(scratch, reply->body)};
+    struct message *msg =
+        op->target ? model_target(m, op) : model_named(m, op->queue, op->sends[0].key, view_text(&shown.view, "id"));
     tally.lookups++;
     if (model_refused(m, reply->status, &shown.view)) return;
     if (reply->status == 404) {
