@@ -14,6 +14,7 @@ struct broker {
     struct core_now now;     /* the core's clocks, as of the last broker_advance */
     struct broker_time time; /* the machine's, as of then */
     i64 started_mono_ms, ticked_mono_ms;
+    const struct http_request *request; /* being decided; NULL: none */
     u64 after; /* the position behind the last record appended: whatever is decided now may have seen all below it */
 
     struct effects *effects;       /* what waits to leave until it is durable */

@@ -14,6 +14,7 @@
 #define SLICE_PART           (256u << 10)   /* between two looks at the clock */
 #define OWED_MAX             (256ull << 20) /* what a busy time leaves for a quieter one */
 #define SLACK_SEGMENTS       3u
+#define LOOK_MS              10000
 
 /* What was erased leaves the disk with the segments it lies in: everything up to there is compacted, whether that gains room
  * or not. A round takes in what was erased until it began; the next one waits, so that a stream of erasures does not
@@ -30,6 +31,9 @@ struct compaction {
     u64 erased_before; /* everything before it is compacted because something was erased there; 0: nothing */
     i64 erase_began_ms;
     struct buf bodies; /* of the records collected */
+    u64 used_before;   /* by the journal, at the last look at whether this keeps up */
+    i64 looked_run_ms;
+    struct spell behind;
 };
 
 struct compaction *compaction_new(void) {
@@ -61,9 +65,12 @@ static bool erases(struct broker *b, const struct journal_stats *s) {
     return true;
 }
 
+static u64 worth_from(struct broker *b, const struct journal_stats *s) {
+    return core_live_bytes(b->core) * 12 / 5 + SLACK_SEGMENTS * s->segment_bytes;
+}
+
 static bool worth_it(struct broker *b, const struct journal_stats *s) {
-    u64 live = core_live_bytes(b->core);
-    return s->used_bytes > live * 12 / 5 + SLACK_SEGMENTS * s->segment_bytes;
+    return s->used_bytes > worth_from(b, s);
 }
 
 /* No room for new work, but something to gain. */
@@ -169,10 +176,37 @@ static void read_part(struct broker *b, u64 bytes) {
     c->owed -= read < c->owed ? read : c->owed;
 }
 
+/* What is dead stays behind by as much again as is left on purpose, and the journal grows all the same. After a purge or an
+ * expiry there may be as much, but then it shrinks. */
+static bool falls_behind(struct broker *b, const struct journal_stats *s) {
+    struct compaction *c = b->compaction;
+    bool grows = s->used_bytes > c->used_before;
+    c->used_before = s->used_bytes;
+    return grows && s->used_bytes > 2 * worth_from(b, s);
+}
+
+static void tell_behind(struct broker *b) {
+    struct compaction *c = b->compaction;
+    struct journal_stats s;
+    if (b->now.run_ms - c->looked_run_ms < LOOK_MS) return;
+    c->looked_run_ms = b->now.run_ms;
+    journal_stats_get(b->journal, &s);
+    enum spell_change change = spell_look(&c->behind, falls_behind(b, &s), b->now.run_ms);
+    if (change == SPELL_SAME) return;
+    struct log_field used = log_number("used_bytes", (i64)s.used_bytes),
+                     live = log_number("live_bytes", (i64)core_live_bytes(b->core));
+    if (change == SPELL_BEGINS)
+        report(b, LOG_WARN, "compaction_behind", "compaction cannot keep up with what is written: the journal grows",
+               used, live);
+    else
+        report(b, LOG_INFO, "compaction_keeps_up", "compaction keeps up again", used, live);
+}
+
 /* What is carried is appended too, and not owed for: it would never end. */
 void compaction_run(struct broker *b) {
     struct compaction *c = b->compaction;
     struct budget g = budget_of(b, COMPACT_US);
+    tell_behind(b);
     if (c->until == 0 && !begin(b)) return;
     reckon(b);
     while (c->owed >= SLICE_MIN && c->cursor < c->until && !budget_spent(&g))

@@ -5,6 +5,8 @@
 #include "base/log.h"
 
 struct broker;
+struct happening;
+struct rec_audit;
 struct reports;
 
 struct reports *reports_new(void);
@@ -16,6 +18,21 @@ void reports_free(struct reports *r);
  * theirs has at most REPORT_TEXT_BYTES; more than that the log's own limit would hold back anyway. `msg` and the names are
  * literals. */
 #define report_after(b, level, event, ...) REPORT(report_fields_after, (b), (level), (event), __VA_ARGS__, {0})
+
+/* A repeat, where the queue's log_duplicates asks for it: the only line with a message's key in it. */
+void report_repeat(struct broker *b, const struct happening *h);
+/* What an operator did, once it is in the audit trail. */
+void report_deed(struct broker *b, const struct rec_audit *a);
+
+/* Something that may come and go many times a second at a limit. It is told when it begins, and again when it has been over for
+ * SPELL_MS. */
+#define SPELL_MS 5000
+struct spell {
+    bool on;
+    i64 seen_run_ms;
+};
+enum spell_change { SPELL_SAME, SPELL_BEGINS, SPELL_ENDS };
+enum spell_change spell_look(struct spell *s, bool there, i64 run_ms);
 
 #define REPORTS_MAX       64u
 #define REPORT_FIELDS_MAX 8u

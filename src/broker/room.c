@@ -1,6 +1,7 @@
 #include "broker/room.h"
 
 #include "broker/broker_priv.h"
+#include "broker/report.h"
 
 #define ROOM_AHEAD_MIN      (8ull << 20)   /* wanted beyond what is promised: at least this, ... */
 #define ROOM_AHEAD_MAX      (512ull << 20) /* ... at most this, in between two seconds' worth */
@@ -15,6 +16,8 @@ struct room {
     u64 promised; /* to accepted messages, at the end of the last turn */
     u64 ahead;    /* wanted beyond that */
     i64 looked_run_ms;
+    bool refused; /* since the end of the last turn the disk had no more to give */
+    struct spell disk_short, memory_short;
 };
 
 struct room *room_new(void) {
@@ -39,6 +42,7 @@ bool room_beside_promises(struct broker *b, u64 bytes) {
     if (core_room(b->core) >= need) return true;
     bool there = journal_need(b->journal, need);
     core_room_set(b->core, journal_room(b->journal));
+    b->room->refused |= !there;
     return there;
 }
 
@@ -63,8 +67,42 @@ static void look(struct broker *b) {
     r->looked_run_ms = b->now.run_ms;
 }
 
+static void tell_disk(struct broker *b) {
+    struct room *r = b->room;
+    struct journal_stats s;
+    enum spell_change change = spell_look(&r->disk_short, r->refused, b->now.run_ms);
+    r->refused = false;
+    if (change == SPELL_SAME) return;
+    journal_stats_get(b->journal, &s);
+    struct log_field room = log_number("room_bytes", (i64)core_room(b->core)),
+                     promised = log_number("promised_bytes", (i64)r->promised),
+                     journal = log_number("journal_bytes", (i64)s.disk_bytes);
+    if (change == SPELL_BEGINS)
+        report(b, LOG_WARN, "disk_short", "the disk has no room for new work: sends get 507, settling goes on", room,
+               promised, journal);
+    else
+        report(b, LOG_INFO, "disk_enough", "the disk has room for new work again", room, promised, journal);
+}
+
+static void tell_memory(struct broker *b) {
+    struct core_memory m;
+    enum spell_change change = spell_look(&b->room->memory_short, core_memory_short(b->core), b->now.run_ms);
+    if (change == SPELL_SAME) return;
+    core_memory(b->core, &m);
+    struct log_field limit = log_number("limit_bytes", (i64)b->options.memory_max),
+                     messages = log_number("messages", (i64)m.messages),
+                     keys = log_number("settled_keys", (i64)m.settled_keys);
+    if (change == SPELL_BEGINS)
+        report(b, LOG_WARN, "memory_short",
+               "the memory limit leaves no room for new work: sends get 507, settling goes on", limit, messages, keys);
+    else
+        report(b, LOG_INFO, "memory_enough", "the memory limit leaves room for new work again", limit, messages, keys);
+}
+
 void room_look_ahead(struct broker *b) {
     look(b);
+    tell_disk(b);
+    tell_memory(b);
     journal_want(b->journal, b->room->promised + b->room->ahead);
     core_room_set(b->core, journal_room(b->journal));
 }

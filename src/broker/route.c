@@ -103,7 +103,9 @@ void broker_request(struct broker *b, struct broker_time t, void *conn, void **u
     broker_advance(b, t);
     struct call c = {.b = b, .conn = conn, .user = user, .req = req, .failure = {.compare_left = COMPARED_IN_TURN}};
     b->scratch->compare_left = COMPARED_IN_TURN;
+    b->request = req;
     dispatch(&c);
+    b->request = NULL;
     buf_free(&c.args);
     failure_free(&c.failure);
 }

@@ -2,6 +2,7 @@
 
 #include "broker/broker_priv.h"
 #include "broker/operator.h"
+#include "broker/report.h"
 
 const u64 replay_age_bounds_ms[HIST_BOUNDS] = {
     1000, 10000, 60000, 300000, 900000, 3600000, 21600000, 86400000, 259200000, 604800000, 2592000000, 7776000000,
@@ -124,6 +125,8 @@ static void count(struct watch *w, const struct happening *h) {
 
 void watch_happened(struct broker *b, const struct happening *h) {
     count(b->watch, h);
+    if (h->kind == HAPPENING_DUPLICATE || h->kind == HAPPENING_CONFLICT || h->kind == HAPPENING_AGAIN)
+        report_repeat(b, h);
 }
 
 /* ---- by what the core wrote down */
@@ -218,6 +221,7 @@ static void audit_written(struct broker *b, const struct rec_audit *a) {
     watch_happened(b, &h);
     h.kind = HAPPENING_CONFIG;
     if (changes_config(a->what)) watch_happened(b, &h);
+    report_deed(b, a);
 }
 
 /* Its number may be another's next time. */

@@ -101,6 +101,7 @@ struct queue_config {
     i64 lag_p95_ms, lag_alert_ms, lag_for_ms;
     u32 loss_ppm; /* parts per million */
     struct queue_alerts alerts;
+    bool log_duplicates;
     slice file;        /* where it is defined; empty: through the API */
     struct said_at at; /* of its name there */
     struct said_at said[QUEUE_KEY_COUNT];

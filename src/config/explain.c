@@ -128,6 +128,7 @@ static void repeats(const struct queue_config *q, struct buf *b) {
     line(b, "A repeat is answered with the state or the result of the first one, and is not done again.");
     conflict_words(q, b);
     window_words(q, b);
+    if (q->log_duplicates) line(b, "Each repeat is a line in the log, with its key (log_duplicates).");
 }
 
 /* ---- failures */

@@ -112,4 +112,40 @@ def a_reader_who_stops_reading_does_not_stop_the_broker():
         os.close(read)
 
 
+@test
+def what_operators_do_is_a_line_with_who_and_which_request():
+    with own(config="auto_create: true\nqueues: {filed: {}}\n") as broker:
+        same(broker.call("PUT", "/v1/queues/q", b'{"window": "1h"}', [("Hapax-Actor", "ada lovelace"), ("X-Request-Id", "r-1")]).status, 201)
+        said = line(broker, "operator")
+        same({n: said.get(n) for n in ("what", "queue", "by", "request_id", "audit")},
+             {"what": "queue_put", "queue": "q", "by": "ada lovelace", "request_id": "r-1", "audit": "1"})
+        same(broker.call("DELETE", "/v1/queues/q", b"", [("Hapax-Actor", "bob")]).status, 204)
+        said = line(broker, "operator", 2)
+        same((said["what"], said["queue"], said["by"], said.get("request_id")), ("queue_delete", "q", "bob", None))
+        broker.reload("queues: {filed: {window: 2h}}\n")
+        said = line(broker, "operator", 3)
+        same((said["what"], said["by"]), ("config_reload", "SIGHUP"))
+        assert "queue filed: window: 1d -> 2h" in broker.stderr(), broker.stderr()
+
+
+@test
+def repeats_are_logged_only_where_that_was_asked_for_and_at_a_bounded_rate():
+    with own("--log", "json", config="queues: {loud: {log_duplicates: true}, quiet: {}}\n") as broker:
+        for q in ("loud", "quiet"):
+            for i in range(300):
+                broker.send(q, "k-7", b"secret payload", [("Hapax-Request-Id", f"hop-{i}")])
+        same(broker.send("loud", "k-7", b"another").status, 422)
+        said = line(broker, "duplicate")
+        same((said["queue"], said["key"], said["kind"], said["request_id"]), ("loud", "k-7", "replay", "hop-1"))
+        assert said["age_ms"] >= 0 and said["level"] == "info", said
+        assert 10 <= len(lines(broker, "duplicate")) < 60, len(lines(broker, "duplicate"))
+        same({s["queue"] for s in lines(broker, "duplicate")}, {"loud"})
+        assert "secret payload" not in broker.stderr()
+
+        def another():  # a second or more after the flood
+            broker.send("loud", "k-7", b"secret payload")
+            return [s for s in lines(broker, "duplicate") if s.get("suppressed", 0) > 100]
+        hx.until(another, "the next line says how many were held back")
+
+
 hx.main(shared=False, threads=6)

@@ -25,7 +25,8 @@ static struct world {
     u16 status;
     u64 clock_us, us_a_look; /* what each look at the clock costs */
     u64 after, released;     /* what the last reply waits for; what may leave */
-    struct buf body, fields;
+    struct buf body, fields, log;
+    u64 memory_max;
     char token[TOKEN_TEXT + 1], id[ID_TEXT + 1];
 } w;
 
@@ -60,12 +61,34 @@ static u64 now_us(void *ctx) {
     return w.clock_us += w.us_a_look;
 }
 
+/* "disk_short room_bytes=7 ...\n" */
+static void hear(void *ctx, enum log_level level, const char *event, const char *msg, const struct log_field *fields,
+                 size_t count) {
+    (void)ctx, (void)level, (void)msg;
+    if (w.log.len) w.log.len--; /* of the 0 */
+    buf_printf(&w.log, "%s", event);
+    for (size_t i = 0; i < count; i++) {
+        const struct log_field *f = &fields[i];
+        if (f->name && f->kind == LOG_FIELD_TEXT) buf_printf(&w.log, " %s=%.*s", f->name, (int)f->text.n, f->text.p);
+        if (f->name && f->kind == LOG_FIELD_NUMBER) buf_printf(&w.log, " %s=%lld", f->name, (long long)f->number);
+    }
+    buf_lit(&w.log, "\n\0");
+}
+
+/* How often it was said. */
+static u32 heard(const char *part) {
+    u32 n = 0;
+    for (const char *at = w.log.p; w.log.len && (at = strstr(at, part)); at++) n++;
+    return n;
+}
+
 static void open_broker(void) {
     struct errbuf err;
     struct journal_file_options jo = {.disk = w.disk, .segment_bytes = 1u << 20, .manual = true};
     assert_int_equal(journal_file_open(&jo, &w.journal, &err), ST_OK);
     struct broker_options bo = {.journal = w.journal,
-                                .port = {.respond = respond, .release = release, .now_us = now_us}};
+                                .memory_max = w.memory_max,
+                                .port = {.respond = respond, .release = release, .now_us = now_us, .log = hear}};
     journal_file_secret(w.journal, bo.secret);
     hx_st st = broker_open(&bo, w.t, &w.broker, &err);
     if (st != ST_OK) print_error("%s\n", err.text);
@@ -108,6 +131,7 @@ static int tear_down(void **state) {
     disk_close(w.disk);
     buf_free(&w.body);
     buf_free(&w.fields);
+    buf_free(&w.log);
     return 0;
 }
 
@@ -614,6 +638,89 @@ static void operators_can_make_room_on_a_full_disk(void **state) {
     assert_said("\"purged\":");
 }
 
+/* ---- what operators hear */
+
+static void a_disk_that_is_full_is_told_once_and_once_when_it_is_not_any_more(void **state) {
+    (void)state;
+    disk_sim_set_capacity(w.disk, 24u << 20);
+    fill_disk("q");
+    for (u32 i = 0; i < 50; i++) {
+        pass(100);
+        send("q", "more", "x");
+    }
+    assert_int_equal(heard("disk_short room_bytes="), 1);
+    assert_int_equal(heard("disk_enough"), 0);
+    void *user;
+    request("POST /v1/queues/q/purge", NULL, SL("{\"by\":\"ada\"}"), &user);
+    for (u32 i = 0; i < 100; i++) pass(100);
+    assert_int_equal(heard("disk_short"), 1);
+    assert_int_equal(heard("disk_enough"), 1);
+}
+
+static void memory_that_is_short_is_told_once_and_once_when_it_is_not_any_more(void **state) {
+    (void)state;
+    char key[16];
+    u32 n = 0;
+    w.memory_max = 16u << 20;
+    restart();
+    do {
+        snprintf(key, sizeof key, "m%u-", n++);
+        send_many("q", key, 1000);
+    } while (!strstr(w.body.p, "\"status\":507"));
+    for (u32 i = 0; i < 20; i++) pass(100);
+    assert_int_equal(heard("memory_short limit_bytes=16777216"), 1);
+    call("POST /v1/queues/q/purge", "{\"by\":\"ada\"}");
+    for (u32 i = 0; i < 100; i++) pass(100);
+    assert_int_equal(heard("memory_short"), 1);
+    assert_int_equal(heard("memory_enough"), 1);
+    w.memory_max = 0;
+}
+
+static void compaction_that_cannot_keep_up_is_told(void **state) {
+    (void)state;
+    static char large[250000];
+    char key[16];
+    memset(large, 'x', sizeof large - 1);
+    assert_int_equal(call("PUT /v1/queues/q", "{\"class\":\"analytics\"}"), 201);
+    w.us_a_look = 1000000; /* one piece of everything a turn */
+    for (u32 i = 0; i < 120; i++) {
+        snprintf(key, sizeof key, "k%u", i);
+        submit("POST /v1/queues/q/messages", key, slice_str(large), NULL);
+        submit("POST /v1/queues/q/receive", NULL, SL(""), NULL); /* and is settled with that */
+        if (i % 4 == 3) pass(1000);
+    }
+    assert_int_equal(heard("compaction_behind used_bytes="), 1);
+    w.us_a_look = 0;
+    for (u32 i = 0; i < 60; i++) pass(1000);
+    assert_int_equal(heard("compaction_behind"), 1);
+    assert_int_equal(heard("compaction_keeps_up"), 1);
+}
+
+static void a_repeat_is_logged_where_the_queue_says_so_and_not_before_it_is_durable(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"log_duplicates\":true,\"window\":\"20s\"}"), 201);
+    assert_int_equal(heard("operator what=queue_put queue=q by=anonymous audit=1\n"), 1);
+    submit("POST /v1/queues/q/messages", "k", SL("x"), NULL);
+    submit("POST /v1/queues/q/messages", "k", SL("x"), NULL);
+    assert_int_equal(heard("duplicate"), 0);
+    work();
+    assert_int_equal(heard("duplicate queue=q key=k kind=replay age_ms=0\n"), 1);
+    send("q", "k", "other");
+    assert_int_equal(heard("duplicate queue=q key=k kind=conflict"), 1);
+    take_and_ack("q");
+    pass_seconds(15);
+    send("q", "k", "x");
+    assert_int_equal(heard("duplicate queue=q key=k kind=late age_ms=15"), 1);
+    send("silent", "k", "x");
+    send("silent", "k", "x");
+    assert_int_equal(heard("duplicate"), 3);
+    submit("POST /v1/queues/q/messages", "new", SL("x"), NULL); /* now they wait for the disk */
+    for (u32 i = 0; i < 200; i++) submit("POST /v1/queues/q/messages", "k", SL("x"), NULL);
+    call("POST /v1/queues/q/pause", "{\"by\":\"ada\"}"); /* a storm of repeats leaves room for what operators do */
+    assert_int_equal(heard("operator what=pause queue=q by=ada"), 1);
+    assert_in_range(heard("duplicate"), 10, 40);
+}
+
 static void many_times_to_live_that_end_together_are_ended_in_slices(void **state) {
     (void)state;
     struct buf body = {0};
@@ -1106,6 +1213,13 @@ int main(void) {
         cmocka_unit_test_setup_teardown(repeats_on_a_full_disk_leave_what_was_accepted_its_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_refused_for_lack_of_room_is_not_in_the_audit_trail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(operators_can_make_room_on_a_full_disk, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_disk_that_is_full_is_told_once_and_once_when_it_is_not_any_more, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(memory_that_is_short_is_told_once_and_once_when_it_is_not_any_more, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(compaction_that_cannot_keep_up_is_told, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_repeat_is_logged_where_the_queue_says_so_and_not_before_it_is_durable, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(many_times_to_live_that_end_together_are_ended_in_slices, set_up, tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_settled, set_up, tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_read, set_up, tear_down),

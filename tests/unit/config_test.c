@@ -629,7 +629,7 @@ static void the_effective_rules_are_shown_under_the_configs_names(void **state) 
         "\"refused\":{\"keep\":1000,\"bytes\":\"16MiB\"},\"window\":\"1d\",\"keep_payload\":\"0s\",\"lease\":\"30s\","
         "\"on_unknown\":\"retry\",\"on_conflict\":\"reject\",\"downstream\":{\"idempotency\":\"unsaid\"},"
         "\"retry\":{\"transient\":{\"attempts\":6,\"backoff\":\"1s\",\"max\":\"5m\"},\"unknown\":{\"attempts\":3},"
-        "\"crashes\":{\"attempts\":3}},\"limits\":{\"payload\":\"1MiB\"},"
+        "\"crashes\":{\"attempts\":3}},\"limits\":{\"payload\":\"1MiB\"},\"log_duplicates\":false,"
         "\"alerts\":{\"duplicates_high\":\"20%\",\"late_replays\":10,\"oldest_unsettled\":\"10m\",\"held_waiting\":"
         "\"1h\","
         "\"group_blocked\":\"15m\"}}");
