@@ -18,6 +18,11 @@ static inline void hist_add(struct hist *h, const u64 bounds[HIST_BOUNDS], u64 v
     h->sum += v;
 }
 
+/* Bounds for what is measured in microseconds, and for sizes. */
+extern const u64 hist_us[HIST_BOUNDS], hist_bytes[HIST_BOUNDS];
+/* About the value that so many percent of all are at or below, by straight lines between the bounds; 0: there are none. */
+u64 hist_quantile(const struct hist *h, const u64 bounds[HIST_BOUNDS], u32 percent);
+
 static inline u64 hist_total(const struct hist *h) {
     u64 n = 0;
     for (u32 i = 0; i <= HIST_BOUNDS; i++) n += h->count[i];

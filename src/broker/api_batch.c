@@ -168,7 +168,7 @@ static void free_batch(struct job *job) {
     buf_free(&j->decoded);
 }
 
-static const struct job_kind batch_kind = {sizeof(struct batch_job), run_batch, answer_batch, free_batch};
+static const struct job_kind batch_kind = {sizeof(struct batch_job), run_batch, answer_batch, free_batch, false};
 
 static bool batch_ok(struct call *c) {
     slice rest = c->req->body, line, coding;
@@ -181,19 +181,8 @@ static bool batch_ok(struct call *c) {
     return jobs_have_room(c) && queue_of_call(c, true, &queue);
 }
 
-static bool param_ordered(struct call *c, bool *ordered) {
-    struct buf store = {0};
-    slice said;
-    bool ok = param_text(c, "ordered", &store, &said);
-    *ordered = slice_eq(said, SL("true"));
-    if (ok && said.n && !*ordered && !slice_eq(said, SL("false")))
-        ok = fail(c, PROBLEM_param_invalid, "ordered must be true or false");
-    buf_free(&store);
-    return ok;
-}
-
 void api_batch(struct call *c) {
     struct batch_job j = {.job = {.kind = &batch_kind}};
-    if (!param_ordered(c, &j.ordered) || !batch_ok(c)) return reply_failure(c);
+    if (!param_bool(c, "ordered", &j.ordered) || !batch_ok(c)) return reply_failure(c);
     job_start(c, &j.job);
 }

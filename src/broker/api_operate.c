@@ -345,7 +345,7 @@ static void free_key(struct job *job) {
     buf_free(&j->note);
 }
 
-static const struct job_kind key_kind = {sizeof(struct key_job), run_key, answer_key, free_key};
+static const struct job_kind key_kind = {sizeof(struct key_job), run_key, answer_key, free_key, false};
 
 static void do_all_of_key(struct call *c, const struct deed *d, u16 queue, bool erase) {
     struct key_job j = {.job = {.kind = &key_kind}, .erase = erase, .queue = queue};

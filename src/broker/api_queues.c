@@ -17,7 +17,9 @@ void api_queues(struct call *c) {
     struct broker *b = c->b;
     struct buf *body = &b->scratch->body;
     u64 limit, after, shown = 0;
-    if (!param_u64(c, "limit", 1, LIST_LIMIT_MAX, 100, &limit) || !param_u64(c, "cursor", 0, QUEUES_MAX, 0, &after))
+    bool live;
+    if (!param_bool(c, "live", &live) || !param_u64(c, "limit", 1, LIST_LIMIT_MAX, 100, &limit) ||
+        !param_u64(c, "cursor", 0, QUEUES_MAX, 0, &after))
         return reply_failure(c);
     u32 count = core_queue_count(b->core), n = (u32)after + 1;
     buf_reset(body);
@@ -27,7 +29,7 @@ void api_queues(struct call *c) {
         core_queue_info(b->core, b->now, (u16)n, &q);
         if (q.deleted) continue;
         if (shown++) buf_char(body, ',');
-        put_queue_page(b, body, (u16)n);
+        put_queue_page(b, body, (u16)n, live);
     }
     buf_lit(body, "],\"next_cursor\":");
     if (n <= count)
@@ -44,7 +46,7 @@ static void reply_queue(struct call *c, u16 status, u16 queue) {
     queue_etag(b, queue, tag);
     buf_reset(body);
     buf_reset(fields);
-    put_queue_page(b, body, queue);
+    put_queue_page(b, body, queue, true);
     buf_printf(fields, "ETag: %s\r\n", tag);
     reply_with(b, c->conn, status, SL("application/json"), buf_slice(fields), buf_slice(body), 0);
 }

@@ -364,7 +364,7 @@ static void free_settle(struct job *job) {
     buf_free(&j->decoded);
 }
 
-static const struct job_kind settle_kind = {sizeof(struct settle_job), run_settle, answer_settle, free_settle};
+static const struct job_kind settle_kind = {sizeof(struct settle_job), run_settle, answer_settle, free_settle, false};
 
 static void settle_array(struct call *c, enum verb verb) {
     struct settle_job j = {.job = {.kind = &settle_kind}, .verb = verb};

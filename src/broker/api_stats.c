@@ -4,7 +4,9 @@
 #include "broker/broker_priv.h"
 #include "broker/call.h"
 #include "broker/compaction.h"
+#include "broker/metrics.h"
 #include "broker/tasks.h"
+#include "broker/traffic.h"
 #include "broker/waits.h"
 
 static void put_memory(struct broker *b, struct buf *body) {
@@ -45,7 +47,7 @@ static void put_journal(struct broker *b, struct buf *body) {
     json_put_member_i64(body, "compacted_segments", (i64)compaction_segments(b));
     json_put_member_i64(body, "batches", (i64)s.batches);
     json_put_member_i64(body, "synced_bytes", (i64)s.synced_bytes);
-    json_put_member_i64(body, "sync_us_mean", s.batches ? (i64)(s.sync_us_total / s.batches) : 0);
+    json_put_member_i64(body, "sync_us_mean", s.batches ? (i64)(s.sync_us.sum / s.batches) : 0);
     json_put_member_i64(body, "sync_us_max", (i64)s.sync_us_max);
     buf_char(body, '}');
 }
@@ -90,6 +92,7 @@ void api_stats(struct call *c) {
     put_totals(b, body);
     put_memory(b, body);
     put_journal(b, body);
+    put_process_metrics(b, body);
     json_put_member_i64(body, "waiting", waits_count(b));
     json_put_member_i64(body, "tasks_running", tasks_running(b));
     if (b->options.port.stats) b->options.port.stats(b->options.port.ctx, body);
@@ -101,6 +104,7 @@ void api_stats(struct call *c) {
 void api_health(struct call *c) {
     struct http_reply reply = {
         .status = 200, .content_type = SL("application/json"), .body = SL("{\"status\":\"ok\"}")};
+    traffic_replied(c->b, reply.status, 0);
     c->b->options.port.respond(c->b->options.port.ctx, c->conn, &reply);
 }
 

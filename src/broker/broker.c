@@ -13,9 +13,12 @@
 #include "broker/render.h"
 #include "broker/report.h"
 #include "broker/room.h"
+#include "broker/route.h"
+#include "broker/series.h"
 #include "broker/shared.h"
 #include "broker/sink.h"
 #include "broker/tasks.h"
+#include "broker/traffic.h"
 #include "broker/waits.h"
 #include "broker/watch.h"
 
@@ -87,6 +90,8 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->other = lookup_new();
     b->scratch = scratch_new();
     b->watch = watch_new();
+    b->series = series_new();
+    b->traffic = traffic_new(route_count() + 1);
     return b;
 }
 
@@ -143,6 +148,8 @@ void broker_free(struct broker *b) {
     lookup_free(b->other);
     scratch_free(b->scratch);
     watch_free(b->watch);
+    series_free(b->series);
+    traffic_free(b->traffic);
     core_free(b->core);
     b->magic = 0;
     mem_free(b);
@@ -170,6 +177,7 @@ bool broker_tick(struct broker *b, struct broker_time t) {
     cancel_ttls(b);
     tasks_run(b);
     waits_run_due(b);
+    series_run(b);
     return more;
 }
 
@@ -198,6 +206,7 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
 void broker_durable(struct broker *b, struct broker_time t, u64 position) {
     broker_advance(b, t);
     if (journal_failed(b->journal)) effects_stop(b);
+    traffic_durable(b, position);
     if (effects_run(b, position) && b->options.port.release) b->options.port.release(b->options.port.ctx, position);
 }
 

@@ -7,12 +7,22 @@
 #ifndef HAPAX_BROKER_BROKER_H
 #define HAPAX_BROKER_BROKER_H
 
+#include "base/hist.h"
 #include "base/log.h"
 #include "journal/journal.h"
 #include "net/http.h"
 
 struct broker;
 struct config;
+
+/* How the process fares, for the metrics. */
+struct surroundings {
+    u64 connections, bytes_in, bytes_out, buffered_bytes;
+    struct hist turn_us;
+    u64 cpu_us, open_fds, max_fds, resident_bytes, virtual_bytes;
+    u64 disk_free, disk_size; /* of the data directory's filesystem */
+    i64 started_ms;           /* wall clock */
+};
 
 /* The world outside. */
 struct broker_port {
@@ -31,6 +41,8 @@ struct broker_port {
     /* As log_fields: what operators should hear of. May be NULL: nobody listens. */
     void (*log)(void *ctx, enum log_level level, const char *event, const char *msg, const struct log_field *fields,
                 size_t count);
+    /* For metrics and alerts. May be NULL: nothing is known of it. */
+    void (*surroundings)(void *ctx, struct surroundings *out);
 };
 
 struct broker_options {
@@ -44,9 +56,11 @@ struct broker_options {
     i64 downtime_ms;
 };
 
-/* Two clocks of the machine, in milliseconds. mono never steps; wall may. */
+/* Two clocks of the machine, in milliseconds. mono never steps; wall may. mono_us: the same as mono_ms to the microsecond, to say
+ * how long a request took, and nothing else; 0: no such clock. */
 struct broker_time {
     i64 mono_ms, wall_ms;
+    u64 mono_us;
 };
 
 /* Replays the journal, makes its tail trustworthy, and is ready to serve. */

@@ -31,7 +31,9 @@ struct broker {
     struct named_queue *named;     /* the queue of the last request */
     struct time_texts *time_texts; /* seconds that were written as text */
     struct lookup *lookup, *other; /* the key or message a request is about; one it is compared with */
+    struct traffic *traffic;       /* requests and replies, counted */
     struct watch *watch;           /* what happened, counted */
+    struct series *series;         /* and its last hour */
     struct scratch *scratch;       /* memory reused from request to request */
 };
 

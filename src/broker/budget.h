@@ -16,6 +16,7 @@
 #define TASKS_US   3000u
 #define TTLS_US    2000u
 #define COMPACT_US 8000u
+#define WATCH_US   1000u /* looking at the queues every ten seconds */
 
 struct broker;
 

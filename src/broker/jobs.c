@@ -13,6 +13,7 @@ struct jobs {
     struct job *first, *last; /* they take turns */
     u32 count;
     u64 bytes;
+    u32 round;
 };
 
 struct jobs *jobs_new(void) {
@@ -82,7 +83,7 @@ static void give_back(struct broker *b, struct job *j) {
 }
 
 void job_start(struct call *c, struct job *j) {
-    struct budget g = budget_of(c->b, REQUEST_US);
+    struct budget g = budget_of(c->b, j->kind->gentle ? JOB_SLICE_US : REQUEST_US);
     j->c = (struct call){.b = c->b, .conn = c->conn, .arg = {c->arg[0]}, .failure = {.compare_left = COMPARED_IN_JOB}};
     j->text = c->req->body;
     j->reply = c->b->scratch->body;
@@ -109,9 +110,18 @@ static void end_job(struct broker *b, struct job *j) {
 void jobs_run(struct broker *b) {
     struct jobs *js = b->jobs;
     struct budget all = budget_of(b, JOBS_US);
-    while (js->first && !budget_spent(&all)) {
+    u32 had = 0; /* gentle ones in a row that have had their slice */
+    js->round++;
+    while (js->first && had < js->count && !budget_spent(&all)) {
         struct budget own = budget_of(b, JOB_SLICE_US);
         struct job *j = unlink_first(js);
+        if (j->kind->gentle && j->round == js->round) {
+            link_last(js, j);
+            had++;
+            continue;
+        }
+        j->round = js->round;
+        had = 0;
         if (j->kind->run(j, &own))
             end_job(b, j);
         else

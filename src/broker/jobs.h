@@ -19,6 +19,7 @@ struct job_kind {
     bool (*run)(struct job *j, struct budget *g);
     void (*answer)(struct job *j);
     void (*free)(struct job *j); /* what it holds; not the reply, not the failure */
+    bool gentle;                 /* nobody waits for it with a message in hand: it gets one short slice of a turn */
 };
 
 /* First member of what a kind of job needs to know. That may move: it holds no pointers into itself, nor into the text. */
@@ -30,6 +31,7 @@ struct job {
     /* jobs.c's own, once it goes on later */
     struct wait *wait; /* the client's; NULL: it is gone */
     struct buf kept;   /* the request's bytes */
+    u32 round;         /* of jobs_run: the last in which it had its slice */
     struct job *next;
 };
 

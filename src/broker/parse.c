@@ -131,6 +131,17 @@ bool param_text(struct call *c, const char *name, struct buf *store, slice *out)
     return param(c, name, store, out, &given);
 }
 
+bool param_bool(struct call *c, const char *name, bool *out) {
+    struct buf store = {0};
+    slice said;
+    bool ok = param_text(c, name, &store, &said);
+    *out = slice_eq(said, SL("true"));
+    if (ok && said.n && !*out && !slice_eq(said, SL("false")))
+        ok = fail(c, PROBLEM_param_invalid, "%s must be true or false", name);
+    buf_free(&store);
+    return ok;
+}
+
 bool param_u64(struct call *c, const char *name, u64 low, u64 high, u64 fallback, u64 *out) {
     slice text;
     bool given;

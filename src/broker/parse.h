@@ -19,6 +19,7 @@ void request_id_or_none(slice *id);
 /* Query parameters. false: the call's failure is set. */
 bool param_wait(struct call *c, i64 *wait_ms);
 bool param_text(struct call *c, const char *name, struct buf *store, slice *out); /* empty if it is not given */
+bool param_bool(struct call *c, const char *name, bool *out);                     /* false if it is not given */
 bool param_u64(struct call *c, const char *name, u64 low, u64 high, u64 fallback, u64 *out);
 bool param_duration(struct call *c, const char *name, i64 low, i64 high, i64 fallback, i64 *out);
 

@@ -6,6 +6,7 @@
 #include "broker/broker_priv.h"
 #include "broker/limits.h"
 #include "broker/queue_rules.h"
+#include "broker/series.h"
 
 static void put_window(struct buf *b, const char *name, i64 ms) {
     if (ms == WINDOW_FOREVER)
@@ -121,7 +122,7 @@ static void config_text(struct broker *br, u16 queue, struct buf *out) {
     config_queue_free(plain);
 }
 
-void put_queue_page(struct broker *br, struct buf *b, u16 queue) {
+void put_queue_page(struct broker *br, struct buf *b, u16 queue, bool live) {
     struct queue_info q;
     struct buf text = {0};
     const struct queue_config *config = queue_rules_of(br, queue)->config;
@@ -145,6 +146,7 @@ void put_queue_page(struct broker *br, struct buf *b, u16 queue) {
     put_rules(b, &q.rules, config ? config->payload_max : PAYLOAD_BYTES_MAX);
     json_put_member_raw(b, "config", buf_slice(&text));
     put_said_keys(b, buf_slice(&text));
+    if (live) put_live(br, b, &q);
     buf_char(b, '}');
     buf_free(&text);
 }

@@ -6,7 +6,7 @@
 
 struct broker;
 
-void put_queue_page(struct broker *br, struct buf *b, u16 queue);
+void put_queue_page(struct broker *br, struct buf *b, u16 queue, bool live);
 
 #define ETAG_TEXT 18u /* 16 digits between quotes */
 void queue_etag(struct broker *br, u16 queue, char out[ETAG_TEXT + 1]);

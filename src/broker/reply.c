@@ -1,6 +1,7 @@
 /* Replies. */
 #include "broker/broker_priv.h"
 #include "broker/call.h"
+#include "broker/traffic.h"
 
 struct scratch *scratch_new(void) {
     return mem_zalloc(sizeof(struct scratch));
@@ -28,6 +29,7 @@ void reply_with(struct broker *b, void *conn, u16 status, slice content_type, sl
         .receipt = receipt,
         .close = b->draining,
     };
+    traffic_replied(b, status, b->after);
     b->options.port.respond(b->options.port.ctx, conn, &reply);
 }
 

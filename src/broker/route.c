@@ -1,9 +1,11 @@
 /* From a request to its handler. */
+#include "broker/route.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
 #include "broker/diff.h"
 #include "broker/limits.h"
+#include "broker/traffic.h"
 
 struct route {
     enum http_method method;
@@ -22,6 +24,17 @@ static const struct route routes[] = {
 static const char *const method_names[] = {
     [HTTP_GET] = "GET", [HTTP_HEAD] = "HEAD", [HTTP_POST] = "POST", [HTTP_PUT] = "PUT", [HTTP_DELETE] = "DELETE",
 };
+
+u32 route_count(void) {
+    return ROUTES;
+}
+
+void route_label(u32 i, struct buf *out) {
+    if (i < ROUTES)
+        buf_printf(out, "%s /%s", method_names[routes[i].method], routes[i].path);
+    else
+        buf_lit(out, "other");
+}
 
 static bool matches(const char *pattern, slice path, slice args[2]) {
     const char *p = path.p, *end = p + path.n;
@@ -81,6 +94,7 @@ static bool decode_args(struct call *c) {
 static void dispatch(struct call *c) {
     struct buf allow = {0};
     const struct route *r = find_route(c->req, c->arg, &allow);
+    traffic_asked(c->b, r ? (u32)(r - routes) : ROUTES);
     if (r && decode_args(c)) {
         if (!c->b->draining || r->method == HTTP_GET || r->handler == api_ack) {
             r->handler(c);

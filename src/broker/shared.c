@@ -1,6 +1,7 @@
 #include "broker/shared.h"
 
 #include "broker/broker_priv.h"
+#include "broker/traffic.h"
 
 struct shared {
     struct ref ref;
@@ -42,6 +43,7 @@ static void send(struct broker *b, void *conn) {
         .after = {.position = b->after},
         .close = b->draining,
     };
+    traffic_replied(b, s->status, b->after);
     b->options.port.respond(b->options.port.ctx, conn, &reply);
 }
 

@@ -103,6 +103,7 @@ struct wait *wait_new(struct broker *b, void *conn, void **user, i64 wait_ms, wa
     w->magic = WAIT_MAGIC;
     w->conn = conn;
     w->answer = answer;
+    w->asked = traffic_now(b);
     w->heap_at = NOT_IN_HEAP;
     if (wait_ms != WAIT_NO_DEADLINE) {
         w->deadline_ms = b->time.mono_ms + wait_ms;
@@ -214,6 +215,7 @@ static void unlink_list(struct broker *b, struct wait *w) {
 
 void wait_end(struct broker *b, struct wait *w) {
     CHECK(w->magic == WAIT_MAGIC);
+    traffic_resumed(b, w->asked); /* what is answered next is this */
     heap_drop(b->waits, w);
     unlink_due(b->waits, w);
     unlink_list(b, w);
@@ -313,6 +315,7 @@ void waits_run_due(struct broker *b) {
 
 bool waits_tell_outcomes(struct broker *b, u16 queue) {
     struct budget g = budget_of(b, REQUEST_US);
+    struct asked own = traffic_now(b);
     bool all = true;
     for (struct wait *w = b->waits->due_first, *next; w && all; w = next) {
         next = w->due_next;
@@ -320,6 +323,7 @@ bool waits_tell_outcomes(struct broker *b, u16 queue) {
         all = !budget_spent(&g);
         if (all) w->answer(b, w, true);
     }
+    traffic_resumed(b, own);
     shared_drop(b);
     return all;
 }

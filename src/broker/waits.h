@@ -6,6 +6,7 @@
 #ifndef HAPAX_BROKER_WAITS_H
 #define HAPAX_BROKER_WAITS_H
 
+#include "broker/traffic.h"
 #include "core/core.h"
 
 struct broker;
@@ -22,7 +23,8 @@ struct wait {
     wait_answer *answer;
     u16 queue; /* a poll's; 0: it is not there yet, and waited for by its name, or not there any more */
     struct buf name;
-    struct ref ref;      /* whose outcome is waited for */
+    struct ref ref; /* whose outcome is waited for */
+    struct asked asked;
     struct wait **owner; /* a pointer to this wait that is to be cleared when it ends; or NULL */
 
     /* What the answer needs to know; waits.c does not look at it. */

@@ -3,6 +3,7 @@
 #include "broker/broker_priv.h"
 #include "broker/operator.h"
 #include "broker/report.h"
+#include "broker/series.h"
 
 const u64 replay_age_bounds_ms[HIST_BOUNDS] = {
     1000, 10000, 60000, 300000, 900000, 3600000, 21600000, 86400000, 259200000, 604800000, 2592000000, 7776000000,
@@ -101,10 +102,14 @@ static void count(struct watch *w, const struct happening *h) {
         hist_add(&q->replay_age, replay_age_bounds_ms, clamped(h->age_ms));
         break;
     case HAPPENING_DELIVERED:
-        hist_add(&watched(w, h->queue)->wait, work_bounds_ms, clamped(h->age_ms));
+        q = watched(w, h->queue);
+        q->deliveries[h->detail]++;
+        hist_add(&q->wait, work_bounds_ms, clamped(h->age_ms));
         break;
     case HAPPENING_SETTLED:
-        if (h->age_ms >= 0) hist_add(&watched(w, h->queue)->work, work_bounds_ms, (u64)h->age_ms);
+        q = watched(w, h->queue);
+        q->settled[h->detail]++;
+        if (h->age_ms >= 0) hist_add(&q->work, work_bounds_ms, (u64)h->age_ms);
         break;
     case HAPPENING_FAILED:
         watched(w, h->queue)->failures[h->detail]++;
@@ -142,6 +147,7 @@ static void message_written(struct broker *b, const struct rec_message *m) {
     };
     if (m->refused) {
         h.kind = HAPPENING_DEAD;
+        watched(b->watch, h.queue)->refused++;
     } else if (m->generation) {
         h.kind = HAPPENING_RESOLVED;
         h.detail = DECISION_REPLAY;
@@ -225,8 +231,10 @@ static void audit_written(struct broker *b, const struct rec_audit *a) {
 }
 
 /* Its number may be another's next time. */
-static void queue_written(struct watch *w, const struct rec_queue *r) {
+static void queue_written(struct broker *b, const struct rec_queue *r) {
+    struct watch *w = b->watch;
     if (!r->deleted || r->queue >= w->cap) return;
+    series_forget(b, r->queue);
     mem_free(w->at[r->queue]);
     w->at[r->queue] = NULL;
 }
@@ -249,7 +257,7 @@ void watch_record(struct broker *b, const struct record *r) {
         audit_written(b, &r->audit);
         break;
     case REC_QUEUE:
-        queue_written(b->watch, &r->queue);
+        queue_written(b, &r->queue);
         break;
     default:
         break;

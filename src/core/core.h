@@ -144,6 +144,16 @@ enum pause_verdict { PAUSE_OK, PAUSE_NO_CHANGE /* nothing is written */, PAUSE_F
 enum pause_verdict core_queue_pause(struct core *c, struct core_now now, u16 queue, bool paused,
                                     const struct audit_in *audit);
 void core_queue_info(const struct core *c, struct core_now now, u16 queue, struct queue_info *out);
+/* How long things have been waiting there. Looks at up to look_at messages of each lane, those first that came there first. */
+struct queue_ages {
+    i64 oldest_held_ms; /* running time; 0: nothing is held */
+    u32 blocked_groups; /* with a dead or held head that others wait behind */
+    i64 started_ms; /* wall clock: when the work on `started`, of those leased now, first began; INT64_MAX: of none */
+    struct ref started;
+};
+void core_queue_ages(const struct core *c, struct core_now now, u16 queue, u32 look_at, struct queue_ages *out);
+/* Is it unsettled, begun, and neither held nor dead? When did the work on it first begin, by the wall clock? */
+bool core_started_ms(const struct core *c, const struct ref *ref, i64 *wall_ms);
 bool core_queues_full(const struct core *c); /* no number is left for another */
 u32 core_queue_count(const struct core *c);  /* queues are numbered 1..count, deleted ones included */
 const struct rules *core_queue_rules(const struct core *c, u16 queue);

@@ -13,7 +13,7 @@ struct message {
     u64 seq;
     u64 pos;     /* its MESSAGE record */
     u64 fence;   /* of the last lease, 0: never leased */
-    i64 when_ms; /* delayed: due (delay clock); leased: end (run clock); ready: since (run clock) */
+    i64 when_ms; /* delayed: due (delay clock); leased: end (run clock); ready, held, dead: since (run clock) */
     i64 due_ms;  /* delay clock; 0: at once. Kept while behind its group */
     i64 ttl_ms;  /* delay clock, 0: none */
     u32 entry;

@@ -84,6 +84,7 @@ void place_message(struct core *c, u32 no, enum place place, bool front) {
     if (awaits_ttl(m, place)) heap_push(c, &c->ttls, no, m->ttl_ms);
     if (place == PLACE_LEASED) group_leased(c, m, no);
     if (place == PLACE_BEHIND) group_placed(c, m, true);
+    if (place == PLACE_HELD || place == PLACE_DEAD) m->when_ms = c->now.run_ms;
     if (place == PLACE_READY) {
         m->when_ms = c->now.run_ms;
         announce_ready(c, q);

@@ -1,4 +1,5 @@
 /* hapaxd: the daemon. Plugs the broker into the network, the disk and the clock. */
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -6,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -57,6 +59,8 @@ struct daemon {
     const struct settings *settings;
     struct reload reload;
     bool reload_again;
+    const char *data; /* the directory */
+    i64 started_ms;   /* wall clock */
 };
 
 /* What flags and environment say; NULL where they say nothing, and the file or the defaults decide. */
@@ -74,7 +78,8 @@ struct place {
 };
 
 static struct broker_time time_now(void) {
-    return (struct broker_time){.mono_ms = clock_mono_ms(), .wall_ms = clock_wall_ms()};
+    u64 us = (u64)clock_mono_us();
+    return (struct broker_time){.mono_ms = (i64)(us / 1000), .wall_ms = clock_wall_ms(), .mono_us = us};
 }
 
 /* Requests of one turn share its time: they are decided together anyway. */
@@ -106,25 +111,30 @@ static void put_number(struct buf *b, const char *name, u64 v) {
     buf_printf(b, "\"%s\":%llu", name, (unsigned long long)v);
 }
 
-/* Resident bytes, to hold the meters against: the second field of statm, in pages. */
-static u64 resident_bytes(void) {
+/* Resident bytes, to hold the meters against, and virtual ones: the first two fields of statm, in pages. */
+static void memory_bytes(u64 *resident, u64 *virtual) {
     char text[128];
-    u64 pages = 0;
+    u64 pages[2] = {0};
     int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
     if (fd >= 0) close(fd);
-    slice first, rest, resident;
-    slice_cut(slice_of(text, n > 0 ? (size_t)n : 0), ' ', &first, &rest);
-    slice_cut(rest, ' ', &resident, &rest);
-    return slice_u64(resident, &pages) ? pages * (u64)sysconf(_SC_PAGESIZE) : 0;
+    slice one, rest = slice_of(text, n > 0 ? (size_t)n : 0);
+    for (u32 i = 0; i < 2; i++) {
+        slice_cut(rest, ' ', &one, &rest);
+        if (!slice_u64(one, &pages[i])) pages[i] = 0;
+    }
+    *virtual = pages[0] * (u64)sysconf(_SC_PAGESIZE);
+    *resident = pages[1] * (u64)sysconf(_SC_PAGESIZE);
 }
 
 static void world_stats(void *ctx, struct buf *b) {
     struct daemon *d = ctx;
     struct http_server_stats h;
     struct loop_stats l;
+    u64 resident, virtual;
     http_server_stats_get(d->server, &h);
     loop_stats_get(d->loop, &l);
+    memory_bytes(&resident, &virtual);
     buf_lit(b, ",\"http\":{");
     put_number(b, "connections", h.connections);
     put_number(b, "accepted", h.accepted);
@@ -140,7 +150,7 @@ static void world_stats(void *ctx, struct buf *b) {
     put_number(b, "turn_us_max", l.turn_us_max);
     buf_lit(b, "},\"process\":{");
     put_number(b, "pid", (u64)getpid());
-    put_number(b, "resident_bytes", resident_bytes());
+    put_number(b, "resident_bytes", resident);
     buf_char(b, '}');
     relays_stats(d->relays, b);
 }
@@ -149,6 +159,41 @@ static void put_log(void *ctx, enum log_level level, const char *event, const ch
                     size_t count) {
     (void)ctx;
     log_fields(level, event, msg, fields, count);
+}
+
+static u64 open_files(void) {
+    u64 count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (dir && readdir(dir)) count++;
+    if (dir) closedir(dir);
+    return count > 3 ? count - 3 : 0; /* its two links, and the one it is read by */
+}
+
+static void surroundings(void *ctx, struct surroundings *w) {
+    const struct daemon *d = ctx;
+    struct http_server_stats h;
+    struct loop_stats l;
+    struct rusage used;
+    struct rlimit files;
+    struct statvfs fs;
+    http_server_stats_get(d->server, &h);
+    loop_stats_get(d->loop, &l);
+    w->connections = h.connections;
+    w->bytes_in = h.bytes_in;
+    w->bytes_out = h.bytes_out;
+    w->buffered_bytes = h.buffered;
+    w->turn_us = l.turn_us;
+    w->started_ms = d->started_ms;
+    w->open_fds = open_files();
+    memory_bytes(&w->resident_bytes, &w->virtual_bytes);
+    if (getrusage(RUSAGE_SELF, &used) == 0)
+        w->cpu_us = (u64)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000 +
+                    (u64)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) w->max_fds = files.rlim_cur;
+    if (statvfs(d->data, &fs) == 0) {
+        w->disk_free = (u64)fs.f_bavail * fs.f_frsize;
+        w->disk_size = (u64)fs.f_blocks * fs.f_frsize;
+    }
 }
 
 /* P7: nothing leaves after a failed write or sync. */
@@ -571,8 +616,13 @@ static void log_downtime(const struct daemon *d) {
 static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf *err) {
     struct broker_options options = {
         .journal = d->journal,
-        .port =
-            {.ctx = d, .respond = respond, .release = release, .now_us = now_us, .stats = world_stats, .log = put_log},
+        .port = {.ctx = d,
+                 .respond = respond,
+                 .release = release,
+                 .now_us = now_us,
+                 .stats = world_stats,
+                 .surroundings = surroundings,
+                 .log = put_log},
         .downtime_said = d->settings->downtime != NULL,
         .downtime_ms = d->settings->downtime_ms,
     };
@@ -688,6 +738,8 @@ int main(int argc, char **argv) {
         printf("%s: valid, %u queue%s\n", s.config, config->queues.count, config->queues.count == 1 ? "" : "s");
     } else if (status == 0) {
         signal(SIGPIPE, SIG_IGN);
+        d.data = at.data;
+        d.started_ms = clock_wall_ms();
         disk_posix_watch_maps();
         d.relays = relays_new(config);
         status = start(&d, &at, &config, &err) == ST_OK ? 0 : 1;

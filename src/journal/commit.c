@@ -100,7 +100,8 @@ static void announce(struct journal_file *j, struct batch *b, u64 took_us) {
     atomic_store(&j->durable, end);
     j->batches++;
     j->synced_bytes += b->len;
-    j->sync_us_total += took_us;
+    hist_add(&j->sync_us, hist_us, took_us);
+    hist_add(&j->batch_bytes, hist_bytes, b->len);
     if (took_us > j->sync_us_max) j->sync_us_max = took_us;
     if (offset_of(j, b->pos) == SEGMENT_HEAD) j->seal_mark = true;
     bool drop_ready = j->drop_to > j->segments.at[0]->number && end >= j->drop_after;

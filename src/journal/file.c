@@ -101,7 +101,8 @@ static void file_stats(struct journal *port, struct journal_stats *out) {
         .disk_bytes = (j->segments.count + j->spare_count) * j->segment_bytes + META_BYTES + 2ull * MARK_SLOT_GAP,
         .batches = j->batches,
         .synced_bytes = j->synced_bytes,
-        .sync_us_total = j->sync_us_total,
+        .sync_us = j->sync_us,
+        .batch_bytes = j->batch_bytes,
         .sync_us_max = j->sync_us_max,
     };
     pthread_mutex_unlock(&j->lock);

@@ -163,7 +163,8 @@ struct journal_file {
     bool no_room;         /* the last attempt to preallocate found the disk full... */
     i64 no_room_until_ms; /* ...and is not repeated before; without threads: not before somebody wants room again */
     bool asked;           /* the caller has said what it wants; until then no spare is given back */
-    u64 batches, synced_bytes, sync_us_total, sync_us_max;
+    u64 batches, synced_bytes, sync_us_max;
+    struct hist sync_us, batch_bytes;
     struct errbuf failure;
 
     /* Read by anybody. */

@@ -20,6 +20,7 @@
 #define HAPAX_JOURNAL_JOURNAL_H
 
 #include "base/base.h"
+#include "base/hist.h"
 
 #define JOURNAL_RECORD_MAX  (4u << 20) /* body bytes; the largest legal record (message + steps + result) fits */
 #define JOURNAL_RECORD_HEAD 16u        /* bytes a record takes beside its body (body is padded to 8) */
@@ -51,7 +52,8 @@ struct journal_stats {
     u64 used_bytes;    /* first..tail: what compaction can shrink */
     u64 segment_bytes, segments, spares;
     u64 batches, synced_bytes; /* since start */
-    u64 sync_us_total, sync_us_max;
+    struct hist sync_us, batch_bytes;
+    u64 sync_us_max;
     u64 unsynced_bytes; /* appended, not yet durable: the broker stops reading sockets when this is large */
 };
 

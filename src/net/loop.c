@@ -60,6 +60,7 @@ static void before_poll(uv_prepare_t *p) {
     if (l->turn_started_ns) {
         u64 us = (now - l->turn_started_ns) / 1000;
         l->stats.turns++;
+        hist_add(&l->stats.turn_us, hist_us, us);
         if (us > l->stats.turn_us_max) l->stats.turn_us_max = us;
     }
 }

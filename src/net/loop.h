@@ -3,6 +3,7 @@
 #define HAPAX_NET_LOOP_H
 
 #include "base/base.h"
+#include "base/hist.h"
 
 struct loop;
 struct uv_loop_s;
@@ -26,6 +27,7 @@ void loop_wake(struct loop *l);
 /* Turns: how long each kept the loop from looking at its sockets again, in microseconds. */
 struct loop_stats {
     u64 turns, turn_us_max;
+    struct hist turn_us;
 };
 void loop_stats_get(const struct loop *l, struct loop_stats *out);
 

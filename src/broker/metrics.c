@@ -1,0 +1,378 @@
+#include "broker/metrics.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/json.h"
+#include "broker/api.h"
+#include "broker/broker_priv.h"
+#include "broker/jobs.h"
+#include "broker/limits.h"
+#include "broker/route.h"
+#include "broker/series.h"
+#include "broker/traffic.h"
+#include "broker/waits.h"
+
+#define QUEUES_SHOWN 2000u /* beyond, those without any traffic have no lines: a scrape stays below REPLY_BYTES_MAX */
+
+enum metric_ident {
+#define METRIC(ident, ...) METRIC_IS_##ident,
+#include "broker/metrics.def"
+    METRIC_IDENTS
+};
+
+static const struct metric metrics[] = {
+#define METRIC(ident, scope, type, name, labels, unit, help, ...)                                                      \
+    {name, labels, help, METRIC_##scope, METRIC_##type, unit},
+#include "broker/metrics.def"
+};
+
+static const char *const type_texts[] = {
+#define METRIC_TYPE_TEXT(name, text) text,
+    METRIC_TYPE_LIST(METRIC_TYPE_TEXT)
+#undef METRIC_TYPE_TEXT
+};
+
+u32 metric_count(void) {
+    return METRIC_IDENTS;
+}
+
+const struct metric *metric_at(u32 i) {
+    CHECK(i < METRIC_IDENTS);
+    return &metrics[i];
+}
+
+/* ---- where the values come from */
+
+struct hour {
+    double duplicate_ratio;
+};
+
+struct queue_sample {
+    struct queue_info q;
+    struct counters c;
+    const struct queue_watch *w;
+    const struct queue_live *l;
+    struct hour h;
+};
+
+struct value {
+    double number;
+    const struct hist *hist;
+    const u64 *bounds;
+};
+
+#define VALUE_COUNTER(v)                                                                                               \
+    (struct value) {                                                                                                   \
+        .number = (double)(v)                                                                                          \
+    }
+#define VALUE_GAUGE(v)                                                                                                 \
+    (struct value) {                                                                                                   \
+        .number = (double)(v)                                                                                          \
+    }
+#define VALUE_HISTOGRAM(at, bounds_)                                                                                   \
+    (struct value) {                                                                                                   \
+        .hist = (at), .bounds = (bounds_)                                                                              \
+    }
+#define NOTHING(...)                                                                                                   \
+    (struct value) {                                                                                                   \
+        0                                                                                                              \
+    }
+
+static struct value queue_value(const struct queue_sample *s, u32 i) {
+    const struct queue_info *q = &s->q;
+    const struct counters *c = &s->c;
+    const struct queue_watch *w = s->w;
+    const struct queue_live *l = s->l;
+    const struct hour *h = &s->h;
+#define OF_QUEUE(type, ...)   return VALUE_##type(__VA_ARGS__)
+#define OF_PROCESS(type, ...) break
+    switch (i) {
+#define METRIC(ident, scope, type, name, labels, unit, help, ...)                                                      \
+    case METRIC_IS_##ident:                                                                                            \
+        OF_##scope(type, __VA_ARGS__);
+#include "broker/metrics.def"
+    default:
+        break;
+    }
+#undef OF_QUEUE
+#undef OF_PROCESS
+    CHECK(false && "a metric of a queue");
+}
+
+static struct value process_value(const struct process_sample *p, u32 i) {
+#define OF_QUEUE(type, ...)   break
+#define OF_PROCESS(type, ...) return VALUE_##type(__VA_ARGS__)
+    switch (i) {
+#define METRIC(ident, scope, type, name, labels, unit, help, ...)                                                      \
+    case METRIC_IS_##ident:                                                                                            \
+        OF_##scope(type, __VA_ARGS__);
+#include "broker/metrics.def"
+    default:
+        break;
+    }
+#undef OF_QUEUE
+#undef OF_PROCESS
+    CHECK(false && "a metric of the process");
+}
+
+static void queue_sample(const struct broker *b, u16 queue, struct queue_sample *s) {
+    static const struct queue_watch nothing;
+    core_queue_info(b->core, b->now, queue, &s->q);
+    s->c = since_start(b, &s->q);
+    s->w = queue_watch(b, queue);
+    if (!s->w) s->w = &nothing;
+    s->l = queue_live(b, queue);
+    s->h.duplicate_ratio = duplicate_ratio(b, queue);
+}
+
+static u64 queues_there(const struct broker *b) {
+    u64 count = 0;
+    struct queue_info q;
+    for (u32 id = 1; id <= core_queue_count(b->core); id++) {
+        core_queue_info(b->core, b->now, (u16)id, &q);
+        count += !q.deleted;
+    }
+    return count;
+}
+
+void process_sample(struct broker *b, struct process_sample *p) {
+    *p = (struct process_sample){.live_bytes = core_live_bytes(b->core),
+                                 .reserved_bytes = core_reserved_bytes(b->core),
+                                 .memory_max = b->options.memory_max,
+                                 .queues = queues_there(b),
+                                 .waiting = waits_count(b)};
+    journal_stats_get(b->journal, &p->journal);
+    core_memory(b->core, &p->memory);
+    if (b->options.port.surroundings) b->options.port.surroundings(b->options.port.ctx, &p->around);
+}
+
+/* ---- Prometheus' text */
+
+struct metrics_job {
+    struct job job;
+    bool open;    /* OpenMetrics */
+    bool sampled; /* the process */
+    u32 metric;   /* the first of the name that is being written */
+    u32 queue;    /* the next one */
+    u32 route;
+    u32 *queues; /* those that are shown */
+    u32 queue_count;
+    struct process_sample process;
+};
+
+static void put_number(struct buf *out, double v) {
+    if (isinf(v))
+        buf_lit(out, "+Inf");
+    else if (v == floor(v) && fabs(v) < 1e15)
+        buf_dec_signed(out, (i64)v);
+    else
+        buf_printf(out, "%.9g", v);
+}
+
+static void put_head(const struct metrics_job *j, struct buf *out, slice name, const char *type, const char *help) {
+    bool counter = type == type_texts[METRIC_COUNTER];
+    if (j->open && counter) name.n -= sizeof "_total" - 1;
+    buf_printf(out, "# HELP %.*s %s\n# TYPE %.*s %s\n", (int)name.n, name.p, help, (int)name.n, name.p, type);
+}
+
+/* name, and what follows it, {labels}: those that are not empty. */
+static void put_line(struct buf *out, const char *name, const char *suffix, slice one, const char *two, slice three) {
+    slice labels[] = {one, slice_str(two), three};
+    bool any = false;
+    buf_slice_add(out, slice_str(name));
+    buf_slice_add(out, slice_str(suffix));
+    for (u32 i = 0; i < 3; i++) {
+        if (labels[i].n == 0) continue;
+        buf_char(out, any ? ',' : '{');
+        buf_slice_add(out, labels[i]);
+        any = true;
+    }
+    if (any) buf_char(out, '}');
+    buf_char(out, ' ');
+}
+
+static void put_hist(struct buf *out, const struct metric *m, slice label, const struct value *v) {
+    u64 below = 0;
+    char le[64];
+    for (u32 i = 0; i <= HIST_BOUNDS; i++) {
+        below += v->hist->count[i];
+        if (i < HIST_BOUNDS)
+            snprintf(le, sizeof le, "le=\"%.9g\"", (double)v->bounds[i] / m->unit);
+        else
+            snprintf(le, sizeof le, "le=\"+Inf\"");
+        put_line(out, m->name, "_bucket", label, m->labels, slice_str(le));
+        buf_dec(out, below);
+        buf_char(out, '\n');
+    }
+    put_line(out, m->name, "_sum", label, m->labels, SL(""));
+    put_number(out, (double)v->hist->sum / m->unit);
+    buf_char(out, '\n');
+    put_line(out, m->name, "_count", label, m->labels, SL(""));
+    buf_dec(out, below);
+    buf_char(out, '\n');
+}
+
+static void put_value(struct buf *out, const struct metric *m, slice label, struct value v) {
+    if (v.hist) return put_hist(out, m, label, &v);
+    put_line(out, m->name, "", label, m->labels, SL(""));
+    put_number(out, v.number / m->unit);
+    buf_char(out, '\n');
+}
+
+static u32 name_end(u32 first) {
+    u32 end = first + 1;
+    while (end < METRIC_IDENTS && strcmp(metrics[end].name, metrics[first].name) == 0) end++;
+    return end;
+}
+
+static void put_queue(struct metrics_job *j, u16 queue) {
+    struct queue_sample s;
+    struct buf *out = &j->job.reply;
+    char label[300];
+    queue_sample(j->job.c.b, queue, &s);
+    if (s.q.deleted) return;
+    snprintf(label, sizeof label, "queue=\"%.*s\"", (int)s.q.name.n, s.q.name.p);
+    for (u32 i = j->metric; i < name_end(j->metric); i++)
+        put_value(out, &metrics[i], slice_str(label), queue_value(&s, i));
+}
+
+/* One name of all queues, or of the process. true: it is done. */
+static bool put_name(struct metrics_job *j, struct budget *g) {
+    const struct metric *m = &metrics[j->metric];
+    if (j->queue == 0) put_head(j, &j->job.reply, slice_str(m->name), type_texts[m->type], m->help);
+    if (m->scope == METRIC_PROCESS) {
+        for (u32 i = j->metric; i < name_end(j->metric); i++)
+            put_value(&j->job.reply, &metrics[i], SL(""), process_value(&j->process, i));
+        return true;
+    }
+    for (; j->queue < j->queue_count; j->queue++) {
+        if (budget_spent(g)) return false;
+        put_queue(j, (u16)j->queues[j->queue]);
+    }
+    j->queue = 0;
+    return true;
+}
+
+/* ---- by route */
+
+static void put_codes(struct buf *out, const char *route, const struct route_traffic *t) {
+    char code[32];
+    for (u32 i = 0; i < TRAFFIC_CODES && t->codes[i].code; i++) {
+        snprintf(code, sizeof code, "code=\"%u\"", t->codes[i].code);
+        put_line(out, "hapax_http_requests_total", "", slice_str(route), code, SL(""));
+        buf_dec(out, t->codes[i].count);
+        buf_char(out, '\n');
+    }
+}
+
+static void put_routes(struct metrics_job *j, bool times) {
+    static const struct metric took = {.name = "hapax_http_request_seconds", .labels = "", .unit = 1000000};
+    struct buf label = {0}, *out = &j->job.reply;
+    for (u32 i = 0; i <= route_count(); i++) {
+        const struct route_traffic *t = traffic_of(j->job.c.b, i);
+        struct value v = {.hist = &t->took_us, .bounds = hist_us};
+        if (t->codes[0].code == 0) continue;
+        buf_reset(&label);
+        buf_lit(&label, "route=\"");
+        route_label(i, &label);
+        buf_lit(&label, "\"");
+        if (times) {
+            put_hist(out, &took, buf_slice(&label), &v);
+            continue;
+        }
+        buf_char(&label, '\0');
+        put_codes(out, label.p, t);
+    }
+    buf_free(&label);
+}
+
+static void put_all_routes(struct metrics_job *j) {
+    put_head(j, &j->job.reply, SL("hapax_http_requests_total"), type_texts[METRIC_COUNTER],
+             "Requests answered, by route and status.");
+    put_routes(j, false);
+    put_head(j, &j->job.reply, SL("hapax_http_request_seconds"), type_texts[METRIC_HISTOGRAM],
+             "From the turn that brought a request until its reply could leave; long polls with their waiting.");
+    put_routes(j, true);
+}
+
+/* ---- the request */
+
+static void choose_queues(struct metrics_job *j) {
+    const struct broker *b = j->job.c.b;
+    u32 count = core_queue_count(b->core);
+    bool many = j->process.queues > QUEUES_SHOWN;
+    j->queues = mem_alloc(QUEUES_SHOWN * sizeof *j->queues);
+    for (u32 id = 1; id <= count && j->queue_count < QUEUES_SHOWN; id++) {
+        struct queue_info q;
+        core_queue_info(b->core, b->now, (u16)id, &q);
+        if (q.deleted || (many && q.unsettled == 0 && !queue_watch(b, (u16)id))) continue;
+        j->queues[j->queue_count++] = id;
+    }
+}
+
+static bool run_metrics(struct job *job, struct budget *g) {
+    struct metrics_job *j = (struct metrics_job *)(void *)job;
+    if (!j->sampled) {
+        process_sample(job->c.b, &j->process);
+        choose_queues(j);
+        j->sampled = true;
+    }
+    while (j->metric < METRIC_IDENTS) {
+        if (!put_name(j, g)) return false;
+        j->metric = name_end(j->metric);
+    }
+    put_all_routes(j);
+    return true;
+}
+
+static void answer_metrics(struct job *job) {
+    const struct metrics_job *j = (const struct metrics_job *)(const void *)job;
+    slice type = j->open ? SL("application/openmetrics-text; version=1.0.0; charset=utf-8")
+                         : SL("text/plain; version=0.0.4; charset=utf-8");
+    if (j->open) buf_lit(&job->reply, "# EOF\n");
+    reply_with(job->c.b, job->c.conn, 200, type, SL(""), buf_slice(&job->reply), 0);
+}
+
+static void free_metrics(struct job *job) {
+    mem_free(((struct metrics_job *)(void *)job)->queues);
+}
+
+static const struct job_kind metrics_kind = {sizeof(struct metrics_job), run_metrics, answer_metrics, free_metrics,
+                                             true};
+
+static bool wants_openmetrics(const struct http_request *req) {
+    slice accept, one;
+    if (http_field_get(req, SL("accept"), &accept) == 0) return false;
+    while (accept.n) {
+        slice_cut(accept, ',', &one, &accept);
+        if (slice_starts(slice_trim(one), SL("application/openmetrics-text"))) return true;
+    }
+    return false;
+}
+
+void api_metrics(struct call *c) {
+    struct metrics_job j = {.job = {.kind = &metrics_kind}, .open = wants_openmetrics(c->req)};
+    if (jobs_have_room(c)) return job_start(c, &j.job);
+    reply_failure(c);
+}
+
+void put_process_metrics(struct broker *b, struct buf *out) {
+    struct process_sample p;
+    process_sample(b, &p);
+    json_put_name(out, "metrics");
+    buf_char(out, '{');
+    for (u32 i = 0; i < METRIC_IDENTS; i++) {
+        const struct metric *m = &metrics[i];
+        if (m->scope != METRIC_PROCESS || m->type == METRIC_HISTOGRAM) continue;
+        struct buf name = {0};
+        buf_slice_add(&name, slice_str(m->name));
+        if (m->labels[0]) buf_printf(&name, "{%s}", m->labels);
+        if (out->p[out->len - 1] != '{') buf_char(out, ',');
+        json_put_string(out, buf_slice(&name));
+        buf_char(out, ':');
+        put_number(out, process_value(&p, i).number / m->unit);
+        buf_free(&name);
+    }
+    buf_char(out, '}');
+}

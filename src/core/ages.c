@@ -1,0 +1,40 @@
+/* How long things have been waiting for somebody: looked up now and then, a bounded number of messages at a time. */
+#include "core/core_priv.h"
+
+static i64 first_attempt_ms(const struct message *m) {
+    struct history_item item;
+    slice history = slice_of(m->history.p, m->history.len);
+    for (u32 at = 0; history_next(history, &at, &item);)
+        if (item.kind == HISTORY_ATTEMPT) return item.at_ms;
+    return INT64_MAX;
+}
+
+static u32 blocked_in(const struct core *c, const struct list *l, u32 look_at) {
+    u32 count = 0;
+    for (u32 no = l->head; no != MESSAGE_NONE && look_at; no = message_at(c, no)->next, look_at--)
+        if (is_group_head(c, no) && group_waiting(c, no)) count++;
+    return count;
+}
+
+bool core_started_ms(const struct core *c, const struct ref *ref, i64 *wall_ms) {
+    u32 no = core_message_find(c, ref->hash, ref->seq);
+    if (no == MESSAGE_NONE) return false;
+    const struct message *m = message_at(c, no);
+    *wall_ms = first_attempt_ms(m);
+    return m->place != PLACE_HELD && m->place != PLACE_DEAD && *wall_ms != INT64_MAX;
+}
+
+void core_queue_ages(const struct core *c, struct core_now now, u16 queue, u32 look_at, struct queue_ages *out) {
+    const struct queue *q = queue_at(c, queue);
+    const struct list *leased = &q->places[PLACE_LEASED], *held = &q->places[PLACE_HELD];
+    *out = (struct queue_ages){.started_ms = INT64_MAX};
+    if (held->head != MESSAGE_NONE) out->oldest_held_ms = now.run_ms - message_at(c, held->head)->when_ms;
+    out->blocked_groups = blocked_in(c, held, look_at) + blocked_in(c, &q->places[PLACE_DEAD], look_at);
+    for (u32 no = leased->head; no != MESSAGE_NONE && look_at; no = message_at(c, no)->next, look_at--) {
+        const struct message *m = message_at(c, no);
+        i64 at_ms = m->started ? first_attempt_ms(m) : INT64_MAX;
+        if (at_ms >= out->started_ms) continue;
+        out->started_ms = at_ms;
+        out->started = message_ref(c, m);
+    }
+}
