@@ -242,7 +242,7 @@ static void free_consumers(struct job *job) {
 }
 
 static const struct job_kind consumers_kind = {sizeof(struct consumers_job), run_consumers, answer_consumers,
-                                               free_consumers};
+                                               free_consumers, true};
 
 static bool ask_consumers(struct call *c, slice queue) {
     struct consumers_job j = {.job = {.kind = &consumers_kind}, .at = 1};
