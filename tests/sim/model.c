@@ -387,7 +387,7 @@ static bool remembered(const struct phase *p) {
     return model_phase_settled(p) && p->at != AT_FORGOTTEN;
 }
 
-static bool over(const struct set *before, const struct set *now, bool (*state)(const struct phase *)) {
+static bool no_longer(const struct set *before, const struct set *now, bool (*state)(const struct phase *)) {
     bool was = false, is = false;
     for (u32 i = 0; i < before->count; i++) was |= state(&before->at[i]);
     for (u32 i = 0; i < now->count; i++) is |= state(&now->at[i]);
@@ -397,7 +397,7 @@ static bool over(const struct set *before, const struct set *now, bool (*state)(
 /* It is known now that its lease ran out, or that its window did. When that was written down nobody said: a cut before it is
  * still possible. */
 static bool ended_by_time(const struct set *before, const struct set *now) {
-    return over(before, now, leased) || over(before, now, remembered);
+    return no_longer(before, now, leased) || no_longer(before, now, remembered);
 }
 
 static u64 move(struct model *m, struct message *msg, explain_fn explain, void *ctx, const char *what, bool anew) {
