@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """docs/runbooks: every command is run on a queue in the trouble the page is about, and says what the page says it does."""
+import contextlib
 import glob
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 
@@ -45,11 +47,82 @@ def bad_day(b):
     b.post("/v1/queues/payments/resume", {"by": "ada", "note": "a look around"})
 
 
-def scene(page):
-    b = hx.Broker()
-    b.rules("payments", **RULES)
-    (good_day if os.path.basename(page) == "replay.md" else bad_day)(b)
+def blocked_day(b):
+    """pi_1 is dead, and pi_2 of the same user waits behind it."""
+    b.rules("payments", **RULES, order_by="${user_id}")
+    for n in (1, 2):
+        same(b.event("payments", {"payment_intent_id": f"pi_{n}", "user_id": "user-7"}).status, 202)
+    b.ok("nack", b.one("payments"), **{"class": "poison"}, reason="account closed")
+
+
+def vanished_day(b):
+    bad_day(b)
+    b.event("payments", {"payment_intent_id": "pi_10", "amount": 5})
+
+
+FILE = "queues:\n  payments: {lease: 30s}\n"
+
+
+def file_scene():
+    """The file was edited, and not read again yet."""
+    b = hx.Broker(config=FILE)
+    b.configure(FILE.replace("30s", "1m"))
     return b
+
+
+def relay_scene():
+    b = hx.Broker(config='relay: [{dsn: "host=127.0.0.1 port=1 connect_timeout=2", queue: orders}]\nqueues: {orders: {}}\n')
+    hx.until(lambda: b"trouble" in b.get("/v1/stats").body, "the relay has found no database")
+    return b
+
+
+def damaged_scene():
+    """A byte in the middle of what was durable is another one. The backup is from before."""
+    b = hx.Broker()
+    b.put("payments", "k1", "k2", "k3")
+    b.stop()
+    shutil.copytree(b.data, b.data + "-backup")
+    segment = sorted(glob.glob(os.path.join(b.data, "journal-*.seg")))[0]
+    with open(segment, "r+b") as file:
+        at = file.read().index(b"k2")
+        file.seek(at)
+        file.write(b"X")
+    return b
+
+
+def day(made, **kw):
+    def scene():
+        b = hx.Broker(**kw)
+        b.rules("payments", **RULES)
+        made(b)
+        return b
+    return scene
+
+
+SCENES = {
+    "README.md": file_scene,
+    "broker-does-not-start.md": file_scene,
+    "blocked-group.md": day(blocked_day),
+    "damage-and-restore.md": damaged_scene,
+    "duplicates-vanished.md": day(vanished_day),
+    "memory.md": day(bad_day, options=["--memory", "64MiB"]),
+    "relay-stuck.md": relay_scene,
+    "replay.md": day(good_day),
+}
+
+
+@contextlib.contextmanager
+def scene(page):
+    """A broker in that trouble, and a directory as its operator has it: hapax.yaml, data, backup."""
+    with SCENES.get(os.path.basename(page), day(bad_day))() as b, tempfile.TemporaryDirectory(prefix="hapax-e2e-") as home:
+        for name, path in (("hapax.yaml", b.config), ("data", b.data), ("backup", b.data + "-backup")):
+            if not os.path.exists(path):
+                continue
+            if b.running():
+                os.symlink(path, os.path.join(home, name))
+            else:
+                shutil.move(path, os.path.join(home, name))
+        yield b, home
 
 
 # ---- the pages
@@ -73,12 +146,14 @@ def pattern(expected):
     return re.compile("".join(parts) + r"\Z")
 
 
-def run(b, command):
+def run(b, home, command):
     env = {n: v for n, v in os.environ.items() if not n.startswith("HAPAX")}
     env.update(HAPAX_URL=b.url, PATH=os.path.dirname(hx.HAPAX) + os.pathsep + os.environ["PATH"], USER="tester")
-    with tempfile.TemporaryDirectory(prefix="hapax-e2e-") as home:
-        done = subprocess.run(["sh", "-c", command], env=env, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              timeout=hx.TIMEOUT)
+    before = len(b.stderr())
+    done = subprocess.run(["sh", "-c", command], env=env, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=hx.TIMEOUT)
+    if command.startswith("kill -HUP"):
+        hx.until(lambda: "is in force" in b.stderr()[before:], "the file is read again")
     said = done.stdout.decode() + (done.stderr.decode() if done.stdout == b"" else "")
     return done.returncode, said, done.stderr.decode()
 
@@ -88,10 +163,11 @@ def page_test(page):
         with open(page, encoding="utf-8") as file:
             text = file.read()
         count = 0
-        with scene(page) as b:
+        with scene(page) as (b, home):
             for command, expected in commands(text):
-                code, said, err = run(b, command)
-                same(code, 0, f"$ {command}\n{said}{err}")
+                code, said, err = run(b, home, command)
+                exits = re.search(r"# exit (\d+)$", command)
+                same(code, int(exits.group(1)) if exits else 0, f"$ {command}\n{said}{err}")
                 assert pattern(expected).match(said), f"$ {command}\nsaid:\n{said}\nthe page says:\n{expected}"
                 count += 1
         assert count >= 2, "a page without commands helps nobody"
@@ -105,13 +181,69 @@ for name in PAGES:
 
 @test
 def every_page_says_what_not_to_do_and_its_links_lead_somewhere():
-    assert len(PAGES) >= 7
+    assert len(PAGES) >= 14
     for page in PAGES:
         with open(page, encoding="utf-8") as file:
             text = file.read()
         assert re.search(r"^## Do not$", text, re.M), page
         for link in re.findall(r"\]\(([^)#]+)\)", text):
             assert os.path.exists(os.path.join(os.path.dirname(page), link)), (page, link)
+
+
+@test
+def what_the_pages_say_to_write_into_the_file_is_valid():
+    count = 0
+    for page in PAGES:
+        with open(page, encoding="utf-8") as file, tempfile.TemporaryDirectory(prefix="hapax-e2e-") as home:
+            for block in re.findall(r"^```yaml\n(.*?)^```$", file.read(), re.M | re.S):
+                path = os.path.join(home, "hapax.yaml")
+                with open(path, "w", encoding="utf-8") as out:
+                    out.write(block)
+                done = subprocess.run([hx.HAPAXD, "--config", path, "--check-config"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=hx.TIMEOUT)
+                same(done.returncode, 0, f"{page}: {done.stdout.decode()}")
+                count += 1
+    assert count >= 6
+
+
+@test
+def no_page_sends_its_reader_to_change_what_a_file_defines():
+    for page in PAGES:
+        with open(page, encoding="utf-8") as file:
+            assert not re.search(r"^\$ .*queues set", file.read(), re.M), page
+
+
+@test
+def every_alert_has_its_page():
+    with open(os.path.join(hx.ROOT, "docs", "runbooks", "README.md"), encoding="utf-8") as file:
+        have = re.findall(r"^\| `(\w+)` \| \[(\S+\.md)\]\(\2\) \|$", file.read(), re.M)
+    same(len(have), len({name for name, _ in have}))
+    with open(os.path.join(hx.ROOT, "docs", "CONFIG.md"), encoding="utf-8") as file:
+        table = file.read().partition("| alert | threshold |")[2].partition("\n\n")[0]
+    want = {name for row in re.findall(r"^\| (`.+?`) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)}
+    assert len(want) > 10
+    same({name for name, _ in have}, want)
+
+
+def words_of_the_source():
+    text = ""
+    for folder, _, files in os.walk(os.path.join(hx.ROOT, "src")):
+        for name in files:
+            if name.endswith((".c", ".h")):
+                with open(os.path.join(folder, name), encoding="utf-8") as file:
+                    text += file.read()
+    return re.sub(r'"\s*\n\s*"', "", text)
+
+
+@test
+def what_a_start_is_refused_with_is_told_in_the_brokers_own_words():
+    with open(os.path.join(hx.ROOT, "docs", "runbooks", "broker-does-not-start.md"), encoding="utf-8") as file:
+        cells = re.findall(r"^\| (`.+?) \| ", file.read(), re.M)
+    source = words_of_the_source()
+    for cell in cells:
+        for quoted in re.findall(r"`(.+?)`", cell):
+            for piece in re.split(r"…|hapax\.yaml:7:5:|No space left on device|cannot preallocate|address already in use", quoted):
+                words = piece.strip().replace('"', '\\"')
+                assert words in source, f"nobody says {piece!r}"
 
 
 hx.main(shared=False, threads=4)
