@@ -164,7 +164,7 @@ static void tell_receipts(struct http_conn *c, size_t upto, bool written) {
 
 static void tell_gone(struct http_conn *c) {
     struct http_server *s = c->server;
-    c->awaiting = false;
+    c->awaiting = c->feeding = false;
     s->turn = true;
     s->handler.on_gone(s->handler.ctx, c);
 }
@@ -320,23 +320,67 @@ static void queue_reply(struct http_conn *c, const struct http_reply *reply) {
     struct http_server *s = c->server;
     bool last = reply->close || !c->keep_alive || s->draining;
     struct http_body *shared = shared_body(c, reply);
-    http_reply_put(queue_begin(c), reply, last ? close : c->http11 ? none : keep, !c->head_only && !shared);
+    struct buf *b = queue_begin(c);
+    if (reply->feed && !c->http11) last = true; /* its end is the connection's */
+    slice connection = last ? close : c->http11 ? none : keep;
+    if (reply->feed)
+        http_reply_put_feed(b, reply, connection, c->http11);
+    else
+        http_reply_put(b, reply, connection, !c->head_only && !shared);
     queue_end(c, reply->after, reply->receipt, shared);
     s->stats.replies++;
-    if (last) c->closing = true;
+    if (!last) return;
+    c->keep_alive = false;
+    if (!c->feeding) c->closing = true;
+}
+
+/* The next request's turn. */
+static void answered(struct http_conn *c) {
+    c->awaiting = c->feeding = false;
+    c->since_ms = c->server->now_ms;
+    if (!c->in_handler) http_link_add(&c->server->resume, &c->resume);
 }
 
 void http_respond(struct http_conn *c, const struct http_reply *reply) {
     http_conn_check(c);
     if (c->dead) {
-        c->awaiting = false;
+        c->awaiting = c->awaiting && reply->feed; /* whoever means to go on hears that it is gone */
         return;
     }
-    CHECK(c->awaiting);
-    c->awaiting = false;
+    CHECK(c->awaiting && !c->feeding);
+    c->feeding = reply->feed && !c->head_only;
     queue_reply(c, reply);
-    c->since_ms = c->server->now_ms;
-    if (!c->in_handler) http_link_add(&c->server->resume, &c->resume);
+    if (!c->feeding) answered(c);
+}
+
+bool http_feed(struct http_conn *c, slice bytes, struct http_after after) {
+    http_conn_check(c);
+    CHECK(c->dead || c->feeding);
+    if (bytes.n == 0 && !c->dead) return true; /* an empty chunk would be the end */
+    if (c->dead || unsent(c) + bytes.n > HTTP_FEED_UNSENT_MAX) {
+        c->awaiting = c->feeding = false;
+        c->server->stats.timeouts += !c->dead;
+        http_conn_drop(c);
+        return false;
+    }
+    struct buf *b = queue_begin(c);
+    if (c->http11) buf_printf(b, "%zx\r\n", bytes.n);
+    buf_slice_add(b, bytes);
+    if (c->http11) buf_lit(b, "\r\n");
+    queue_end(c, after, 0, NULL);
+    account(c);
+    return true;
+}
+
+void http_feed_end(struct http_conn *c) {
+    http_conn_check(c);
+    CHECK(c->dead || c->feeding);
+    if (!c->dead && c->http11) {
+        buf_lit(queue_begin(c), "0\r\n\r\n");
+        queue_end(c, (struct http_after){0}, 0, NULL);
+    }
+    if (!c->keep_alive || c->server->draining) c->closing = true;
+    answered(c);
 }
 
 void http_conn_set_user(struct http_conn *c, void *user) {

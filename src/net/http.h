@@ -65,6 +65,9 @@ struct http_reply {
     struct http_after after;
     u64 receipt; /* not 0: on_receipt(receipt, written) is called once it is known whether any byte of it was written */
     bool close;  /* close the connection after it */
+    /* Only the head, `body` is empty: the rest follows with http_feed until http_feed_end. The request counts as not yet
+     * answered until then, so that on_gone says when its client has left. To a HEAD it is the whole reply. */
+    bool feed;
 };
 
 struct http_conn; /* one connection with a request being answered */
@@ -96,6 +99,13 @@ void *http_conn_user(struct http_conn *conn);
 /* From inside on_request, another connection's on_request, a timer, anywhere on the loop's thread. Everything in
  * `reply` is copied, but a large shared body, of which a reference is kept instead. on_request is never called from inside it. */
 void http_respond(struct http_conn *conn, const struct http_reply *reply);
+
+#define HTTP_FEED_UNSENT_MAX (256u << 10) /* of a feed, kept for a client that reads slowly */
+
+/* More of a reply that goes on (http_reply.feed); leaves when `after` is durable. No deadline passes while there is nothing
+ * to say. false: its client has left too much unread, and is dropped; `conn` is invalid then, and on_gone is not called. */
+bool http_feed(struct http_conn *conn, slice bytes, struct http_after after);
+void http_feed_end(struct http_conn *conn);
 
 /* 0 means the default. */
 struct http_limits {

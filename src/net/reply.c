@@ -57,13 +57,17 @@ bool http_reply_bodiless(const struct http_reply *reply) {
     return reply->status == 204 || reply->status == 304;
 }
 
-void http_reply_put(struct buf *b, const struct http_reply *reply, slice connection, bool with_body) {
-    bool bodiless = http_reply_bodiless(reply);
-    buf_grow(b, 192 + reply->content_type.n + reply->fields.n + (with_body ? reply->body.n : 0));
+static void put_head(struct buf *b, const struct http_reply *reply, slice connection) {
     put_status(b, reply->status);
     put_content_type(b, reply->content_type);
     buf_slice_add(b, reply->fields);
     buf_slice_add(b, connection);
+}
+
+void http_reply_put(struct buf *b, const struct http_reply *reply, slice connection, bool with_body) {
+    bool bodiless = http_reply_bodiless(reply);
+    buf_grow(b, 192 + reply->content_type.n + reply->fields.n + (with_body ? reply->body.n : 0));
+    put_head(b, reply, connection);
     if (!bodiless) {
         buf_lit(b, "Content-Length: ");
         buf_dec(b, reply->body.n);
@@ -71,6 +75,13 @@ void http_reply_put(struct buf *b, const struct http_reply *reply, slice connect
     }
     buf_lit(b, "\r\n");
     if (!bodiless && with_body) buf_slice_add(b, reply->body);
+}
+
+void http_reply_put_feed(struct buf *b, const struct http_reply *reply, slice connection, bool chunked) {
+    CHECK(!http_reply_bodiless(reply) && reply->body.n == 0);
+    put_head(b, reply, connection);
+    if (chunked) buf_lit(b, "Transfer-Encoding: chunked\r\n");
+    buf_lit(b, "\r\n");
 }
 
 static const char *error_code(u16 status) {

@@ -164,6 +164,7 @@ struct http_conn {
 
     /* The request being answered. */
     bool awaiting, in_handler, head_only, keep_alive, http11;
+    bool feeding; /* its head is out, or on its way */
 
     struct http_out *out; /* NULL when nothing is unsent */
     size_t piece;         /* the first bytes of `out` not sent yet: a copy of them is with http_socket_send */
@@ -277,6 +278,8 @@ void http_relieve(struct http_server *s);
 bool http_reply_bodiless(const struct http_reply *reply);
 /* `connection` is the Connection header line, or empty. */
 void http_reply_put(struct buf *b, const struct http_reply *reply, slice connection, bool with_body);
+/* The head of a reply whose body follows piece by piece; chunked, or up to the connection's end. */
+void http_reply_put_feed(struct buf *b, const struct http_reply *reply, slice connection, bool chunked);
 /* An error of the server's own. Its body is valid until the next one is made. */
 struct http_reply http_reply_error(struct http_server *s, u16 status, const char *detail);
 

@@ -88,6 +88,10 @@ static inline void answer(struct http_conn *conn, const struct http_request *req
     if (slice_eq(req->path, SL("/later"))) {
         http_conn_set_user(conn, &waiting[waiting_count]);
         waiting[waiting_count++] = conn;
+    } else if (slice_eq(req->path, SL("/feed"))) {
+        http_conn_set_user(conn, &waiting[waiting_count]);
+        if (req->method != HTTP_HEAD) waiting[waiting_count++] = conn;
+        http_respond(conn, &(struct http_reply){.status = 200, .content_type = SL("text/plain"), .feed = true});
     } else if (slice_eq(req->path, SL("/park"))) {
         reply_to(conn, 200, req->query, n, 0);
     } else if (slice_eq(req->path, SL("/other"))) {

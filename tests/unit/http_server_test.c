@@ -643,6 +643,131 @@ static void too_long_lines_and_sections_get_their_own_status(void **state) {
     buf_free(&b);
 }
 
+static void close_inside(slice path) {
+    struct client *a = dial(), *b = dial();
+    get(b, "/later");
+    WAIT_FOR(waiting_count == 1);
+    u64 before = stats().bytes_in;
+    struct buf head = {0};
+    buf_printf(&head, "POST %.*s HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhel", (int)path.n, path.p);
+    say(a, buf_slice(&head));
+    WAIT_FOR(stats().bytes_in == before + head.len);
+    close_in_handler = true;
+    say(a, SL("lo"));
+    WAIT_FOR(a->eof && b->eof);
+    server = NULL;
+    buf_free(&head);
+}
+
+/* ---- replies that go on */
+
+static void feed_on(struct http_conn *conn, const char *text, u64 after) {
+    assert_true(http_feed(conn, slice_str(text), (struct http_after){.position = after}));
+}
+
+static void a_feed_goes_on_until_it_ends_and_the_next_request_is_answered_then(void **state) {
+    (void)state;
+    start(&(struct http_limits){.idle_ms = 50, .write_ms = 50});
+    struct client *c = dial(), *idle = dial();
+    get(c, "/feed");
+    get(c, "/next");
+    WAIT_FOR(waiting_count == 1 && has(c, "\r\n\r\n"));
+    assert_true(has(c, "Transfer-Encoding: chunked\r\n"));
+    assert_false(has(c, "Content-Length") || has(c, "Connection: "));
+    WAIT_FOR(idle->eof); /* the idle deadline has passed meanwhile */
+    assert_false(c->eof);
+    feed_on(waiting[0], "one", 0);
+    WAIT_FOR(has(c, "3\r\none\r\n"));
+    feed_on(waiting[0], "", 0); /* which says nothing, and ends nothing */
+    feed_on(waiting[0], "two two two two ", 0);
+    WAIT_FOR(has(c, "10\r\ntwo two two two \r\n"));
+    assert_false(saw("/next"));
+    http_feed_end(waiting[--waiting_count]);
+    WAIT_FOR(has(c, "\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n") && has(c, "/next"));
+    assert_int_equal(gone_count, 0);
+}
+
+static void a_feed_to_an_old_client_ends_with_its_connection(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    say(c, SL("GET /feed HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
+    WAIT_FOR(waiting_count == 1 && has(c, "\r\n\r\n"));
+    assert_true(has(c, "Connection: close\r\n"));
+    assert_false(has(c, "chunked"));
+    feed_on(waiting[0], "plain", 0);
+    WAIT_FOR(has(c, "\r\n\r\nplain"));
+    assert_false(c->eof);
+    http_feed_end(waiting[--waiting_count]);
+    WAIT_FOR(c->eof);
+    assert_true(c->got.len > 5 && memcmp(c->got.p + c->got.len - 5, "plain", 5) == 0);
+}
+
+static void a_feed_asked_for_by_head_is_only_its_head(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    say(c, SL("HEAD /feed HTTP/1.1\r\nHost: a\r\n\r\n"));
+    get(c, "/next");
+    WAIT_FOR(has(c, "/next"));
+    assert_int_equal(replies(c), 2);
+    assert_true(has(c, "chunked\r\n\r\nHTTP/1.1 200"));
+}
+
+static void what_a_feed_says_waits_for_its_position(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    get(c, "/feed");
+    WAIT_FOR(waiting_count == 1);
+    feed_on(waiting[0], "settled", 3);
+    feed_on(waiting[0], "not yet", 4);
+    quiesce();
+    assert_false(has(c, "settled"));
+    http_release(server, 0, 3);
+    WAIT_FOR(has(c, "settled"));
+    quiesce();
+    assert_false(has(c, "not yet"));
+    http_release(server, 0, 4);
+    WAIT_FOR(has(c, "not yet"));
+    hang_up(c, false);
+    WAIT_FOR(gone_count == 1 && waiting_count == 0);
+}
+
+static void a_client_that_does_not_read_its_feed_is_dropped_within_a_bound(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *slow = dial(), *quick = dial();
+    static char piece[16384];
+    memset(piece, 'e', sizeof piece);
+    slow->deaf = true;
+    get(slow, "/feed");
+    WAIT_FOR(waiting_count == 1);
+    be_patient();
+    u64 most = 0;
+    while (http_feed(waiting[0], slice_of(piece, sizeof piece), (struct http_after){0}) &&
+           still_patient("the drop", __LINE__)) {
+        if (stats().buffered > most) most = stats().buffered;
+        get(quick, "/quick");
+        size_t answered = replies(quick);
+        WAIT_FOR(replies(quick) > answered);
+    }
+    waiting_count--;
+    assert_true(most <= HTTP_FEED_UNSENT_MAX + 1024);
+    WAIT_FOR(stats().connections == 1);
+    assert_int_equal(gone_count, 0); /* it was told by the answer already */
+    assert_int_equal(stats().timeouts, 1);
+    slow->deaf = false;
+    WAIT_FOR(slow->eof);
+}
+
+static void a_server_closed_inside_a_request_tells_its_feed(void **state) {
+    (void)state;
+    start(NULL);
+    close_inside(SL("/feed"));
+    assert_int_equal(gone_count, 2);
+}
+
 /* ---- limits */
 
 static void a_slow_reader_neither_blocks_others_nor_makes_the_server_hoard(void **state) {
@@ -872,22 +997,6 @@ static void nothing_leaves_after_silence(void **state) {
     assert_int_equal(parked->got.len + waits->got.len + fresh->got.len, 0);
 }
 
-static void close_inside(slice path) {
-    struct client *a = dial(), *b = dial();
-    get(b, "/later");
-    WAIT_FOR(waiting_count == 1);
-    u64 before = stats().bytes_in;
-    struct buf head = {0};
-    buf_printf(&head, "POST %.*s HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhel", (int)path.n, path.p);
-    say(a, buf_slice(&head));
-    WAIT_FOR(stats().bytes_in == before + head.len);
-    close_in_handler = true;
-    say(a, SL("lo"));
-    WAIT_FOR(a->eof && b->eof);
-    server = NULL;
-    buf_free(&head);
-}
-
 static void the_server_may_be_closed_from_inside_a_request_that_is_answered(void **state) {
     (void)state;
     start(NULL);
@@ -964,6 +1073,12 @@ int main(void) {
         TEST(a_refusal_stands_in_line_behind_earlier_replies),
         TEST(a_client_still_sending_is_refused_without_a_reset),
         TEST(too_long_lines_and_sections_get_their_own_status),
+        TEST(a_feed_goes_on_until_it_ends_and_the_next_request_is_answered_then),
+        TEST(a_feed_to_an_old_client_ends_with_its_connection),
+        TEST(a_feed_asked_for_by_head_is_only_its_head),
+        TEST(what_a_feed_says_waits_for_its_position),
+        TEST(a_client_that_does_not_read_its_feed_is_dropped_within_a_bound),
+        TEST(a_server_closed_inside_a_request_tells_its_feed),
         TEST(a_slow_reader_neither_blocks_others_nor_makes_the_server_hoard),
         TEST(a_client_that_takes_nothing_is_dropped),
         TEST(an_unfinished_head_times_out_with_408),
