@@ -4,6 +4,7 @@
 #include "broker/broker_priv.h"
 #include "broker/call.h"
 #include "broker/compaction.h"
+#include "broker/feeds.h"
 #include "broker/metrics.h"
 #include "broker/tasks.h"
 #include "broker/traffic.h"
@@ -52,6 +53,16 @@ static void put_journal(struct broker *b, struct buf *body) {
     buf_char(body, '}');
 }
 
+static void put_events(struct broker *b, struct buf *body) {
+    struct feeds_stats s;
+    feeds_stats_get(b, &s);
+    buf_lit(body, ",\"events\":{");
+    json_put_member_i64(body, "readers", s.readers);
+    json_put_member_i64(body, "dropped", (i64)s.dropped);
+    json_put_member_i64(body, "gaps", (i64)s.gaps);
+    buf_char(body, '}');
+}
+
 static void put_totals(struct broker *b, struct buf *body) {
     struct counters sum = {0};
     u64 pending = 0, leased = 0, held = 0, dead = 0, queues = 0, pressed = 0;
@@ -95,6 +106,7 @@ void api_stats(struct call *c) {
     put_process_metrics(b, body);
     json_put_member_i64(body, "waiting", waits_count(b));
     json_put_member_i64(body, "tasks_running", tasks_running(b));
+    put_events(b, body);
     if (b->options.port.stats) b->options.port.stats(b->options.port.ctx, body);
     buf_char(body, '}');
     reply_json(c, 200, buf_slice(body));

@@ -5,6 +5,8 @@
 #include "broker/compaction.h"
 #include "broker/consumers.h"
 #include "broker/effects.h"
+#include "broker/events.h"
+#include "broker/feeds.h"
 #include "broker/jobs.h"
 #include "broker/lookup.h"
 #include "broker/named.h"
@@ -92,6 +94,8 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->watch = watch_new();
     b->series = series_new();
     b->traffic = traffic_new(route_count() + 1);
+    b->events = events_new();
+    b->feeds = feeds_new(options, t);
     return b;
 }
 
@@ -132,6 +136,7 @@ void broker_stop(struct broker *b, struct broker_time t) {
 
 void broker_free(struct broker *b) {
     jobs_free(b);
+    feeds_free(b);
     waits_free(b);
     tasks_free(b->tasks);
     shared_free(b->shared);
@@ -150,6 +155,7 @@ void broker_free(struct broker *b) {
     watch_free(b->watch);
     series_free(b->series);
     traffic_free(b->traffic);
+    events_free(b->events);
     core_free(b->core);
     b->magic = 0;
     mem_free(b);
@@ -184,7 +190,7 @@ bool broker_tick(struct broker *b, struct broker_time t) {
 i64 broker_next_ms(const struct broker *b, struct broker_time t) {
     i64 next = core_next_ms(b->core, b->now, TICK_MS_MAX);
     if (compaction_under_way(b) && next > COMPACT_MS) next = COMPACT_MS;
-    next = waits_next_ms(b, t.mono_ms, tasks_next_ms(b, next));
+    next = feeds_next_ms(b, t.mono_ms, waits_next_ms(b, t.mono_ms, tasks_next_ms(b, next)));
     return broker_unfinished(b) || next < 0 ? 0 : next;
 }
 
@@ -199,6 +205,8 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
     jobs_run(b);
     waits_run(b);
     compaction_run(b);
+    events_publish(b);
+    feeds_run(b);
     room_look_ahead(b);
     journal_flush(b->journal);
 }
@@ -220,6 +228,7 @@ void broker_drain(struct broker *b, struct broker_time t) {
     broker_advance(b, t);
     b->draining = true;
     waits_answer_all(b);
+    feeds_end(b);
 }
 
 void broker_gone(struct broker *b, struct broker_time t, void *user) {

@@ -33,6 +33,10 @@ struct broker_port {
     /* As http_release: replies whose `after` is at or below this may leave, those still to come included. May be NULL: a
      * world that keeps no reply back. */
     void (*release)(void *ctx, u64 position);
+    /* As http_feed and http_feed_end: more of a reply that goes on, behind a journal position. false: its client is dropped;
+     * broker_gone is not called then. May be NULL, both: a world without such replies. */
+    bool (*feed)(void *ctx, void *conn, slice bytes, u64 after);
+    void (*feed_end)(void *ctx, void *conn);
     /* A clock that counts microseconds, to say when a piece of work has taken long enough of a turn. It decides when things
      * are done, never what. May be NULL: nothing takes any time. */
     u64 (*now_us)(void *ctx);

@@ -32,6 +32,8 @@ struct broker {
     struct time_texts *time_texts; /* seconds that were written as text */
     struct lookup *lookup, *other; /* the key or message a request is about; one it is compared with */
     struct traffic *traffic;       /* requests and replies, counted */
+    struct events *events;         /* the latest of it */
+    struct feeds *feeds;           /* those who read them as they come */
     struct watch *watch;           /* what happened, counted */
     struct series *series;         /* and its last hour */
     struct scratch *scratch;       /* memory reused from request to request */

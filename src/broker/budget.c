@@ -10,6 +10,10 @@ struct budget budget_of(const struct broker *b, u32 us) {
     return (struct budget){.b = b, .until_us = b->options.port.now_us ? now_us(b) + us : UINT64_MAX};
 }
 
+i64 budget_left_us(const struct budget *g) {
+    return g->until_us == UINT64_MAX ? INT64_MAX : (i64)(g->until_us - now_us(g->b));
+}
+
 bool budget_spent(struct budget *g) {
     bool begun = g->begun;
     g->begun = true;

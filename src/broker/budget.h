@@ -17,6 +17,7 @@
 #define TTLS_US    2000u
 #define COMPACT_US 8000u
 #define WATCH_US   1000u /* looking at the queues every ten seconds */
+#define EVENTS_US  1500u /* what readers of events may take of a turn; see feeds.c for what they may take of a second */
 
 struct broker;
 
@@ -29,5 +30,7 @@ struct budget {
 struct budget budget_of(const struct broker *b, u32 us);
 /* Asked before each piece of the work. Not so the first time: however little time there is, something gets done. */
 bool budget_spent(struct budget *g);
+/* Negative when it took longer; INT64_MAX in a world without a clock. */
+i64 budget_left_us(const struct budget *g);
 
 #endif

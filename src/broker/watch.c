@@ -1,6 +1,7 @@
 #include "broker/watch.h"
 
 #include "broker/broker_priv.h"
+#include "broker/events.h"
 #include "broker/operator.h"
 #include "broker/report.h"
 #include "broker/series.h"
@@ -132,6 +133,7 @@ void watch_happened(struct broker *b, const struct happening *h) {
     count(b->watch, h);
     if (h->kind == HAPPENING_DUPLICATE || h->kind == HAPPENING_CONFLICT || h->kind == HAPPENING_AGAIN)
         report_repeat(b, h);
+    events_note(b, h);
 }
 
 /* ---- by what the core wrote down */

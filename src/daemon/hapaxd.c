@@ -101,6 +101,16 @@ static void release(void *ctx, u64 position) {
     http_release(d->server, 0, position);
 }
 
+static bool feed(void *ctx, void *conn, slice bytes, u64 after) {
+    (void)ctx;
+    return http_feed(conn, bytes, (struct http_after){.position = after});
+}
+
+static void feed_end(void *ctx, void *conn) {
+    (void)ctx;
+    http_feed_end(conn);
+}
+
 static u64 now_us(void *ctx) {
     (void)ctx;
     return (u64)clock_mono_us();
@@ -619,6 +629,8 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
         .port = {.ctx = d,
                  .respond = respond,
                  .release = release,
+                 .feed = feed,
+                 .feed_end = feed_end,
                  .now_us = now_us,
                  .stats = world_stats,
                  .surroundings = surroundings,

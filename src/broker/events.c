@@ -1,0 +1,89 @@
+#include "broker/events.h"
+
+#include "broker/broker_priv.h"
+#include "broker/effects.h"
+
+struct events {
+    u64 newest, published, visible; /* numbers */
+    struct event ring[EVENTS_KEPT]; /* [number % EVENTS_KEPT] */
+};
+
+struct events *events_new(void) {
+    return mem_zalloc(sizeof(struct events));
+}
+
+void events_free(struct events *e) {
+    mem_free(e);
+}
+
+u32 event_tag(slice text) {
+    if (text.n == 0) return 0;
+    u32 tag = crc32c(0, text.p, text.n);
+    return tag ? tag : 1;
+}
+
+#define TRACE_AT 3u /* 00-<trace id>-<span id>-<flags> */
+#define TRACE_N  32u
+
+slice trace_id_of(slice traceparent) {
+    if (traceparent.n < TRACE_AT + TRACE_N + 1 || traceparent.p[TRACE_AT + TRACE_N] != '-') return SL("");
+    return slice_of(traceparent.p + TRACE_AT, TRACE_N);
+}
+
+static u32 age_of(i64 ms) {
+    if (ms < 0) return EVENT_NO_AGE;
+    return ms < EVENT_NO_AGE ? (u32)ms : EVENT_NO_AGE - 1;
+}
+
+void events_note(struct broker *b, const struct happening *h) {
+    struct events *e = b->events;
+    if (*happening_text(h->kind) == 0) return;
+    u64 number = ++e->newest;
+    e->ring[number % EVENTS_KEPT] = (struct event){
+        .number = number,
+        .after = b->after,
+        .at_ms = b->now.wall_ms,
+        .hash = h->ref.seq || h->key.n == 0 ? h->ref.hash : core_hash(b->core, h->queue, h->key),
+        .seq = h->ref.seq,
+        .subject = h->number,
+        .age_ms = age_of(h->age_ms),
+        .request_id = event_tag(h->request_id),
+        .trace = event_tag(trace_id_of(h->traceparent)),
+        .queue = h->queue,
+        .kind = (u8)h->kind,
+        .detail = h->detail,
+    };
+}
+
+static void show(struct broker *b, void *ctx, u64 number) {
+    (void)b;
+    struct events *e = ctx;
+    e->visible = number;
+}
+
+/* Where too much waits already, the next turn's says it. */
+void events_publish(struct broker *b) {
+    struct events *e = b->events;
+    if (e->published == e->newest) return;
+    if (effect_after(b, b->after, show, e, e->newest)) e->published = e->newest;
+}
+
+u64 events_visible(const struct broker *b) {
+    return b->events->visible;
+}
+
+u64 events_oldest(const struct broker *b) {
+    u64 newest = b->events->newest;
+    return newest < EVENTS_KEPT ? 1 : newest - EVENTS_KEPT + 1;
+}
+
+const struct event *event_at(const struct broker *b, u64 number) {
+    const struct event *e = &b->events->ring[number % EVENTS_KEPT];
+    CHECK(e->number == number);
+    return e;
+}
+
+const struct event *event_before(const struct broker *b, u64 before) {
+    u64 number = before ? before - 1 : b->events->newest;
+    return number && number >= events_oldest(b) ? event_at(b, number) : NULL;
+}

@@ -1,0 +1,336 @@
+#include "broker/feeds.h"
+
+#include "broker/broker_priv.h"
+#include "broker/budget.h"
+#include "broker/call.h"
+#include "broker/event_page.h"
+#include "broker/traffic.h"
+#include "broker/waits.h"
+
+#define TOGETHER_MS     40          /* what comes within so much leaves together */
+#define KEEP_ALIVE_MS   15000       /* at the latest: a proxy must not take it for dead */
+#define WRITE_BYTES     (64u << 10) /* at once; the rest with a later turn */
+#define LOOK_AT         64u         /* events looked at between two looks at the clock */
+#define SHARE_US_PER_MS 40          /* of the broker's time, for all of them */
+#define RETRY_MS        5           /* until there is time again */
+#define TEXTS           1024u       /* of events, kept for the other readers; power of two */
+#define TEXT_BYTES_MAX  (8u << 10)  /* longer ones are made anew for each */
+
+struct feed {
+    struct wait *wait; /* NULL: this place is free */
+    struct feed_filter filter;
+    u64 next; /* the number of the event it looks at next */
+    i64 wrote_ms;
+    u64 after; /* position of the last event it was told */
+};
+
+struct text {
+    u64 number;
+    struct buf bytes;
+};
+
+struct feeds {
+    u64 run; /* this process, among others that had the same events' numbers */
+    struct feed at[FEEDS_MAX];
+    u32 count, first; /* first: whose turn it is */
+    i64 credit_us, credited_ms;
+    bool behind; /* some had to wait for want of time */
+    u64 dropped, gaps;
+    struct buf out;
+    struct text *texts; /* [number % TEXTS]; NULL: nobody reads */
+};
+
+struct feeds *feeds_new(const struct broker_options *options, struct broker_time t) {
+    struct feeds *f = mem_zalloc(sizeof *f);
+    struct siphash_key key;
+    u64 made_of[2] = {(u64)t.wall_ms, options->seed};
+    memcpy(&key, options->secret, sizeof key);
+    f->run = siphash(&key, made_of, sizeof made_of) >> 16;
+    return f;
+}
+
+static void free_texts(struct feeds *f) {
+    for (u32 i = 0; f->texts && i < TEXTS; i++) buf_free(&f->texts[i].bytes);
+    mem_free(f->texts);
+    f->texts = NULL;
+    buf_free(&f->out);
+}
+
+static void leave(struct feeds *f, struct feed *d) {
+    buf_free(&d->filter.queue);
+    buf_free(&d->filter.key);
+    *d = (struct feed){0};
+    if (--f->count == 0) free_texts(f);
+}
+
+/* Its client went: broker_gone has ended the wait, and with it cleared our pointer. */
+static bool gone(const struct feed *d) {
+    return d->wait == NULL && d->next != 0;
+}
+
+static void drop(struct broker *b, struct feed *d) {
+    if (d->wait) wait_end(b, d->wait);
+    leave(b->feeds, d);
+}
+
+void feeds_free(struct broker *b) {
+    struct feeds *f = b->feeds;
+    for (u32 i = 0; i < FEEDS_MAX; i++)
+        if (f->at[i].next) drop(b, &f->at[i]);
+    mem_free(f);
+}
+
+void feeds_end(struct broker *b) {
+    struct feeds *f = b->feeds;
+    for (u32 i = 0; i < FEEDS_MAX; i++) {
+        struct feed *d = &f->at[i];
+        if (d->wait) b->options.port.feed_end(b->options.port.ctx, d->wait->conn);
+        if (d->next) drop(b, d);
+    }
+}
+
+void feeds_stats_get(const struct broker *b, struct feeds_stats *out) {
+    const struct feeds *f = b->feeds;
+    *out = (struct feeds_stats){.readers = f->count, .dropped = f->dropped, .gaps = f->gaps};
+}
+
+/* ---- words */
+
+static void put_run(const struct feeds *f, struct buf *b) {
+    buf_printf(b, "%012llx-", (unsigned long long)f->run);
+}
+
+static void put_id_line(const struct feeds *f, struct buf *b, u64 number) {
+    buf_lit(b, "id: ");
+    put_run(f, b);
+    buf_printf(b, "%llu\n", (unsigned long long)number);
+}
+
+static bool of_this_run(const struct feeds *f, slice id) {
+    struct buf run = {0};
+    put_run(f, &run);
+    bool is = slice_starts(id, buf_slice(&run));
+    buf_free(&run);
+    return is;
+}
+
+/* missed: how many; 0: not known. */
+static void put_gap(struct broker *br, struct buf *b, u64 number, const char *why, u64 missed) {
+    struct feeds *f = br->feeds;
+    f->gaps++;
+    put_id_line(f, b, number);
+    buf_lit(b, "event: gap\ndata: {\"kind\":\"gap\"");
+    json_put_member_time(b, "at", br->now.wall_ms);
+    json_put_member(b, "reason", slice_str(why));
+    if (missed) json_put_member_i64(b, "missed", (i64)missed);
+    buf_lit(b, "}\n\n");
+}
+
+static void put_text(struct broker *br, struct buf *b, const struct event *e) {
+    put_id_line(br->feeds, b, e->number);
+    buf_printf(b, "event: %s\ndata: ", happening_text((enum happening_kind)e->kind));
+    put_event(br, b, e);
+    buf_lit(b, "\n\n");
+}
+
+/* Most readers are told the same at about the same time. */
+static void put_shared_text(struct broker *b, struct buf *out, const struct event *e) {
+    struct text *t = &b->feeds->texts[e->number % TEXTS];
+    if (t->number != e->number) {
+        buf_reset(&t->bytes);
+        put_text(b, &t->bytes, e);
+        t->number = e->number;
+    }
+    buf_slice_add(out, buf_slice(&t->bytes));
+    if (t->bytes.cap <= TEXT_BYTES_MAX) return;
+    buf_free(&t->bytes);
+    t->number = 0;
+}
+
+/* ---- coming */
+
+static struct feed *free_place(struct feeds *f) {
+    for (u32 i = 0; i < FEEDS_MAX; i++)
+        if (f->at[i].next == 0) return &f->at[i];
+    return NULL;
+}
+
+static void sweep(struct broker *b) {
+    struct feeds *f = b->feeds;
+    for (u32 i = 0; i < FEEDS_MAX; i++)
+        if (gone(&f->at[i])) drop(b, &f->at[i]);
+}
+
+/* Where it goes on; what it cannot be told any more is said. */
+static u64 resume(struct broker *b, slice last_id, struct buf *out) {
+    u64 number, oldest = events_oldest(b), visible = events_visible(b);
+    slice run, rest;
+    if (last_id.n == 0) return visible + 1;
+    if (!of_this_run(b->feeds, last_id)) {
+        put_gap(b, out, oldest - 1, "the broker was restarted", 0);
+        return oldest;
+    }
+    slice_cut(last_id, '-', &run, &rest);
+    if (!slice_u64(rest, &number) || number > visible) {
+        put_gap(b, out, visible, "no such id", 0);
+        return visible + 1;
+    }
+    if (number + 1 >= oldest) return number + 1;
+    put_gap(b, out, oldest - 1, "too long ago", oldest - 1 - number);
+    return oldest;
+}
+
+/* Nobody is answered by time: it has no deadline. */
+static void never(struct broker *b, struct wait *w, bool over) {
+    (void)b;
+    (void)w;
+    (void)over;
+}
+
+static bool write_out(struct broker *b, struct feed *d) {
+    struct feeds *f = b->feeds;
+    const struct broker_port *port = &b->options.port;
+    d->wrote_ms = b->time.mono_ms;
+    if (port->feed(port->ctx, d->wait->conn, buf_slice(&f->out), d->after)) return true;
+    f->dropped++;
+    drop(b, d);
+    return false;
+}
+
+static void respond(struct call *c) {
+    struct broker *b = c->b;
+    struct http_reply reply = {
+        .status = 200,
+        .content_type = SL("text/event-stream"),
+        .fields = SL("Cache-Control: no-store\r\nX-Accel-Buffering: no\r\n"),
+        .after = {.position = b->after},
+        .feed = true,
+    };
+    traffic_replied(b, reply.status, b->after);
+    b->options.port.respond(b->options.port.ctx, c->conn, &reply);
+}
+
+bool feed_open(struct call *c, const struct feed_filter *filter, slice last_id) {
+    struct broker *b = c->b;
+    struct feeds *f = b->feeds;
+    if (f->count == FEEDS_MAX) sweep(b);
+    struct feed *d = free_place(f);
+    if (!d) return fail(c, PROBLEM_overloaded, "%u readers of events are connected, and no more can be", FEEDS_MAX);
+    respond(c);
+    if (c->req->method == HTTP_HEAD) return true;
+    f->count++;
+    if (!f->texts) f->texts = mem_zalloc(TEXTS * sizeof *f->texts);
+    buf_reset(&f->out);
+    buf_lit(&f->out, "retry: 2000\n");
+    u64 next = resume(b, last_id, &f->out);
+    put_id_line(f, &f->out, next - 1); /* without data it is no event: it only says where to resume */
+    buf_char(&f->out, '\n');
+    *d = (struct feed){.filter = *filter, .next = next, .after = b->after};
+    d->wait = wait_new(b, c->conn, c->user, WAIT_NO_DEADLINE, never);
+    d->wait->owner = &d->wait;
+    write_out(b, d);
+    return true;
+}
+
+/* ---- going on */
+
+/* The filter's queue, by its number as of now; 0: there is none of that name. */
+static u16 filter_queue(const struct broker *b, const struct feed_filter *filter) {
+    u16 queue = 0;
+    if (filter->queue.len && !core_queue_find(b->core, buf_slice(&filter->queue), &queue)) return 0;
+    return queue;
+}
+
+static bool wanted(const struct broker *b, const struct feed_filter *filter, u16 queue, const struct event *e) {
+    if (filter->kinds && !(filter->kinds & 1u << e->kind)) return false;
+    if (filter->queue.len && e->queue != queue) return false;
+    return filter->key.len == 0 || (e->queue && core_hash(b->core, e->queue, buf_slice(&filter->key)) == e->hash);
+}
+
+/* The ring has gone over its place. */
+static void jump(struct broker *b, struct feed *d) {
+    u64 visible = events_visible(b);
+    put_gap(b, &b->feeds->out, visible, "more happened than could be told", visible + 1 - d->next);
+    d->next = visible + 1;
+}
+
+/* What there is for it, until that is enough for once or the time is up. */
+static void collect(struct broker *b, struct feed *d, struct budget *g) {
+    struct feeds *f = b->feeds;
+    u64 visible = events_visible(b);
+    u16 queue = filter_queue(b, &d->filter);
+    if (d->next < events_oldest(b)) jump(b, d);
+    for (u32 looked = 1; d->next <= visible && f->out.len < WRITE_BYTES; looked++) {
+        const struct event *e = event_at(b, d->next);
+        d->next++;
+        bool told = wanted(b, &d->filter, queue, e);
+        if (told) {
+            put_shared_text(b, &f->out, e);
+            d->after = e->after;
+        }
+        if ((told || looked % LOOK_AT == 0) && budget_spent(g)) return;
+    }
+}
+
+static bool due(const struct broker *b, const struct feed *d) {
+    i64 passed = b->time.mono_ms - d->wrote_ms;
+    return d->wait && (passed >= KEEP_ALIVE_MS || (passed >= TOGETHER_MS && d->next <= events_visible(b)));
+}
+
+static void serve(struct broker *b, struct feed *d, struct budget *g) {
+    struct feeds *f = b->feeds;
+    bool silent = b->time.mono_ms - d->wrote_ms >= KEEP_ALIVE_MS;
+    buf_reset(&f->out);
+    collect(b, d, g);
+    if (f->out.len == 0 && silent) { /* and it need not come back to where it last heard something */
+        buf_lit(&f->out, ": keep-alive\n");
+        put_id_line(f, &f->out, d->next - 1);
+        buf_char(&f->out, '\n');
+    }
+    if (f->out.len && !write_out(b, d)) return;
+    if (d->next <= events_visible(b)) f->behind = true;
+}
+
+/* What they took of the broker's time is paid back before they get more. */
+static void earn(struct broker *b) {
+    struct feeds *f = b->feeds;
+    f->credit_us += (b->time.mono_ms - f->credited_ms) * SHARE_US_PER_MS;
+    f->credited_ms = b->time.mono_ms;
+    if (f->credit_us > EVENTS_US) f->credit_us = EVENTS_US;
+}
+
+void feeds_run(struct broker *b) {
+    struct feeds *f = b->feeds;
+    if (f->count == 0) return;
+    earn(b);
+    f->behind = f->credit_us <= 0;
+    if (f->behind) return;
+    struct budget g = budget_of(b, (u32)f->credit_us);
+    for (u32 n = 0; n < FEEDS_MAX && f->count; n++) {
+        struct feed *d = &f->at[f->first];
+        if (gone(d)) drop(b, d);
+        if (due(b, d)) {
+            if (budget_spent(&g)) {
+                f->behind = true;
+                break;
+            }
+            serve(b, d, &g);
+        }
+        f->first = (f->first + 1) % FEEDS_MAX;
+    }
+    i64 left = budget_left_us(&g);
+    if (left != INT64_MAX) f->credit_us = left;
+}
+
+i64 feeds_next_ms(const struct broker *b, i64 mono_ms, i64 at_most) {
+    const struct feeds *f = b->feeds;
+    if (f->count == 0) return at_most;
+    if (f->behind) return RETRY_MS < at_most ? RETRY_MS : at_most;
+    for (u32 i = 0; i < FEEDS_MAX; i++) {
+        const struct feed *d = &f->at[i];
+        if (!d->wait || d->next > events_visible(b)) continue;
+        i64 left = d->wrote_ms + TOGETHER_MS - mono_ms;
+        if (left < at_most) at_most = left;
+    }
+    return at_most;
+}
