@@ -5,9 +5,15 @@
 #include "broker/report.h"
 #include "broker/room.h"
 
-/* At the threshold more than half of what is read falls away, so reading twice what was appended gains on it. Beside that it
- * goes slowly: whoever sends one message at a time should not wait behind compaction's syncs. */
-#define SLICE_PER_APPENDED   2u
+/* It is paced by what falls away, not by what is appended: a send makes no garbage, and need not wait behind anybody's. At the
+ * threshold 1.4 of 2.4 bytes read are dead, so reading 1.75 bytes for each that falls away gains on them. Where much falls away
+ * while little is appended (a purge, the keys of a window, acks of large messages), that is a debt, paid off over a minute and by
+ * those who append, half a byte for each of theirs; two, once it is large beside what is alive. Beside that it goes slowly: whoever
+ * sends one message at a time should not wait behind compaction's syncs. */
+#define SLICE_PER_4_FALLEN   7u
+#define SLICE_PER_APPENDED   3u /* at most; the rest is debt */
+#define DEBT_MS              60000u
+#define DEBT_SEGMENTS        4u
 #define SLICE_PER_MS         16384u
 #define SLICE_PER_MS_PRESSED 262144u
 #define SLICE_MIN            65536u
@@ -23,9 +29,13 @@
 
 struct compaction {
     u64 cursor, until; /* until == 0: no segment is being read */
-    u64 owed;          /* bytes that should have been read by now, for what was appended and the time that passed */
-    u64 appended;      /* what had been appended in all when that was last reckoned, and when that was */
-    i64 mono_ms;
+    u64 owed;          /* bytes that should have been read by now, for what fell away and the time that passed */
+    u64 debt;          /* bytes that may be read later, */
+    u64 debt_slack;    /* small as long as it is below that and what is alive */
+    bool idle;         /* nothing was worth it when that was last looked at */
+    u64 appended;      /* what had been appended in all when that was last reckoned, */
+    u64 live;          /* what was alive, */
+    i64 mono_ms;       /* and when that was */
     bool pressed;      /* room is short */
     u64 segments;      /* dropped since start */
     u64 erased_before; /* everything before it is compacted because something was erased there; 0: nothing */
@@ -37,7 +47,9 @@ struct compaction {
 };
 
 struct compaction *compaction_new(void) {
-    return mem_zalloc(sizeof(struct compaction));
+    struct compaction *c = mem_zalloc(sizeof(struct compaction));
+    c->idle = true;
+    return c;
 }
 
 void compaction_free(struct compaction *c) {
@@ -69,8 +81,10 @@ static u64 worth_from(struct broker *b, const struct journal_stats *s) {
     return core_live_bytes(b->core) * 12 / 5 + SLACK_SEGMENTS * s->segment_bytes;
 }
 
-static bool worth_it(struct broker *b, const struct journal_stats *s) {
-    return s->used_bytes > worth_from(b, s);
+/* What there is beyond the threshold. */
+static u64 excess(struct broker *b, const struct journal_stats *s) {
+    u64 bound = worth_from(b, s);
+    return s->used_bytes > bound ? s->used_bytes - bound : 0;
 }
 
 /* No room for new work, but something to gain. */
@@ -133,15 +147,36 @@ static hx_st collect(void *ctx, const struct journal_record *rec, struct errbuf 
     return c->count == TOGETHER ? carry_collected(c, err) : ST_OK;
 }
 
-/* As much as was appended calls for, and a little for the time that passed, so that it ends also when nothing is. */
+static u64 called_for(u64 fallen) {
+    return fallen / 4 * SLICE_PER_4_FALLEN;
+}
+
+static void look_again(struct broker *b) {
+    b->compaction->appended = room_appended(b);
+    b->compaction->live = core_live_bytes(b->core);
+}
+
+static u64 pay_off(struct compaction *c, u64 appended, u64 passed_ms) {
+    bool large = c->debt > c->live + c->debt_slack;
+    u64 part = (large ? appended * 2 : appended / 2) + c->debt / DEBT_MS * passed_ms;
+    if (part > c->debt) part = c->debt;
+    c->debt -= part;
+    return part;
+}
+
+/* As much as what fell away calls for, and a little for the time that passed, so that it ends also when nothing does. */
 static void reckon(struct broker *b) {
     struct compaction *c = b->compaction;
-    i64 passed = b->time.mono_ms - c->mono_ms;
-    u64 pace = c->pressed ? SLICE_PER_MS_PRESSED : SLICE_PER_MS;
-    c->owed += (room_appended(b) - c->appended) * SLICE_PER_APPENDED + (passed > 0 ? (u64)passed : 0) * pace;
-    if (c->owed > OWED_MAX) c->owed = OWED_MAX;
-    c->appended = room_appended(b);
+    u64 passed = b->time.mono_ms > c->mono_ms ? (u64)(b->time.mono_ms - c->mono_ms) : 0;
+    u64 appended = room_appended(b) - c->appended;
+    i64 fallen = (i64)(appended + c->live - core_live_bytes(b->core));
+    u64 all = called_for(fallen > 0 ? (u64)fallen : 0), most = appended * SLICE_PER_APPENDED;
+    u64 now = all < most ? all : most;
+    look_again(b);
     c->mono_ms = b->time.mono_ms;
+    c->debt += all - now;
+    c->owed += now + pay_off(c, appended, passed) + passed * (c->pressed ? SLICE_PER_MS_PRESSED : SLICE_PER_MS);
+    if (c->owed > OWED_MAX) c->owed = OWED_MAX;
 }
 
 /* Is there a segment to begin with? */
@@ -150,10 +185,17 @@ static bool begin(struct broker *b) {
     struct journal_stats s;
     journal_stats_get(b->journal, &s);
     u64 end = journal_oldest_end(b->journal);
+    u64 beyond = excess(b, &s);
     c->pressed = end != 0 && pressed(b, &s);
-    if (end == 0 || (!worth_it(b, &s) && !c->pressed && !erases(b, &s))) return false;
+    bool idle = c->idle;
+    c->idle = end == 0 || (beyond == 0 && !c->pressed && !erases(b, &s));
+    if (c->idle) return false;
+    c->debt_slack = DEBT_SEGMENTS * s.segment_bytes;
     reckon(b);
-    c->owed = 0; /* nothing for the time before */
+    if (idle) { /* nothing for the time before */
+        c->owed = 0;
+        c->debt = called_for(beyond);
+    }
     c->cursor = s.first;
     c->until = end;
     return true;
@@ -211,7 +253,7 @@ void compaction_run(struct broker *b) {
     reckon(b);
     while (c->owed >= SLICE_MIN && c->cursor < c->until && !budget_spent(&g))
         read_part(b, c->owed < SLICE_PART ? c->owed : SLICE_PART);
-    c->appended = room_appended(b);
+    look_again(b);
     if (c->cursor < c->until) return;
     core_carry_end(b->core, b->now);
     journal_drop(b->journal, c->until);

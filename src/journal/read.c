@@ -188,8 +188,10 @@ hx_st read_scan(struct journal *port, u64 *cursor, u64 until, size_t max_bytes, 
     size_t budget = max_bytes ? max_bytes : 1;
     hx_st st = ST_OK;
     j->scan_reader.step = SCAN_STEP;
-    j->scan_reader.segment = NULL;
-    j->scan.safe = atomic_load(&j->durable);
+    if (*cursor != j->scan.next) { /* not where the last one stopped: what it read may be of a segment that is gone */
+        j->scan_reader.segment = NULL;
+        j->scan.safe = atomic_load(&j->durable);
+    }
     while (st == ST_OK && *cursor < until && budget > 0) {
         if (offset_of(j, *cursor) == 0) *cursor += SEGMENT_HEAD;
         pthread_mutex_lock(&j->lock);

@@ -535,6 +535,58 @@ static void pass_seconds(u32 seconds) {
     while (seconds--) pass(1000);
 }
 
+/* ---- compaction's pace */
+
+static u64 journal_says(const char *name) {
+    char member[64];
+    assert_int_equal(call("GET /v1/stats", ""), 200);
+    int n = snprintf(member, sizeof member, "\"%s\":", name);
+    const char *at = strstr(w.body.p, member);
+    assert_non_null(at);
+    return strtoull(at + n, NULL, 10);
+}
+
+static void send_large(const char *queue, const char *prefix, u32 count) {
+    struct buf payload = {0};
+    char key[32];
+    buf_grow(&payload, 64u << 10);
+    memset(payload.p, 'x', 64u << 10);
+    payload.p[(64u << 10) - 1] = 0;
+    for (u32 i = 0; i < count; i++) {
+        snprintf(key, sizeof key, "%s%u", prefix, i);
+        assert_int_equal(send(queue, key, payload.p), 202);
+    }
+    buf_free(&payload);
+}
+
+static bool within_threshold(void) {
+    return journal_says("used_bytes") <= journal_says("live_bytes") * 12 / 5 + (7u << 20);
+}
+
+static void who_sends_after_a_purge_does_not_pay_for_it_and_it_is_cleaned_within_minutes(void **state) {
+    (void)state;
+    send_large("purged", "k", 900);
+    send_large("kept", "k", 500);
+    assert_int_equal(call("POST /v1/queues/purged/purge", ""), 200);
+    u64 before = journal_says("compacted_segments");
+    send_large("new", "k",
+               160); /* 10 MiB, in no time at all: as many segments, and twice as many had been cleaned beside it */
+    assert_in_range(journal_says("compacted_segments") - before, 0, 8);
+    for (u32 i = 0; i < 5 * 60; i++) pass(1000);
+    assert_true(within_threshold());
+}
+
+static void a_queue_that_churns_stays_within_the_threshold_though_no_time_passes(void **state) {
+    (void)state;
+    for (u32 i = 0; i < 60; i++) {
+        char prefix[16];
+        snprintf(prefix, sizeof prefix, "k%u-", i);
+        send_large("q", prefix, 16);
+        for (u32 n = 0; n < 16; n++) take_and_ack("q");
+    }
+    assert_true(within_threshold());
+}
+
 static void a_conflict_admitted_under_its_own_key_is_known_though_the_first_key_is_past_its_window(void **state) {
     (void)state;
     assert_int_equal(call("PUT /v1/queues/q", "{\"on_conflict\":\"new\",\"window\":\"20s\"}"), 201);
@@ -1206,6 +1258,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_is_refused_is_not_in_the_audit_trail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_old_generations_token_is_fenced, set_up, tear_down),
         cmocka_unit_test_setup_teardown(erased_bytes_leave_the_disk, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(who_sends_after_a_purge_does_not_pay_for_it_and_it_is_cleaned_within_minutes,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_queue_that_churns_stays_within_the_threshold_though_no_time_passes, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(
             a_conflict_admitted_under_its_own_key_is_known_though_the_first_key_is_past_its_window, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_queue_that_stops_repeating_keys_knows_the_last_one_of_each, set_up,
