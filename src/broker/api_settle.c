@@ -86,16 +86,16 @@ static bool mean(const struct item *it, struct settle_in *in, struct buf *decode
     return true;
 }
 
-/* Its message is gone because its key was replayed. */
-static bool runs_again(struct broker *b, const struct token *token) {
+/* Its message is gone because its key was replayed: what the key runs as now, or last ran as. */
+static const struct seen *later_generation(struct broker *b, const struct token *token) {
     struct core_cursor cursor = {0};
     struct found f;
     while (core_find(b->core, token->hash, &cursor, &f)) {
         const struct seen *s = lookup_found(b, b->other, &f);
         u32 generation = s->settle ? s->settle->generation : s->message->generation;
-        if (generation && seen_ref(s)->seq > token->seq) return true;
+        if (generation && seen_ref(s)->seq > token->seq) return s;
     }
-    return false;
+    return NULL;
 }
 
 static struct seen *find_token(struct broker *b, const struct item *it, u64 *fence, struct failure *f) {
@@ -106,7 +106,7 @@ static struct seen *find_token(struct broker *b, const struct item *it, u64 *fen
         return NULL;
     }
     struct seen *s = it->verdict == TOKEN_OK ? lookup_id(b, b->lookup, token->hash, token->seq) : NULL;
-    if (!s && it->verdict == TOKEN_OK && runs_again(b, token))
+    if (!s && it->verdict == TOKEN_OK && later_generation(b, token))
         failure_set(f, PROBLEM_fenced, "the key was replayed since, and runs as a later generation");
     else if (!s)
         failure_set(f, PROBLEM_no_such_message,
@@ -170,6 +170,19 @@ static void render_ok(struct broker *b, struct buf *body, const struct settle_in
     buf_char(body, '}');
 }
 
+/* The call that settled the key before it was replayed, once more: the outcome it made stands until the replay has its own. */
+static bool render_settled_before(struct broker *b, enum verb verb, const struct item *it, struct buf *body) {
+    const struct seen *s = it->verdict == TOKEN_OK ? later_generation(b, &it->parsed) : NULL;
+    struct rec_settle was;
+    if (!s || !core_settled_before(s, verb, it->parsed.fence, &was)) return false;
+    struct ref ref = *seen_ref(s);
+    ref.seq = it->parsed.seq;
+    was.by_token = true;
+    render_ok(b, body, &(struct settle_in){.verb = verb}, &(struct settle_out){.state = (enum state)was.state},
+              &(struct seen){.settle = &was}, &ref, seen_key(s), true);
+    return true;
+}
+
 /* What the step may write down of what was said, then or before. */
 static u64 settle_bytes(const struct broker *b, const struct settle_in *in, const struct seen *s) {
     u64 said = 2 * (in->result.n + in->reason.n + in->effect_id.n + in->name.n);
@@ -194,6 +207,7 @@ static u16 settle_one(struct call *c, enum verb verb, const struct item *it, str
     buf_reset(&c->failure.more);
     buf_reset(decoded);
     struct seen *s = find_token(b, it, &in.fence, &c->failure);
+    if (!s && render_settled_before(b, verb, it, body)) return 200;
     if (s && mean(it, &in, decoded, &c->failure)) {
         if (s->message) consumer_spoke_of(b, s->at.message, in.fence);
         room_prepare(b, settle_bytes(b, &in, s));

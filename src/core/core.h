@@ -359,6 +359,10 @@ struct settle_out {
     u32 effects;                          /* this call added an effect id: so many the key has now; else 0 */
     slice step_result, step_content_type; /* step: the recorded one; valid until the next call */
 };
+/* Of a key that was replayed: did this call make the outcome that was there before, and stands until the replay has its own?
+ * *was: that outcome. */
+bool core_settled_before(const struct seen *seen, enum verb verb, u64 fence, struct rec_settle *was);
+
 /* seen: the message or settled key of the token's id.
  *
  * Tokens of at_most_once deliveries: an ack is a DUPLICATE (it was done when it was handed out; no result is stored), and

@@ -357,6 +357,21 @@ static enum settle_verdict settle_settled(struct core *c, const struct settle_in
     return in->fence < s->fence ? SETTLE_FENCED : SETTLE_SETTLED;
 }
 
+bool core_settled_before(const struct seen *seen, enum verb verb, u64 fence, struct rec_settle *was) {
+    if (seen->settle ? !seen->settle->restored : seen->message->former.n == 0) return false;
+    if (seen->settle)
+        *was = *seen->settle;
+    else
+        CHECK(former_decode(seen->message->former, was));
+    enum verb made_it = was->state == STATE_DONE ? VERB_ACK : VERB_NACK;
+    enum ended ended = was->state == STATE_DONE ? ENDED_ACKED : ENDED_NACKED;
+    struct history_item item;
+    for (u32 at = 0; history_next(was->history, &at, &item);)
+        if (item.kind == HISTORY_ATTEMPT && item.fence == fence && item.ended == ended)
+            return verb == made_it && (ended == ENDED_ACKED || item.failure_class == CLASS_REJECTED);
+    return false;
+}
+
 /* An effect that was reported is recorded even when the ack is refused: that is how doubled effects are seen. Except on what
  * was erased: its effect ids went, and stay away. */
 static u32 record_refused_effect(struct core *c, const struct seen *seen, slice effect_id) {

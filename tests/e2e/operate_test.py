@@ -130,8 +130,9 @@ def a_replayed_key_runs_as_its_next_generation(q):
     yield
     again = b.one(q)
     members(again, key="k", payload="work", generation=generation, effect_key=f"k~g{generation}", steps=[])
-    problem(b.settle("ack", m), 409, "fenced")
+    problem(b.settle("release", m), 409, "fenced")
     b.ok("ack", again, result="second")
+    problem(b.settle("ack", m), 409, "fenced")
     members(b.send(q, "k", "work").json(), outcome="duplicate", state="done")
     same(b.key(q, "k")["result"]["body"], "second")
     same(on_key(q, "k", "replay").json()["generation"], generation + 1)
@@ -183,6 +184,38 @@ def a_cancelled_replay_leaves_the_outcome_before_it(q):
     same([(d["what"], d["by"], d["why"]) for d in view["decisions"]], [("replay", "ada", "undone"), ("cancelled", "bea", "no need")])
     members(b.post(cancel).json(), state="done", restored=True, duplicate=True)
     same(on_key(q, "k", "replay").json()["effect_key"], "k~g2", "what the cancelled one did was done under k~g1")
+
+
+@test
+def repeating_the_call_that_settled_gets_the_stored_answer_while_its_outcome_stands_whatever_was_replayed(q):
+    b = hx.broker
+    b.rules(q, keep_payload="1h")
+    tokens = {}
+    for key, verb, said in (("done", "ack", {"result": "r1"}), ("rejected", "nack", {"class": "rejected", "result": "r2"})):
+        b.put(q, key, payload="work")
+        tokens[key] = (b.one(q), verb, said)
+        b.ok(verb, tokens[key][0], **said)
+
+    def repeated():
+        for key, (m, verb, said) in tokens.items():
+            members(b.ok(verb, m, **{**said, "result": "another"}), state=key, id=m["id"], key=key, duplicate=True,
+                    result={"content_type": "text/plain", "body": said["result"], "encoding": "utf8"})
+            for other in ("release", "nack" if verb == "ack" else "ack"):
+                problem(b.settle(other, m, **({"class": "rejected"} if other == "nack" else {})), 409, "fenced")
+
+    for _ in range(2):
+        replays = [on_key(q, key, "replay").json()["id"] for key in tokens]
+        repeated()
+        yield
+        other = {m["key"]: m for m in b.receive(q, max=2)}
+        repeated()
+        for identity in replays:
+            members(b.post(f"/v1/queues/{q}/messages/{identity}/cancel").json(), restored=True)
+        repeated()
+        for key, (_, verb, said) in tokens.items():
+            problem(b.settle(verb, other[key], **said), 409, "settled")
+        yield
+        repeated()
 
 
 @test
