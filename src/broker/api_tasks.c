@@ -163,11 +163,13 @@ void api_purge(struct call *c) {
 
 /* ---- redrive */
 
-static void put_redrive_detail(struct buf *b, const struct deed *d) {
+/* named: how many ids were given; the messages themselves tell who redrove them. */
+static void put_redrive_detail(struct buf *b, const struct deed *d, u32 named) {
     buf_char(b, '{');
     if (d->class_name.n) json_put_member(b, "class", d->class_name);
     if (d->reason.n) json_put_member(b, "reason", d->reason);
     if (d->since.n) json_put_member(b, "since", d->since);
+    if (named) json_put_member_i64(b, "ids", named);
     if (d->max) json_put_member_i64(b, "max", (i64)d->max);
     if (d->rate) json_put_member_i64(b, "rate", (i64)d->rate);
     buf_char(b, '}');
@@ -180,10 +182,11 @@ static bool make_redrive(struct call *c, const struct deed *d, u16 queue, struct
     t->max = d->max;
     t->rate = d->rate;
     t->dry_run = d->dry_run;
-    struct buf detail = {0};
-    put_redrive_detail(&detail, d);
     bool ok = filter_set(c, d->class_name, d->reason, d->since, &t->filter) &&
-              (d->dry_run || deed_audit(c, d, DEED_REDRIVE, queue, buf_slice(&detail)));
+              (!d->ids.n || filter_set_ids(c, d->ids, &t->filter));
+    struct buf detail = {0};
+    put_redrive_detail(&detail, d, t->filter.id_count);
+    ok = ok && (d->dry_run || deed_audit(c, d, DEED_REDRIVE, queue, buf_slice(&detail)));
     buf_free(&detail);
     if (!ok) task_cancel(c->b, t);
     return ok;
@@ -193,7 +196,7 @@ void api_redrive(struct call *c) {
     struct deed d;
     u16 queue;
     struct task *t;
-    bool ok = deed_read(c, &d, "class reason since max rate dry_run") && queue_of_call(c, false, &queue) &&
+    bool ok = deed_read(c, &d, "class reason since ids max rate dry_run") && queue_of_call(c, false, &queue) &&
               make_redrive(c, &d, queue, &t);
     if (ok)
         start_task(c, t);

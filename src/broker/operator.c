@@ -38,6 +38,7 @@ static bool take_count(struct json *j, u64 *out) {
 
 static bool take_member(struct json *j, slice name, struct deed *d) {
     bool taken;
+    enum json_type type;
     if (slice_eq(name, SL("by"))) return json_string(j, &d->by);
     if (slice_eq(name, SL("note"))) return json_string(j, &d->note);
     if (slice_eq(name, SL("as"))) return json_string(j, &d->as);
@@ -45,6 +46,7 @@ static bool take_member(struct json *j, slice name, struct deed *d) {
     if (slice_eq(name, SL("class"))) return json_string(j, &d->class_name);
     if (slice_eq(name, SL("reason"))) return json_string(j, &d->reason);
     if (slice_eq(name, SL("since"))) return json_duration(j, &d->since);
+    if (slice_eq(name, SL("ids"))) return json_value(j, &type, &d->ids);
     if (slice_eq(name, SL("max")) || slice_eq(name, SL("messages"))) return take_count(j, &d->max);
     if (slice_eq(name, SL("rate"))) return take_count(j, &d->rate);
     if (slice_eq(name, SL("dry_run"))) return json_bool(j, &d->dry_run);

@@ -34,6 +34,7 @@ struct deed {
     struct json json; /* keeps unescaped strings alive */
     slice by, note;
     slice as, state, class_name, reason, since;
+    slice ids; /* an array, as it was written */
     u64 max, rate;
     bool dry_run;
     struct result_said result;

@@ -84,6 +84,27 @@ def a_redrive_takes_what_its_filters_name(q):
 
 
 @test
+def a_redrive_takes_the_messages_it_names_and_no_other(q):
+    b = hx.broker
+    graveyard(q)
+    ids = {item["key"]: item["id"] for item in b.list(q, state="dead")}
+    members(redrive(q, ids=[ids["poison"], ids["unknown"]], dry_run=True), matched=2, would_run=1, would_reconcile=1)
+    members(redrive(q, ids=[ids["poison"], ids["unknown"]], **{"class": "unknown"}, dry_run=True), matched=1)
+    members(redrive(q, ids=[]), matched=0, redriven=0)
+    same(b.queue(q)["dead"], 3, "none named is none, not all")
+    members(redrive(q, ids=[ids["poison"], ids["poison"]]), matched=1, redriven=1)
+    same(keys(b.list(q, state="dead")), ["transient", "unknown"])
+    members(redrive(q, ids=[ids["poison"]]), matched=0, redriven=0)
+    same(b.get(f"/v1/audit?queue={q}&what=redrive").json()["items"][1]["detail"], {"ids": 2})
+    other = f"{q}-other"
+    b.rules(other)
+    members(redrive(other, ids=[ids["unknown"]]), matched=0, redriven=0)
+    for wrong in (["no id"], [7], "x", {}, None, [ids["poison"]] * 1001, [[ids["poison"]]]):
+        problem(b.post(f"/v1/queues/{q}/redrive", {"ids": wrong}), 400, "param_invalid")
+    same(b.queue(q)["dead"], 2)
+
+
+@test
 def a_redriven_message_keeps_key_effect_key_steps_and_history(q):
     b = hx.broker
     b.rules(q, retry={"transient": {"attempts": 1, **FAST}})
