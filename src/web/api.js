@@ -80,12 +80,13 @@ export async function optional(path, signal) {
     }
 }
 
+const enc = encodeURIComponent;
+
 export function query(params) {
     const pairs = Object.entries(params).filter(([, v]) => v !== undefined && v !== null && v !== '');
-    return pairs.length ? '?' + new URLSearchParams(pairs) : '';
+    return pairs.length ? '?' + pairs.map((pair) => pair.map(enc).join('=')).join('&') : ''; // a blank is %20 here: '+' is itself
 }
 
-const enc = encodeURIComponent;
 export const queuePath = (queue, ...rest) => ['/v1/queues', enc(queue), ...rest.map(enc)].join('/');
 
 // Addresses of views, to be pasted into a chat.

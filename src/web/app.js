@@ -48,8 +48,8 @@ let shown = null; // {page, data, state, stop}
 function draw() {
     if (!shown) return;
     const { page, data, error } = shown;
-    const body = data !== undefined ? page.view(data) : error ? '' : h('p', { class: 'quiet' }, 'Loading …');
-    morph($('view'), error ? notice(error) : '', body);
+    const body = data !== undefined ? page.view(data) : error ? h('h1', {}, page.title) : h('p', { class: 'quiet' }, 'Loading …');
+    morph($('view'), data === undefined ? body : '', error ? notice(error) : '', data === undefined ? '' : body);
 }
 
 function setState(change) {
@@ -105,7 +105,7 @@ function open() {
     shown = mine;
     const ui = { state, set: setState, redraw: draw, refresh: () => mine.wake?.() };
     mine.page = found ? found[0](found[1], ui) : {
-        title: 'No such page', still: true, load: async () => 0, view: () => h('p', {}, 'There is no such page. ', h('a', { href: '#/' }, 'All queues')),
+        title: 'No such page', still: true, load: async () => 0, view: () => [h('h1', {}, 'No such page'), h('p', {}, 'There is no such page. ', h('a', { href: '#/' }, 'All queues'))],
     };
     document.title = `${mine.page.title} · Hapax`;
     for (const link of document.querySelectorAll('.tabs a')) {
@@ -128,6 +128,7 @@ async function bar() {
     morph($('about'), h('span', {}, location.host), h('span', {}, stats.version), h('span', {}, `up ${duration(stats.uptime_ms)}`));
     const count = alerts?.items.filter((a) => a.state === 'firing').length ?? 0;
     const text = alerts === null ? '' : count ? `${count} firing` : 'quiet';
+    $('alarm').hidden = !text;
     morph($('alarm'), text ? h('span', { class: `badge ${count ? 'failed' : 'ok'}` }, h('span', { class: 'sign', 'aria-hidden': 'true' }, '●'), text) : '');
     const names = (alerts?.items ?? []).filter((a) => a.state === 'firing').map((a) => `${a.name}${a.queue ? ` on ${a.queue}` : ''}`).join(', ');
     if (names !== firing) $('live').textContent = names ? `Firing: ${names}` : 'No alert is firing any more';

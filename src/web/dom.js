@@ -60,8 +60,13 @@ function morphNode(old, now) {
 }
 
 function morphKids(parent, wanted) {
-    const keyed = new Map();
-    for (const kid of parent.childNodes) if (keyOf(kid) !== null) keyed.set(keyOf(kid), kid);
+    const keyed = new Map(), stay = new Set(wanted.map(keyOf));
+    // What goes goes first: what stays need not be moved then, and a node that is moved loses the focus.
+    for (const kid of [...parent.childNodes]) {
+        if (keyOf(kid) === null) continue;
+        if (stay.has(keyOf(kid))) keyed.set(keyOf(kid), kid);
+        else kid.remove();
+    }
     let at = parent.firstChild;
     for (const now of wanted) {
         const key = keyOf(now);

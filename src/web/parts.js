@@ -45,9 +45,9 @@ export function appliedWords(error) {
 
 export function notice(error, deed) {
     if (error.forbidden)
-        return h('div', { class: 'notice', role: 'alert' }, h('b', {}, 'Not allowed. '), error.message);
-    return h('div', { class: 'notice', role: 'alert' }, h('b', {}, error instanceof Gone ? 'No answer. ' : 'That did not work. '),
-        error.message, error.message.endsWith('.') ? '' : '.', deed ? ` ${appliedWords(error)}` : '');
+        return h('div', { class: 'notice', role: 'alert' }, h('b', {}, 'Not allowed: '), error.message);
+    const what = error instanceof Gone ? 'No answer' : error.status === 404 && !deed ? 'Not there' : 'That did not work';
+    return h('div', { class: 'notice', role: 'alert' }, h('b', {}, `${what}: `), error.message, error.message.endsWith('.') ? '' : '.', deed ? ` ${appliedWords(error)}` : '');
 }
 
 const valueText = (alert, v) => {
@@ -93,7 +93,7 @@ export class LongTable {
     }
     range(total) {
         const body = document.querySelector('.long tbody');
-        const row = body?.querySelector('tr[key]');
+        const row = body?.querySelector('tr[key]:not(.spacer)');
         if (row) this.height = row.getBoundingClientRect().height || this.height;
         const above = body ? Math.max(0, -body.getBoundingClientRect().top) : 0;
         const first = Math.max(0, Math.min(total, Math.floor(above / this.height)) - 15);

@@ -41,20 +41,24 @@ function rows(queue, items, lane, picked, flip) {
     ], items, (m) => m.id);
 }
 
-function groupView(g, queue, lane, picked, flip) {
+function groupView(g, queue, lane, picked, flip, open, unfold) {
     const chosen = g.items.filter((m) => picked.has(m.id)).length;
     const oldest = g.items.reduce((a, m) => (endOf(m) < a ? endOf(m) : a), endOf(g.items[0]));
-    return h('details', { key: g.name, class: 'group' },
-        h('summary', {},
-            h('input', { type: 'checkbox', 'aria-label': `Select all: ${g.kind} ${g.reason}`, checked: chosen === g.items.length, indeterminate: chosen > 0 && chosen < g.items.length,
-                onclick: (e) => e.stopPropagation(), onchange: () => flip(g.items) }),
-            h('b', { class: 'many' }, count(g.items.length)), badge(g.kind || lane, lane === 'dead' ? 'failed' : 'person'),
-            h('span', { class: 'reason' }, g.reason || 'no reason was given'), h('span', { class: 'quiet' }, 'oldest ', moment(oldest, ago(oldest)))),
-        rows(queue, g.items, lane, picked, flip));
+    return h('section', { key: g.name, class: 'group' },
+        h('div', { class: 'group-head' },
+            h('input', { type: 'checkbox', 'aria-label': `Select all: ${g.kind} ${g.reason}`, checked: chosen === g.items.length, indeterminate: chosen > 0 && chosen < g.items.length, onchange: () => flip(g.items) }),
+            h('button', { type: 'button', class: 'plain', 'data-nav': true, 'aria-expanded': String(open), onclick: () => unfold(g.name) },
+                h('span', { class: 'quiet', 'aria-hidden': 'true' }, open ? '▾' : '▸'), h('b', { class: 'many' }, count(g.items.length)), badge(g.kind || lane, lane === 'dead' ? 'failed' : 'person'),
+                h('span', { class: 'reason' }, g.reason || 'no reason was given'), h('span', { class: 'quiet' }, 'oldest ', moment(oldest, ago(oldest))))),
+        open ? rows(queue, g.items, lane, picked, flip) : '');
 }
 
 export default function triage({ queue, lane }, ui) {
-    const picked = new Set();
+    const picked = new Set(), opened = new Set();
+    const unfold = (name) => {
+        opened[opened.has(name) ? 'delete' : 'add'](name);
+        ui.redraw();
+    };
     const flip = (items) => {
         const all = items.every((m) => picked.has(m.id));
         for (const m of items) picked[all ? 'delete' : 'add'](m.id);
@@ -101,7 +105,7 @@ export default function triage({ queue, lane }, ui) {
                 data.items.length ? tools(data, items) : h('p', { class: 'calm' }, badge(`nothing is ${lane}`, 'ok')),
                 data.more ? quiet(`Shown are the ${count(data.items.length)} oldest of ${plural(data.q[lane], 'message')}; what is decided makes room for the next.`) : '',
                 data.items.length && !items.length ? quiet('None matches the filter.') : '',
-                items.length ? (grouped ? groupsOf(items).map((g) => groupView(g, queue, lane, picked, flip)) : rows(queue, items, lane, picked, flip)) : '',
+                items.length ? (grouped ? groupsOf(items).map((g) => groupView(g, queue, lane, picked, flip, opened.has(g.name), unfold)) : rows(queue, items, lane, picked, flip)) : '',
             ];
         },
     };

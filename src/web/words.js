@@ -90,7 +90,8 @@ export function why(k) {
     const repeats = k.arrivals.filter((a) => a.kind === 'replay' || a.kind === 'late');
     const last = repeats[repeats.length - 1];
     const conflicts = k.conflicts ? ` ${count(k.conflicts)} came with another payload under this key; the original stands.` : '';
-    if (!k.duplicates && k.conflicts) return `Not ignored but refused: the key was used before with another payload. Of the original: ${stands(k)}.`;
+    if (!k.duplicates && k.conflicts)
+        return `Not a repeat: the key came again with another payload. That one was refused or kept apart, as the queue’s rules say, and the original stands: ${stands(k)}.`;
     if (!k.duplicates) return `Nothing was ignored: the key came once, and ${stands(k)}.`;
     const late = last?.kind === 'late' ? ' Late: more than half of the window had passed, and a window half as long would have done the work again.' : '';
     const when = last ? `, the last time ${duration(last.age_ms)} after the first` : '';

@@ -1,0 +1,329 @@
+#!/usr/bin/env node
+// The dashboard in a browser: what its pages show, what they do, and how they behave when the broker does not.
+import { Broker, has, main, ok, open, same, shot, test, until, violations, wider } from './harness.mjs';
+
+const FAST = { retry: { transient: { attempts: 1 }, unknown: { attempts: 1 } } };
+const shop = await new Broker().start();
+const lots = new Broker();
+
+// One queue with something of everything.
+async function fill(b) {
+    await b.rules('slots', FAST);
+    await b.rules('payments', { on_unknown: 'hold', on_conflict: 'hold', keep_payload: '1h', window: '14d', dead: { owner: 'payments-oncall' }, lag: { p95: '30s', alert: '5m', for: '2m' } });
+    await b.bury('slots', ['s-1', 's-2', 's-3', 's-4'], { class: 'poison', reason: 'no such container' });
+    await b.bury('slots', ['s-5'], { class: 'unknown', reason: 'the terminal hung up' });
+    await b.bury('payments', ['p-1'], { class: 'unknown', reason: 'the bank hung up' });
+    await b.send('payments', 'p-2', { amount: 1 }, { 'Hapax-Request-Id': 'req-2' });
+    const m = await b.take('payments', { consumer: 'worker-1' });
+    await b.settle('step', m, { name: 'charge', result: 'tx-1' });
+    await b.settle('ack', m, { result: { charged: 1 }, effect_id: 'ch_1' });
+    for (let i = 0; i < 3; i++) await b.send('payments', 'p-2', { amount: 1 }, { 'Hapax-Request-Id': `again-${i}` });
+    await b.send('payments', 'p-3', { amount: 3 });
+    await b.send('payments', 'p-3', { amount: 4 });
+    await b.take('payments', { consumer: 'worker-9', lease: '10m' });
+    await b.must('POST', '/v1/queues/mail/pause', { by: 'ann', note: 'the provider is down' });
+}
+await fill(shop);
+
+const PAGES = {
+    overview: '#/', queue: '#/q/payments', key: '#/q/payments/key/p-2', dead: '#/q/slots/dead', held: '#/q/payments/held', leased: '#/q/payments/leased',
+    alerts: '#/alerts', tasks: '#/tasks', relays: '#/relays', targets: '#/targets', audit: '#/audit', find: '#/find/p-2',
+};
+
+const row = (page, queue) => page.locator('.long tbody tr', { has: page.locator(`a[href="#/q/${queue}"]`) });
+const cell = async (page, queue, column) => (await row(page, queue).locator(`.c-${column}`).innerText()).replace(/[^\d]/g, '');
+
+// What an operator types into a dialog before he presses its button.
+async function confirm(page, note) {
+    await page.locator('#note').fill(note);
+    await page.locator('#by').fill('ann');
+    await page.locator('dialog button[type=submit]').click();
+}
+
+test('an empty broker says how to send the first message', async () => {
+    const empty = await new Broker().start();
+    const page = await open(empty, '#/');
+    await has(page, '.empty pre', `curl ${empty.url}/v1/queues/orders/messages`);
+    await empty.send('orders', 'o-1', { amount: 1 });
+    await row(page, 'orders').waitFor();
+    await empty.remove();
+});
+
+test('the overview follows the load, and its figures are those of the API', async () => {
+    let stop = false;
+    const load = (async () => {
+        for (let i = 0; !stop; i++) await shop.send('busy', `b-${i}`, { i });
+    })();
+    const page = await open(shop, '#/');
+    await until(async () => Number(await cell(page, 'busy', 'ready')) > 50, 'the load shows');
+    stop = true;
+    await load;
+    const want = (await shop.get('/v1/queues/busy')).ready;
+    await until(async () => Number(await cell(page, 'busy', 'ready')) === want, 'the last figure shows');
+    same([await cell(page, 'slots', 'dead'), await cell(page, 'payments', 'held')], ['5', '2']);
+    await shot(page, 'overview-1440');
+});
+
+test('every figure leads to the list behind it', async () => {
+    const page = await open(shop, '#/');
+    await row(page, 'slots').locator('.c-dead a').click();
+    await has(page, 'h1', 'slots · dead');
+    await has(page, '.group', 'no such container');
+    same(await page.locator('.group .many').allInnerTexts(), ['4', '1']);
+});
+
+test('the inspector says first why an event was ignored', async () => {
+    const page = await open(shop, PAGES.key);
+    const why = await page.locator('.why').innerText();
+    ok(/^Ignored as a repeat: the key came 3 more times with the same payload/.test(why), why);
+    ok(/it was done once.* by worker-1, and every repeat was told its result/.test(why), why);
+    const lines = await page.locator('.timeline li').allInnerTexts();
+    const order = ['arrived', 'handed to worker-1', 'settled', 'arrived again', 'arrived again', 'arrived again'];
+    same(lines.length, order.length);
+    order.forEach((words, i) => ok(lines[i].includes(words), `${i}: ${lines[i]}`));
+    same(await page.locator('details[open]').count(), 0, 'payload and result are folded');
+    await page.locator('summary', { hasText: 'Raw JSON' }).click();
+    await has(page, 'details[open] pre', '"effect_ids"');
+    await shot(page, 'key-1440');
+});
+
+test('the inspector calls a late repeat late', async () => {
+    await shop.rules('late', { window: '8s' });
+    const kinds = async () => {
+        const reply = await shop.send('late', 'l-1', { n: 1 });
+        if (reply.json.outcome === 'accepted') await shop.settle('ack', await shop.take('late'), { result: 'ok' });
+        return (await shop.key('late', 'l-1')).arrivals.map((a) => a.kind);
+    };
+    await until(async () => (await kinds()).includes('late'), 'a repeat in the second half of the window');
+    await shop.rules('late', { window: '1d' }); // a promise can be made longer: it is still there when we look
+    const page = await open(shop, '#/q/late/key/l-1');
+    await has(page, '.why', 'Late: more than half of the window had passed');
+    await has(page, '.timeline .badge.person', 'arrived again, late');
+});
+
+test('a redrive says what it will do, does that, and is audited', async () => {
+    const page = await open(shop, PAGES.dead);
+    const button = page.locator('.tools button', { hasText: 'Redrive' });
+    ok(await button.isDisabled(), 'nothing is selected');
+    await page.locator('.group-head button', { hasText: 'no such container' }).click();
+    await page.getByLabel('Select s-1', { exact: true }).check();
+    await page.getByLabel('Select all: unknown the terminal hung up').check();
+    await page.locator('.tools button', { hasText: 'Redrive 2 …' }).click();
+    await has(page, 'dialog button[type=submit]', 'Redrive 2: 1 run again, 1 is asked first');
+    await shot(page, 'redrive-1440');
+    await confirm(page, 'the container is back');
+    await has(page, '.became', 'Redriven: 2.');
+    same((await shop.get('/v1/queues/slots')).dead, 3);
+    const [entry] = (await shop.get('/v1/audit?queue=slots&what=redrive')).items;
+    same([entry.who, entry.why], ['ann', 'the container is back']);
+    await page.locator('dialog button', { hasText: 'Close' }).click();
+    await has(page, '.group .many', '3');
+});
+
+test('a long redrive shows how far it is, and can be stopped', async () => {
+    await shop.rules('long', FAST);
+    await shop.bury('long', ['a', 'b', 'c'], { class: 'poison', reason: 'broken' });
+    const page = await open(shop, '#/q/long/dead');
+    await page.locator('.all input').check();
+    await page.locator('.tools button', { hasText: 'Redrive 3 …' }).click();
+    await has(page, 'dialog button[type=submit]', 'Redrive 3: 3 run again');
+    await page.locator('#field-rate').fill('1');
+    const task = page.waitForResponse((r) => /\/v1\/tasks\/\d+$/.test(r.url()));
+    await confirm(page, 'slowly');
+    await task;
+    await page.locator('dialog progress').waitFor();
+    await page.locator('dialog button', { hasText: 'Stop' }).click();
+    await has(page, '.became', 'Stopped before the end');
+    await page.locator('dialog button', { hasText: 'Close' }).click();
+    await page.go('#/tasks');
+    await has(page, 'tr', 'cancelled');
+});
+
+test('a held conflict is resolved by a person who sees what differs', async () => {
+    const page = await open(shop, PAGES.held);
+    await page.locator('.group-head button', { hasText: 'conflict' }).click();
+    await page.locator('.group td a').click();
+    await has(page, '.why', 'Held: the key p-3 was used before with another payload (amount changed)');
+    same((await page.locator('section', { hasText: 'What differs' }).locator('tbody tr').innerText()).split(/\s+/), ['amount', '3', '4']);
+    await shot(page, 'conflict-1440');
+    await page.locator('button', { hasText: 'Resolve' }).click();
+    same(await page.locator('#field-as option').evaluateAll((all) => all.map((o) => o.value)), ['new', 'duplicate']);
+    await page.locator('#field-as').selectOption('duplicate');
+    await confirm(page, 'a typing error');
+    await has(page, '.became', 'Done: 1.');
+    await page.locator('dialog button', { hasText: 'Close' }).click();
+    await has(page, '.head .badge', 'cancelled');
+    const [entry] = (await shop.get('/v1/audit?queue=payments&what=resolve')).items;
+    same([entry.who, entry.why], ['ann', 'a typing error']);
+});
+
+test('an unknown outcome is resolved as done, with its result', async () => {
+    await shop.rules('held', { on_unknown: 'hold' });
+    await shop.bury('held', ['h-1', 'h-2'], { class: 'unknown', reason: 'the line was cut' });
+    const page = await open(shop, '#/q/held/held');
+    await page.locator('.all input').check();
+    await page.locator('.tools button', { hasText: 'Resolve 2 …' }).click();
+    await page.locator('#field-result').fill('seen at the bank');
+    await confirm(page, 'asked the bank');
+    await has(page, '.became', 'Done: 2.');
+    const k = await shop.key('held', 'h-2');
+    same([k.state, k.result.body], ['done', 'seen at the bank']);
+});
+
+test('what is refused says that nothing was applied, and nothing is done without a note', async () => {
+    await shop.rules('gone', FAST);
+    await shop.bury('gone', ['g-1'], { class: 'poison', reason: 'broken' });
+    const page = await open(shop, '#/q/gone/key/g-1');
+    await page.locator('button', { hasText: 'Forget' }).click();
+    await page.locator('#by').fill('ann');
+    await page.locator('dialog button[type=submit]').click();
+    same((await shop.key('gone', 'g-1')).state, 'dead', 'no note, no deed');
+    await shop.must('DELETE', '/v1/queues/gone/keys/g-1');
+    await confirm(page, 'too late');
+    await has(page, 'dialog .notice', 'Nothing was applied.');
+    page.complaints = page.complaints.filter((c) => !c.endsWith('/keys/g-1') && !c.endsWith('/keys?key=g-1')); // the 404 that was asked for
+});
+
+test('a queue is paused with a reason and goes on again', async () => {
+    const page = await open(shop, '#/q/busy');
+    await page.locator('.head button', { hasText: 'Pause' }).click();
+    await confirm(page, 'the provider is down');
+    await has(page, '.became', 'Paused.');
+    await page.locator('dialog button', { hasText: 'Close' }).click();
+    await has(page, '.head .badge', 'paused');
+    same((await shop.get('/v1/queues/busy')).paused, true);
+    await page.locator('.head button', { hasText: 'Resume' }).click();
+    await confirm(page, 'it is back');
+    await has(page, '.became', 'It goes on.');
+    same((await shop.get('/v1/audit?queue=busy')).items.map((a) => [a.what, a.why]), [['resume', 'it is back'], ['pause', 'the provider is down']]);
+});
+
+test('a thousand queues scroll, filter and are walked by keyboard', async () => {
+    await lots.start();
+    const names = Array.from({ length: 1000 }, (_, i) => `queue-${String(i).padStart(4, '0')}`);
+    while (names.length) await Promise.all(names.splice(0, 50).map((q) => lots.rules(q, {})));
+    const page = await open(lots, '#/');
+    await has(page, '.tools', '1,000 queues');
+    const made = await page.locator('.long tbody tr[key^=queue]').count();
+    ok(made > 20 && made < 150, `${made} rows were made`);
+    await page.evaluate('scrollTo(0, document.body.scrollHeight)');
+    await has(page, '.long a', 'queue-0999');
+    ok(await page.locator('.long tbody tr[key^=queue]').count() < 150, 'only what is in sight is made');
+    await shot(page, 'thousand-1440');
+    await page.locator('#filter').fill('0420');
+    await has(page, '.tools', '1 of 1,000 queues');
+    same(await page.locator('.long a[data-nav]').allInnerTexts(), ['queue-0420']);
+    ok(page.url().includes('filter=0420'), 'the filter is in the address');
+    await page.keyboard.press('Escape');
+    await page.keyboard.press('j');
+    await page.keyboard.press('Enter');
+    await has(page, 'h1', 'queue-0420');
+    await page.keyboard.press('Escape');
+    await has(page, '.tools', '1,000 queues');
+    await page.keyboard.press('j');
+    for (let i = 0; i < 60; i++) await page.keyboard.press('j');
+    same(await page.evaluate('document.activeElement.textContent'), 'queue-0060');
+    await page.keyboard.press('k');
+    same(await page.evaluate('document.activeElement.textContent'), 'queue-0059');
+});
+
+test('the keyboard finds, helps and goes back', async () => {
+    const page = await open(shop, PAGES.queue);
+    await page.keyboard.press('/');
+    same(await page.evaluate('document.activeElement.id'), 'find-text');
+    await page.keyboard.type('p-2');
+    await page.keyboard.press('Enter');
+    await has(page, 'h1', 'Find: p-2');
+    await page.keyboard.press('Escape');
+    await page.keyboard.press('?');
+    await has(page, 'dialog', 'find a key, id, request or trace');
+    await page.keyboard.press('Escape');
+    await page.locator('dialog').waitFor({ state: 'detached' });
+    await page.keyboard.press('Escape');
+    await row(page, 'slots').waitFor();
+});
+
+test('a broker that goes is said to be gone, and the page recovers by itself', async () => {
+    const b = await new Broker().start();
+    await b.send('orders', 'o-1', { n: 1 });
+    const page = await open(b, '#/');
+    await row(page, 'orders').waitFor();
+    await b.stop();
+    await has(page, '#stale', 'The broker does not answer since');
+    ok(await page.evaluate('document.body.classList.contains("stale")'), 'what is old is greyed');
+    same(await cell(page, 'orders', 'ready'), '1', 'what was known stays');
+    await shot(page, 'gone-1440');
+    await b.start();
+    await page.locator('#stale').waitFor({ state: 'hidden' });
+    await b.send('orders', 'o-2', { n: 2 });
+    await until(async () => (await cell(page, 'orders', 'ready')) === '2', 'figures move again');
+    page.complaints = page.complaints.filter((c) => !/ERR_CONNECTION|ERR_EMPTY|ERR_SOCKET|Failed to load resource: net::/.test(c)); // the browser's own words
+    await b.remove();
+});
+
+test('markup in every stored field stays text', async () => {
+    const evil = '<img src=x onerror=document.title="owned"><b>&amp;\'"';
+    const b = await new Broker().start();
+    await b.rules('evil', { ...FAST, on_conflict: 'hold', keep_payload: '1h', key: undefined });
+    const headers = { 'Hapax-Request-Id': 'r<b>1</b>', 'Hapax-Group': evil, 'Hapax-Attr-Note': evil, traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' };
+    same((await b.send('evil', evil, { note: evil }, headers)).status, 202);
+    await b.send('evil', evil, { note: `${evil}2` }, headers);
+    await b.send('evil', `${evil}2`, { note: evil }, { ...headers, 'Hapax-Group': 'g2' });
+    for (const end of ['nack', 'ack']) {
+        const m = await b.take('evil', { consumer: evil });
+        await b.settle('step', m, { name: evil, result: evil });
+        if (end === 'ack') await b.settle('ack', m, { result: evil, effect_id: evil });
+        else await b.settle('nack', m, { class: 'poison', reason: evil });
+    }
+    await b.must('POST', '/v1/queues/evil/pause', { by: evil, note: evil });
+    const held = (await b.get('/v1/queues/evil/messages?state=held')).items[0];
+    const at = encodeURIComponent;
+    const page = await open(b, '#/');
+    for (const hash of ['#/', '#/q/evil', `#/q/evil/key/${at(evil)}`, `#/q/evil/key/${at(`${evil}2`)}`, `#/q/evil/key/${at(held.key)}`, '#/q/evil/dead', '#/q/evil/held', '#/audit', '#/tasks', `#/find/${at(evil)}`, `#/q/evil/id/${held.id}`, `#/${at(evil)}`, '#/alerts']) {
+        await page.goto(`${b.url}/${hash}`);
+        await page.reload();
+        await page.locator('#view > *').first().waitFor({ state: 'attached' });
+        await until(async () => !/^Loading/.test(await page.locator('#view').innerText()), `${hash} is loaded`);
+        for (const folded of await page.locator('summary, .group-head button').all()) await folded.click();
+        same(await page.evaluate('document.querySelectorAll("#view img, #view b b, dialog img, #view script").length'), 0, hash);
+        ok(!/owned/.test(await page.title()) || (await page.title()).includes('<img'), `${hash}: the title is ${await page.title()}`);
+    }
+    await page.go(`#/q/evil/key/${at(evil)}`);
+    await has(page, 'h1', evil);
+    await has(page, '.timeline', `handed to ${evil}`);
+    page.complaints = page.complaints.filter((c) => !/404/.test(c)); // a key that was asked for and is not there
+    await b.remove();
+});
+
+test('every page is readable to everybody, light and dark, and fits a phone', async () => {
+    for (const dark of [false, true]) {
+        const page = await open(shop, '#/', { dark });
+        for (const [name, hash] of Object.entries(PAGES)) {
+            await page.go(hash);
+            same(await violations(page), [], `${name}, ${dark ? 'dark' : 'light'}`);
+            if (dark) await shot(page, `${name}-1440-dark`);
+        }
+        const colour = await page.evaluate('getComputedStyle(document.body).backgroundColor');
+        const [red] = colour.match(/\d+/g).map(Number);
+        ok(dark ? red < 60 : red > 200, `${dark ? 'dark' : 'light'} is ${colour}`);
+    }
+    for (const width of [375, 1024]) {
+        const page = await open(shop, '#/', { width, height: 800 });
+        for (const [name, hash] of Object.entries(PAGES)) {
+            await page.go(hash);
+            same(await wider(page), 0, `${name} at ${width}: pixels too wide`);
+            await shot(page, `${name}-${width}`);
+        }
+    }
+});
+
+test('an address that was pasted opens the same view', async () => {
+    const page = await open(shop, '#/q/slots/dead?filter=container');
+    await has(page, '.group', 'no such container');
+    same(await page.locator('#filter').inputValue(), 'container');
+    await page.go('#/nowhere/at/all');
+    await has(page, '#view', 'There is no such page');
+});
+
+await main();
+await Promise.all([shop, lots].map((b) => b.process && b.remove()));
