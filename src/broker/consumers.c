@@ -8,13 +8,13 @@
 #include "broker/named.h"
 #include "broker/parse.h"
 
-#define BUCKETS         (2 * CONSUMERS_MAX)
+#define BUCKETS         8192u
 #define NO_CONSUMER     0u
 #define HISTORY_GLANCED 4096u  /* of a message, to see who has it: longer ones are many steps, and not looked through */
 #define LEASES_AT_ONCE  10000u /* of a queue are looked at; the others are counted under no name */
 #define LEASES_US       3000u
 #define LEASES_BETWEEN  64u
-#define IDLE_SHOWN_MS   (3600 * 1000) /* who holds nothing and was silent so long is not listed */
+#define IDLE_SHOWN_MS   3600000 /* who holds nothing and was silent so long is not listed */
 #define ASKED_AT_ONCE   16u
 
 /* By number; 0 is nobody. In a ring from the one that spoke last to the one that was silent longest, which 0 is part of. */
