@@ -28,7 +28,7 @@ static void reply_repeats(struct call *c, u16 queue, slice key) {
         more = body->len >= REPLY_BYTES_MAX;
         if (more) break;
         if (body->p[body->len - 1] != '[') buf_char(body, ',');
-        put_key_page(b, body, s);
+        put_key_page(b, body, s, true);
     }
     buf_lit(body, "],\"next_cursor\":");
     if (more)

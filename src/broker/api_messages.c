@@ -74,7 +74,7 @@ static void put_page(struct broker *b, struct page *p, struct buf *body) {
         p->last = v.ref;
         if (!filter_passes(&p->filter, &v)) continue;
         if (n++) buf_char(body, ',');
-        put_key_page(b, body, lookup_id(b, b->lookup, v.ref.hash, v.ref.seq));
+        put_key_page(b, body, lookup_id(b, b->lookup, v.ref.hash, v.ref.seq), false);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "broker/diff.h"
 #include "broker/lookup.h"
 #include "broker/render.h"
+#include "broker/story.h"
 #include "broker/why.h"
 
 static void put_attempt(struct buf *b, const struct history_item *item) {
@@ -172,7 +173,7 @@ static void put_former(struct buf *b, const struct rec_message *m) {
     buf_char(b, '}');
 }
 
-void put_key_page(struct broker *br, struct buf *b, const struct seen *s) {
+void put_key_page(struct broker *br, struct buf *b, const struct seen *s, bool story) {
     struct message_view v = {0};
     CHECK(s->settle || s->message);
     if (s->message) core_message_view(br->core, br->now, s->at.message, &v);
@@ -186,6 +187,7 @@ void put_key_page(struct broker *br, struct buf *b, const struct seen *s) {
     json_put_member(b, "queue", q.name);
     json_put_member(b, "state", slice_str(state_text(s->settle ? (enum state)s->settle->state : v.state)));
     put_reason(b, s, &v);
+    if (story) put_story(br, b, s, &v);
     json_put_member_i64(b, "generation", s->settle ? s->settle->generation : v.generation);
     json_put_name(b, "fingerprint");
     buf_printf(b, "\"%016llx\"", (unsigned long long)seen_fingerprint(s));
@@ -209,6 +211,6 @@ void reply_key_page(struct call *c, const struct seen *s) {
     struct buf *body = &c->b->scratch->body;
     if (!s) return reply_failure(c);
     buf_reset(body);
-    put_key_page(c->b, body, s);
+    put_key_page(c->b, body, s, true);
     reply_json(c, 200, buf_slice(body));
 }

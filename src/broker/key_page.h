@@ -8,7 +8,8 @@
 struct broker;
 struct call;
 
-void put_key_page(struct broker *br, struct buf *b, const struct seen *s);
+/* story: with the sentence and the timeline (story.h); not in lists. */
+void put_key_page(struct broker *br, struct buf *b, const struct seen *s, bool story);
 /* As the whole reply. s == NULL: the call's failure is the reply. */
 void reply_key_page(struct call *c, const struct seen *s);
 

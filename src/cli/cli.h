@@ -197,6 +197,7 @@ void table_say_left_out(void);                                          /* which
 
 /* A JSON object as a page: scalars aligned, arrays of objects as tables. */
 void print_page(slice json);
+void print_key(slice json);   /* key_page.c: why, what happened, and the rest of it; a list where keys repeat */
 void print_queue(slice json); /* a queue's page: its rules, which the broker tells in three forms, once */
 
 struct column {

@@ -16,12 +16,14 @@ static int request_queue(struct cli *cli, const char *method, const char *middle
 /* ---- keys */
 
 const struct flag flags_key_show[] = {{0}};
-const char about_key_show[] =
-    "Answers \"why was this event ignored?\": every arrival of the key is counted, the last ones are\n"
-    "listed with their kind: new, replay, late or conflict.";
+const char about_key_show[] = "Answers \"why was this event ignored?\": in one sentence, then with everything that "
+                              "happened to the key, a line each:\n"
+                              "arrivals (new intent, expected replay, late replay, conflict), hand-outs, steps, how "
+                              "attempts ended, decisions. Steps\n"
+                              "and effects are kept without their time; they stand under the hand-out they belong to.";
 
 int cmd_key_show(struct cli *cli) {
-    return request_queue(cli, "GET", "/keys/", args_word(cli, 1), "", NULL);
+    return request_queue(cli, "GET", "/keys/", args_word(cli, 1), "", print_key);
 }
 
 const struct flag flags_key_result[] = {

@@ -33,7 +33,7 @@ static int show_one(struct cli *cli) {
     const char *id = cli_message_id(cli);
     if (!id) return EXIT_USAGE;
     cli_queue_target(&target, args_word(cli, 0), "/messages/", id, "");
-    int rc = cli_request(cli, "GET", target.p, SL(""), NULL);
+    int rc = cli_request(cli, "GET", target.p, SL(""), print_key);
     buf_free(&target);
     return rc;
 }

@@ -109,6 +109,156 @@ def the_command_revokes_and_says_who(q):
     same(b.get(f"/v1/audit?queue={q}").json()["items"][0]["who"], "bob")
 
 
+# ---- the story of a key
+
+def told(q, key):
+    return [(e["what"], e.get("kind") or e.get("state") or e.get("consumer") or e.get("effect_id") or e.get("name") or e.get("by")) for e in hx.broker.key(q, key)["timeline"]]
+
+
+@test
+def a_repeat_is_explained_in_one_sentence_and_one_timeline(q):
+    b = hx.broker
+    b.rules(q, window="7d")
+    b.put(q, "k", headers=[("X-Request-Id", "r-1")])
+    b.ok("ack", b.one(q, consumer="w1"), result="r")
+    for _ in range(3):
+        b.send(q, "k")
+    page = b.key(q, "k")
+    for words in ("Accepted once on 20", " UTC and done on 20", "3 repeats since were answered with its outcome", "inside its window of 7d"):
+        assert words in page["why"], page["why"]
+    same(told(q, "k"), [("arrived", "new intent"), ("handed out", "w1"), ("settled", "done")] + 3 * [("arrived", "expected replay")])
+    same(page["timeline"][0]["request_id"], "r-1")
+    assert [e["at"] for e in page["timeline"]] == sorted(e["at"] for e in page["timeline"]), page
+    assert "not_kept" not in page, page
+    yield
+    same(b.key(q, "k")["timeline"][:3], page["timeline"][:3])
+    assert "Accepted once" in b.get(f"/v1/queues/{q}/messages/{page['id']}").json()["why"]
+
+
+@test
+def what_is_not_kept_any_more_is_said(q):
+    b = hx.broker
+    b.put(q, "k")
+    for _ in range(12):
+        b.send(q, "k")
+    same(b.key(q, "k")["not_kept"], ["4 earlier repeats are only counted"])
+
+
+@test
+def attempts_steps_lookups_and_ends_are_in_the_timeline(q):
+    b = hx.broker
+    b.rules(q, on_unknown="reconcile", retry={"transient": {"backoff": "1ms", "max": "1ms"}})
+    b.put(q, "k")
+    m = b.one(q, consumer="w1")
+    b.ok("step", m, name="charged")
+    b.ok("nack", m, **{"class": "unknown"}, reason="timed out")
+    b.ok("nack", b.one(q, consumer="w2"), **{"class": "absent"})
+    b.one(q, consumer="w3", lease="1s")
+    b.ok("ack", b.one(q, consumer="w4"))
+    same(told(q, "k"), [("arrived", "new intent"), ("handed out", "w1"), ("step", "charged"), ("attempt ended", None), ("handed out", "w2"), ("looked up", None),
+                        ("handed out", "w3"), ("lease ran out", None), ("handed out", "w4"), ("looked up", None), ("settled", "done")])
+    answers = [e.get("answer") for e in b.key(q, "k")["timeline"] if e["what"] == "looked up"]
+    same(answers, ["absent", "found"])
+
+
+@test
+def a_second_effect_is_called_a_harmful_duplicate(q):
+    b = hx.broker
+    b.put(q, "k")
+    m = b.one(q)
+    b.ok("ack", m, effect_id="ch_1")
+    assert "armful" not in b.key(q, "k")["why"]
+    b.settle("ack", m, effect_id="ch_2")
+    assert "Harmful duplicate: it took effect more than once, as ch_1, ch_2." in b.key(q, "k")["why"]
+    assert ("harmful duplicate", "ch_2") in told(q, "k") and ("effect", "ch_1") in told(q, "k"), told(q, "k")
+
+
+@test
+def a_held_conflict_names_the_fields_that_changed(q):
+    b = hx.broker
+    b.rules(q, on_conflict="hold")
+    b.event(q, {"amount": 1, "to": "x"}, key="k")
+    held = b.event(q, {"amount": 2, "to": "x"}, key="k").json()
+    first = b.key(q, held["key"])["timeline"][0]
+    members(first, what="arrived", kind="conflict", conflict_with="k", changed=["amount"])
+    assert "known with another payload" in b.key(q, held["key"])["why"]
+    assert "1 more came with another payload" in b.key(q, "k")["why"], b.key(q, "k")["why"]
+    same(told(q, "k")[-1], ("arrived", "conflict"))
+
+
+@test
+def what_operators_did_to_a_key_is_in_its_timeline_once(q):
+    b = hx.broker
+    b.rules(q, keep_payload="1h")
+    b.put(q, "k")
+    b.ok("ack", b.one(q, consumer="w1"))
+    same(b.call("DELETE", f"/v1/queues/{q}/keys/k", b"", [("Hapax-Actor", "ann"), ("Hapax-Reason", "wrong customer")]).status, 204)
+    b.put(q, "k")
+    same(told(q, "k"), [("operator", "ann"), ("arrived", "new intent")])
+    b.ok("ack", b.one(q, consumer="w2"))
+    same(b.post(f"/v1/queues/{q}/keys/k/replay", {"by": "bob", "note": "once more"}).status, 202)
+    m = b.one(q, lease="1h", consumer="w3")
+    revoke(q, m, by="cyd")
+    b.ok("ack", b.one(q))
+    same([t for t in told(q, "k") if t[0] in ("replayed", "operator", "lease revoked")], [("operator", "ann"), ("replayed", "bob"), ("lease revoked", None)])
+    assert "Run again on purpose, as generation 1" in b.key(q, "k")["why"]
+    same(b.post(f"/v1/queues/{q}/keys/k/erase", {"by": "dan"}).status, 200)
+    same([t for t in told(q, "k") if t[1] == "dan"], [("erased", "dan")])
+    assert "erased since" in b.key(q, "k")["why"]
+
+
+@test
+def the_sentence_says_what_an_unsettled_one_waits_for(q):
+    b = hx.broker
+    b.put(q, "k")
+    assert "it waits to be handed out; it came once." in b.key(q, "k")["why"], b.key(q, "k")["why"]
+    m = b.one(q, lease="1h", consumer="w1")
+    assert "w1 has it since 20" in b.key(q, "k")["why"]
+    b.ok("nack", m, **{"class": "transient"}, reason="bank is down", delay="1h")
+    assert "it waits until 20" in b.key(q, "k")["why"] and "attempt 1 ended transient: bank is down" in b.key(q, "k")["why"]
+    b.put(q + ".d", "d")
+    b.fail(q + ".d", "poison", reason="no such account")
+    assert "; dead: no such account" in b.key(q + ".d", "d")["why"]
+
+
+@test
+def a_late_replay_is_called_so(q):
+    b = hx.broker
+    b.rules(q, window="4s")
+    b.put(q, "k")
+    b.ok("ack", b.one(q))
+    hx.until(lambda: b.send(q, "k") and (("arrived", "late replay") in told(q, "k") or b.state(q, "k") != "done"), "it came past half its window")
+    if b.state(q, "k") == "done":  # else the machine slept through the rest of it
+        assert "late in its window of 4s" in b.key(q, "k")["why"], b.key(q, "k")["why"]
+
+
+@test
+def thousands_of_steps_leave_a_timeline_that_ends(q):
+    b = hx.broker
+    b.put(q, "k")
+    m = b.one(q, lease="1h")
+    b.post("/v1/step", [{"token": m["token"], "name": f"s{i}"} for i in range(3000)])
+    page = b.key(q, "k")
+    same(len(page["steps"]), 3000)
+    same([e["name"] for e in page["timeline"] if e["what"] == "step"], [f"s{i}" for i in range(2936, 3000)])
+    assert page["not_kept"][0].startswith("2936 earlier steps"), page["not_kept"]
+
+
+@test
+def key_show_begins_with_the_sentence_and_has_a_line_an_event(q):
+    b = hx.broker
+    b.put(q, "k")
+    b.ok("ack", b.one(q, consumer="w1"))
+    b.send(q, "k")
+    page, lines = b.key(q, "k"), hapax("key", "show", q, "k").text.splitlines()
+    same(lines[0], page["why"])
+    same([line[22:] for line in lines[2:2 + len(page["timeline"])]], [e["text"] for e in page["timeline"]])
+    same(hapax("messages", "show", q, page["id"]).text.splitlines()[0], page["why"])
+    b.rules(q + ".r", semantics="at_least_once")
+    b.put(q + ".r", "k", "k")
+    same(hapax("key", "show", q + ".r", "k").text.count("Accepted on"), 2)
+
+
 # ---- consumers
 
 @test
