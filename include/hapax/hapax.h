@@ -450,6 +450,16 @@ typedef struct hx_reply {
 HX_API hx_status hx_call(hx_client *client, const hx_request *request, hx_reply *out, hx_error *err);
 HX_API void hx_reply_free(hx_reply *reply);
 
+/* A line of an answer that goes on, without its line feed, valid during the call. false: it is enough. */
+typedef bool (*hx_line_fn)(void *ctx, hx_bytes line);
+
+/* Follows an answer that does not end by itself (GET /v1/events), on a connection of its own: hands over its lines, each of at
+ * most 256 KiB, until the answer ends or `line` says that it is enough (HX_OK), or stop_fd (-1: none) becomes readable
+ * (HX_CANCELLED). HX_UNREACHABLE: it did not begin, broke off, or nothing came for silence_ms; nothing is repeated: ask again,
+ * with Last-Event-ID. Blocks meanwhile, and `line` is called from this thread. */
+HX_API hx_status hx_follow(hx_client *client, const hx_request *request, int64_t silence_ms, int stop_fd,
+                           hx_line_fn line, void *ctx, hx_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -238,6 +238,11 @@ bool queue_ok(const char *queue, hx_error *err) {
 
 /* ---- anything else */
 
+static bool request_ok(const hx_request *r) {
+    slice target = slice_str(r->target);
+    return target.n && target.p[0] == '/' && !has_control(target) && !memchr(target.p, ' ', target.n);
+}
+
 static bool fields_render(const hx_request *r, struct buf *out) {
     for (size_t i = 0; i < r->field_count; i++) {
         slice name = slice_str(r->fields[i].name), value = slice_str(r->fields[i].value);
@@ -256,8 +261,7 @@ hx_status hx_call(hx_client *c, const hx_request *request, hx_reply *out, hx_err
     if (out) *out = (hx_reply){0};
     slice target = slice_str(request->target);
     struct buf fields = {0};
-    bool ok = target.n && target.p[0] == '/' && !has_control(target) && !memchr(target.p, ' ', target.n);
-    if (!ok || !fields_render(request, &fields)) {
+    if (!request_ok(request) || !fields_render(request, &fields)) {
         buf_free(&fields);
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "request_invalid", "malformed target or header field");
     }
@@ -284,4 +288,58 @@ hx_status hx_call(hx_client *c, const hx_request *request, hx_reply *out, hx_err
 void hx_reply_free(hx_reply *reply) {
     arena_free(reply->memory);
     *reply = (hx_reply){0};
+}
+
+/* ---- an answer that goes on */
+
+struct lines {
+    hx_line_fn line;
+    void *ctx;
+};
+
+static bool hand_over(void *ctx, slice line) {
+    const struct lines *l = ctx;
+    return l->line(l->ctx, hx_bytes_of(line.p, line.n));
+}
+
+static hx_status followed(hx_client *c, enum xfer x, const struct reply *reply, const struct errbuf *why,
+                          hx_error *err) {
+    if (x == XFER_CANCELLED) return error_set(err, HX_CANCELLED, HX_APPLIED_NO, "cancelled", "stopped");
+    if (x == XFER_BAD) return error_set(err, HX_PROTOCOL, HX_APPLIED_NO, "protocol", "%s: %s", c->url.text, why->text);
+    if (x != XFER_DONE)
+        return error_set(err, HX_UNREACHABLE, HX_APPLIED_NO, "unreachable", "cannot reach %s: %s", c->url.text,
+                         why->text);
+    if (reply->status >= 300) return problem_read(reply->status, buf_slice(&reply->body), err);
+    error_ok(err);
+    err->http_status = reply->status;
+    return HX_OK;
+}
+
+hx_status hx_follow(hx_client *c, const hx_request *request, int64_t silence_ms, int stop_fd, hx_line_fn line,
+                    void *ctx, hx_error *err) {
+    hx_error spare;
+    if (!err) err = &spare;
+    struct buf fields = {0}, head = {0};
+    struct errbuf why = {{0}};
+    struct reply reply = {0};
+    struct lines lines = {line, ctx};
+    struct follow f = {.line = hand_over, .ctx = &lines, .silence_ms = silence_ms};
+    if (!request_ok(request) || !fields_render(request, &fields)) {
+        buf_free(&fields);
+        return error_set(err, HX_INVALID, HX_APPLIED_NO, "request_invalid", "malformed target or header field");
+    }
+    struct call call =
+        CALL(.method = request->method, .target = slice_str(request->target), .fields = buf_slice(&fields));
+    render_head(c, &call, &head);
+    i64 now = clock_mono_ms();
+    struct conn *conn = conn_open(&c->resolver, &c->url, now + c->connect_timeout_ms, stop_fd, &why);
+    enum xfer x = XFER_NOT_SENT;
+    if (conn)
+        x = conn_follow(conn, buf_slice(&head), now + c->timeout_ms, stop_fd, &f, c->reply_bytes_max, &reply, &why);
+    hx_status st = followed(c, x, &reply, &why, err);
+    conn_close(conn);
+    reply_free(&reply);
+    buf_free(&head);
+    buf_free(&fields);
+    return st;
 }

@@ -109,6 +109,17 @@ void conn_close(struct conn *c);
 bool conn_alive(const struct conn *c); /* idle, still open, nothing unasked-for in it */
 enum xfer conn_exchange(struct conn *c, slice head, slice body, i64 deadline, int cancel_fd, size_t body_max,
                         struct reply *out, struct errbuf *err);
+/* An answer that goes on, line by line; a line has no more than FOLLOW_LINE_MAX bytes. Of any answer but a chunked 200 the
+ * body is read whole. XFER_DONE: it ended, or `line` said that it is enough. */
+#define FOLLOW_LINE_MAX (256u << 10)
+typedef bool conn_line(void *ctx, slice line); /* without its line feed. false: enough */
+struct follow {
+    conn_line *line;
+    void *ctx;
+    i64 silence_ms; /* so long without a byte: lost */
+};
+enum xfer conn_follow(struct conn *c, slice head, i64 deadline, int cancel_fd, const struct follow *f, size_t body_max,
+                      struct reply *out, struct errbuf *err);
 /* Wait for ms, or until cancel_fd is readable: then true. */
 bool conn_pause(i64 ms, int cancel_fd);
 /* Wait until fd is readable: true. Or until the deadline, or until cancel_fd is. */

@@ -244,3 +244,47 @@ enum xfer conn_exchange(struct conn *c, slice head, slice body, i64 deadline, in
     c->reused = true;
     return x;
 }
+
+/* ---- an answer that goes on */
+
+/* Hands over the whole lines of `body` and keeps the rest. false: enough. */
+static bool take_lines(struct buf *body, conn_line *line, void *ctx) {
+    size_t at = 0;
+    bool more = true;
+    while (more && at < body->len) {
+        const char *end = memchr(body->p + at, '\n', body->len - at);
+        if (!end) break;
+        size_t n = (size_t)(end - (body->p + at));
+        more = line(ctx, slice_of(body->p + at, n));
+        at += n + 1;
+    }
+    consume(body, at);
+    return more;
+}
+
+static enum xfer follow_body(struct io *io, struct reply *out, const struct follow *f) {
+    struct chunks chunks = {0};
+    for (;;) {
+        slice rest = buf_slice(&io->conn->in);
+        enum chunks_result r = chunks_feed(&chunks, &rest, &out->body, FOLLOW_LINE_MAX + io->conn->in.len);
+        if (r == CHUNKS_BAD) return err_set(io->err, ST_INVALID, "the answer's chunks are malformed"), XFER_BAD;
+        consume(&io->conn->in, io->conn->in.len - rest.n);
+        if (!take_lines(&out->body, f->line, f->ctx) || r == CHUNKS_DONE) return XFER_DONE;
+        if (out->body.len > FOLLOW_LINE_MAX) return err_set(io->err, ST_INVALID, "a line is too long"), XFER_BAD;
+        io->deadline = clock_mono_ms() + f->silence_ms;
+        enum xfer x = fill(io, true);
+        if (io->leaving) return XFER_CANCELLED;
+        if (x != XFER_DONE) return x;
+    }
+}
+
+enum xfer conn_follow(struct conn *c, slice head, i64 deadline, int cancel_fd, const struct follow *f, size_t body_max,
+                      struct reply *out, struct errbuf *err) {
+    struct io io = {.conn = c, .deadline = deadline, .cancel_fd = cancel_fd, .err = err};
+    bool early = false;
+    enum xfer x = write_all(&io, head, SL(""), &early);
+    if (x == XFER_DONE) x = read_head(&io, out);
+    if (x != XFER_DONE) return x;
+    if (out->status == 200 && out->chunked) return follow_body(&io, out, f);
+    return out->chunked ? read_chunks(&io, body_max, out) : read_sized(&io, body_max, out);
+}

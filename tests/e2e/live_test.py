@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""The broker watched live: hapax tail, on a terminal, into a pipe, and over the broker's restarts."""
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import hx
+from hx import members, same, test, until
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Terminal:
+    """hapax with everything at a terminal, going on."""
+
+    def __init__(self, *words, columns=80, rows=24, of=None, **more):
+        self.person, self.terminal = pty.openpty()
+        self.size(columns, rows)
+        env = {n: v for n, v in os.environ.items() if not n.startswith("HAPAX") and n not in ("NO_COLOR", "COLUMNS")}
+        env.update({"HAPAX_URL": (of or hx.broker).url, "TERM": "xterm", **more})
+        self.process = subprocess.Popen([hx.HAPAX, *words], stdin=self.terminal, stdout=self.terminal, stderr=self.terminal, env=env,
+                                        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        self.raw = b""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.person)
+        os.close(self.terminal)
+
+    def size(self, columns, rows):
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    @property
+    def text(self):
+        return self.raw.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+
+    def until(self, condition, what):
+        """Reads what it prints until that is so."""
+        deadline = time.monotonic() + hx.TIMEOUT
+        while not condition():
+            assert time.monotonic() < deadline, f"never: {what}\n{self.text}"
+            if select.select([self.person], [], [], 0.1)[0]:
+                self.raw += os.read(self.person, 65536)
+
+    def type(self, keys):
+        os.write(self.person, keys.encode())
+
+    def wait(self):
+        """The exit code; what it still prints is read."""
+        deadline = time.monotonic() + hx.TIMEOUT
+        while self.process.poll() is None or select.select([self.person], [], [], 0)[0]:
+            assert time.monotonic() < deadline, f"it goes on\n{self.text}"
+            if select.select([self.person], [], [], 0.1)[0]:
+                self.raw += os.read(self.person, 65536)
+        return self.process.returncode
+
+
+def readers(of=None):
+    return (of or hx.broker).get("/v1/stats").json()["events"]["readers"]
+
+
+@contextlib.contextmanager
+def piped_tail(*words, of):
+    """hapax tail into a pipe, once it reads."""
+    before = readers(of)
+    process = hx.start_hapax("tail", *words, of=of)
+    until(lambda: readers(of) > before, "a reader")
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@test
+def tail_tells_events_in_lines_that_fit_and_drive_nothing():
+    evil = "\x1b]0;owned\x07\u202e"
+    with hx.Broker() as b, Terminal("tail", of=b) as screen:
+        until(lambda: readers(b) == 1, "a reader")
+        b.put("payments", "order-1", headers=[("X-Request-Id", "r-1")])
+        b.send("payments", "order-1")
+        b.ok("nack", b.one("payments", consumer="worker-7"), **{"class": "poison"}, reason=f"{evil} no such account: " + "x" * 90)
+        b.put("payments", '"' + "k" * 200 + '"')
+        screen.until(lambda: "k" * 20 in screen.text, "the last event")
+        lines = COLOUR.sub("", screen.text).strip("\n").split("\n")
+        same([line[13:22].strip() for line in lines], ["accepted", "duplicate", "delivered", "failed", "dead", "accepted"])
+        for line in lines:
+            assert re.match(r"\d\d:\d\d:\d\d\.\d{3} ", line) and len(line) <= 80, line
+            assert "payments" in line and ("order-1" in line or "kkk" in line), line
+        assert "request r-1" in lines[0] and "to worker-7" in lines[2] and "poison" in lines[3], lines
+        assert "\x1b[31mdead" in screen.text and "\x07" not in screen.text and "\u202e" not in screen.text
+        screen.process.send_signal(signal.SIGINT)
+        same(screen.wait(), 0)
+
+
+@test
+def tail_honours_no_color_and_its_filters():
+    with hx.Broker() as b, Terminal("tail", "a", "--kind", "settled,accepted", "--key", "k", of=b, NO_COLOR="1") as screen:
+        until(lambda: readers(b) == 1, "a reader")
+        b.put("b", "k")
+        b.put("a", "other", "k")
+        for m in b.receive("a", max=2):
+            b.ok("ack", m)
+        screen.until(lambda: "settled" in screen.text, "the last event")
+        same([line.split()[1:3] for line in screen.text.strip("\n").split("\n")], [["accepted", "k"], ["settled", "k"]])
+        assert "\x1b" not in screen.text
+
+
+@test
+def tail_goes_on_after_a_restart_and_says_the_gap():
+    with hx.Broker() as b, piped_tail("q", "--json", of=b) as tail:
+        b.put("q", "a")
+        members(hx.strict_json(tail.stdout.readline()), kind="accepted", key="a", queue="q")
+        b.restart(same_port=True)
+        b.put("q", "b")
+        same(hx.strict_json(tail.stdout.readline())["kind"], "gap")
+        members(hx.strict_json(tail.stdout.readline()), kind="accepted", key="b")
+        tail.terminate()
+        said = tail.stderr.read().decode()
+        same(tail.wait(hx.TIMEOUT), 0)
+        assert "gone" in said and "connected again" in said, said
+
+
+@test
+def tail_ends_quietly_when_nobody_reads_it():
+    with hx.Broker() as b, piped_tail(of=b) as tail:
+        tail.stdout.close()
+        b.put("q", "a")
+        same(tail.wait(hx.TIMEOUT), -signal.SIGPIPE)
+        same(tail.stderr.read(), b"")
+        tail.stdout = None
+
+
+@test
+def tail_of_nobody_or_of_nonsense_fails_at_once(q):
+    same(hx.hapax("tail", "--kind", "nothing", exits=1).text, "")
+    problem = hx.hapax("tail", q, "--kind", "nothing", "--json", exits=1).json
+    same(problem["code"], "param_invalid")
+    with hx.Broker() as b:
+        pass
+    b.port = 1
+    hx.hapax("tail", exits=3, of=b)
+
+
+if __name__ == "__main__":
+    hx.main()
