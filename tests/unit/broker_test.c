@@ -461,7 +461,7 @@ static void what_is_refused_is_not_in_the_audit_trail(void **state) {
     assert_said("{\"items\":[],\"next_cursor\":null}");
 }
 
-static void an_old_generations_token_is_fenced(void **state) {
+static void an_old_generations_token_is_fenced_once_the_new_one_has_an_outcome(void **state) {
     (void)state;
     call("PUT /v1/queues/q", "{\"keep_payload\":\"1h\"}");
     send("q", "k", "x");
@@ -471,6 +471,13 @@ static void an_old_generations_token_is_fenced(void **state) {
     assert_int_equal(settle("ack", ""), 200);
     assert_int_equal(call("POST /v1/queues/q/keys/k/replay", "{\"by\":\"ann\"}"), 202);
     assert_said("\"effect_key\":\"k~g1\"");
+    memcpy(w.token, old, sizeof old);
+    assert_int_equal(settle("release", ""), 409);
+    assert_said("\"code\":\"fenced\"");
+    assert_int_equal(settle("ack", ""), 200);
+    assert_said("\"duplicate\":true");
+    call("POST /v1/queues/q/receive", "");
+    assert_int_equal(settle("ack", ""), 200);
     memcpy(w.token, old, sizeof old);
     assert_int_equal(settle("ack", ""), 409);
     assert_said("\"code\":\"fenced\"");
@@ -1256,7 +1263,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_long_redrive_becomes_a_task_and_can_be_stopped, set_up, tear_down),
         cmocka_unit_test_setup_teardown(refused_copies_are_sent_through_the_door_again, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_refused_is_not_in_the_audit_trail, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(an_old_generations_token_is_fenced, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_old_generations_token_is_fenced_once_the_new_one_has_an_outcome, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(erased_bytes_leave_the_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_sends_after_a_purge_does_not_pay_for_it_and_it_is_cleaned_within_minutes,
                                         set_up, tear_down),
