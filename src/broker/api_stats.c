@@ -98,6 +98,7 @@ void api_stats(struct call *c) {
     buf_reset(body);
     buf_char(body, '{');
     json_put_member(body, "version", SL(HAPAX_VERSION));
+    json_put_member_time(body, "now", b->now.wall_ms);
     json_put_member_i64(body, "uptime_ms", b->time.mono_ms - b->started_mono_ms);
     json_put_member_i64(body, "run_ms", b->now.run_ms);
     put_totals(b, body);

@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+"""hapax doctor: each finding is made to appear by its cause, and a sound broker has none."""
+import contextlib
+import glob
+import http.server
+import json
+import os
+import subprocess
+import tempfile
+import threading
+
+import hx
+from hx import same, test
+
+RUNBOOKS = os.path.join(hx.ROOT, "docs", "runbooks")
+FAKETIME = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
+
+
+def doctor(b, *args, code=None):
+    env = {n: v for n, v in os.environ.items() if not n.startswith("HAPAX")}
+    done = subprocess.run([hx.HAPAX, "doctor", "--url", b if isinstance(b, str) else b.url, *args], env=env, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=hx.TIMEOUT)
+    if code is not None:
+        same(done.returncode, code, done.stdout.decode() + done.stderr.decode())
+    return done.stdout.decode()
+
+
+def found(b, *args, code=None):
+    """The findings by code; the first of each."""
+    answer = json.loads(doctor(b, "--json", *args, code=code))
+    out = {}
+    for one in answer["findings"]:
+        out.setdefault(one["code"], one)
+        if one.get("runbook"):
+            assert os.path.exists(os.path.join(RUNBOOKS, one["runbook"])), one
+    same(answer["ok"], not any(one["level"] == "wrong" for one in answer["findings"]))
+    return out
+
+
+@contextlib.contextmanager
+def machine(b, kernel=(), filesystem="ext4"):
+    """A machine's /proc and /sys as the doctor reads them, with the broker's data on that file system."""
+    files = {"proc/sys/vm/overcommit_memory": "0", "sys/kernel/mm/transparent_hugepage/defrag": "always defer [madvise] never",
+             "proc/sys/net/core/somaxconn": "4096", f"proc/{b.process.pid}/comm": "hapaxd",
+             f"proc/{b.process.pid}/mounts": f"root / ext4 rw 0 0\nd {os.path.realpath(b.data)} {filesystem} rw 0 0\nother /other nfs rw 0 0", **dict(kernel)}
+    with tempfile.TemporaryDirectory(prefix="hapax-e2e-") as root:
+        for name, text in files.items():
+            os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
+            with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+        fds = os.path.join(root, "proc", str(b.process.pid), "fd")
+        os.makedirs(fds)
+        os.symlink("socket:[1]", os.path.join(fds, "3"))
+        os.symlink(os.path.join(os.path.realpath(b.data), "lock"), os.path.join(fds, "7"))
+        yield root
+
+
+@test
+def a_sound_broker_on_a_sound_machine_has_nothing_wrong():
+    room = os.statvfs(tempfile.gettempdir())
+    if room.f_bavail * 8 < room.f_blocks:
+        raise hx.Skip("this machine's disk is nearly full, and that would be found")
+    with hx.Broker() as b, machine(b) as root:
+        b.put("q", "k")
+        have = found(b, "--root", root, code=0)
+        assert set(have) <= {"alerts_unknown"}, have
+        assert doctor(b, "--root", root).splitlines()[-1].startswith("nothing is wrong"), doctor(b, "--root", root)
+
+
+@test
+def kernel_settings_that_hurt_are_told_with_what_to_do():
+    bad = {"proc/sys/vm/overcommit_memory": "2", "sys/kernel/mm/transparent_hugepage/defrag": "[always] defer madvise never",
+           "proc/sys/net/core/somaxconn": "16"}
+    with hx.Broker() as b, machine(b, bad) as root:
+        have = found(b, "--root", root, code=1)
+        same(have["overcommit_strict"]["level"], "wrong")
+        assert {"hugepages_defrag", "backlog_small"} <= set(have), have
+        assert "sysctl net.core.somaxconn=" in have["backlog_small"]["remedy"]
+
+
+@test
+def data_that_is_not_on_a_disk_is_told_by_its_file_system():
+    with hx.Broker() as b:
+        for kind, code in (("tmpfs", "data_in_memory"), ("overlay", "data_in_memory"), ("nfs4", "data_on_network"), ("btrfs", "data_copy_on_write")):
+            with machine(b, filesystem=kind) as root:
+                have = found(b, "--root", root)
+                assert kind in have[code]["summary"] and b.data in have[code]["summary"], have
+
+
+@test
+def data_on_a_real_tmpfs_is_found_through_the_brokers_open_files():
+    kind = subprocess.run(["stat", "-f", "-c", "%T", "/dev/shm"], stdout=subprocess.PIPE, check=False).stdout
+    if kind.strip() != b"tmpfs" or os.statvfs("/dev/shm").f_bavail * os.statvfs("/dev/shm").f_frsize < 600 << 20:
+        raise hx.Skip("no large tmpfs at /dev/shm")
+    data = tempfile.mkdtemp(prefix="hapax-e2e-", dir="/dev/shm")
+    try:
+        with hx.Broker(data=data) as b:
+            assert data in found(b, code=1)["data_in_memory"]["summary"]
+    finally:
+        subprocess.run(["rm", "-rf", data], check=False)
+        for left in glob.glob(data + "*"):
+            os.unlink(left)
+
+
+@test
+def a_disk_without_room_is_told_first():
+    """A small file system of its own, filled by messages until the broker refuses one."""
+    with tempfile.TemporaryDirectory(prefix="hapax-e2e-") as home:
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "hapax", home], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        if done.returncode != 0:
+            raise hx.Skip("cannot mount")
+        try:
+            with hx.Broker(data=os.path.join(home, "data"), log=home + ".log") as b:
+                n = 0
+                while b.send("q", f"k{n}", b"x" * 500000).status != 507:
+                    n += 1
+                have = found(b, code=1)
+                assert have and list(have)[0] in ("disk_short", "disk_low"), have
+                same(have[list(have)[0]]["runbook"], "disk-full.md")
+                if "disk_short" in have:
+                    assert list(have)[0] == "disk_short"
+        finally:
+            subprocess.run(["umount", "-l", home], check=False)
+            os.unlink(home + ".log")
+
+
+@test
+def memory_that_is_short_is_told():
+    with hx.Broker(options=["--memory", "64MiB"]) as b, machine(b) as root:
+        n = 0
+        while True:
+            reply = b.batch("q", [{"key": f"{n}-{i}", "payload": ""} for i in range(10000)])
+            n += 1
+            if b'"status":507' in reply.body:
+                break
+            assert n < 100, "the limit is never reached"
+        have = found(b, "--root", root, code=1)
+        assert "64 MiB" in have["memory_short"]["summary"], have
+        same(have["memory_short"]["runbook"], "memory.md")
+
+
+@test
+def few_open_files_are_told():
+    with hx.Broker(wrapper=["sh", "-c", 'ulimit -n 200; exec "$@"', "sh"]) as b, machine(b) as root:
+        assert "200" in found(b, "--root", root)["files_few"]["summary"]
+
+
+@test
+def queues_that_wait_for_somebody_are_told_as_advice():
+    with hx.Broker() as b, machine(b) as root:
+        b.rules("q", on_unknown="hold", limits={"pending": 3})
+        b.put("q", "a", "b", "c")
+        same(b.send("q", "d").status, 429)
+        b.ok("nack", b.one("q"), **{"class": "poison"}, reason="x")
+        b.ok("nack", b.one("q"), **{"class": "unknown"}, reason="x")
+        b.post("/v1/queues/q/pause", {"by": "ada"})
+        have = found(b, "--root", root)
+        for code in ("paused", "held", "dead", "pressed"):
+            assert "Queue q " in have[code]["summary"] and have[code]["level"] == "advice", have
+
+
+@test
+def a_relay_in_trouble_is_told_with_its_own_words():
+    with hx.Broker(config='relay: [{dsn: "host=127.0.0.1 port=1 connect_timeout=2", queue: orders}]\nqueues: {orders: {}}\n') as b:
+        hx.until(lambda: b"trouble" in b.get("/v1/stats").body, "the relay has found no database")
+        have = found(b, code=1)
+        assert have["relay_trouble"]["summary"].startswith("The relay to orders: "), have
+        same(have["relay_trouble"]["runbook"], "relay-stuck.md")
+
+
+@test
+def a_broker_whose_clock_is_wrong_is_told():
+    if not FAKETIME:
+        raise hx.Skip("libfaketime is not installed")
+    env = {"LD_PRELOAD": FAKETIME[0], "FAKETIME": "-2h", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
+    with hx.Broker(env=env) as b:
+        have = found(b, code=1)
+        assert "behind" in have["clock_differs"]["summary"], have
+
+
+@test
+def a_broker_that_is_not_there_is_told_with_its_page_and_exit_3():
+    have = found("http://127.0.0.1:1", code=3)
+    same(set(have), {"unreachable"})
+    same(have["unreachable"]["runbook"], "broker-does-not-start.md")
+
+
+# ---- a broker of which only the answers matter
+
+@contextlib.contextmanager
+def answering(pages):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):  # pylint: disable=invalid-name
+            page = pages.get(self.path.partition("?")[0])
+            body = json.dumps(page if page is not None else {"type": "urn:hapax:no_such_route", "title": "no", "status": 404, "code": "no_such_route",
+                                                             "retryable": False, "applied": "no"}).encode()
+            self.send_response(200 if page is not None else 404)
+            self.send_header("Content-Type", "application/json" if page is not None else "application/problem+json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@test
+def alerts_that_fire_are_told_with_page_and_owner():
+    def alert(name, state, **more):
+        return {"name": name, "state": state, "since": "2026-01-31T12:00:00.000Z", "value": 1, "threshold": 0, "summary": f"{name} it is",
+                "runbook": "docs/runbooks/lag-alert.md", "count_1h": 1, **more}
+    items = [alert("lag", "firing", queue="payments", owner="payments-oncall"), alert("disk_low", "pending"), alert("sync_slow", "resolved")]
+    with answering({"/v1/stats": {"version": "x"}, "/v1/queues": {"items": []}, "/v1/alerts": {"items": items}}) as url:
+        have = found(url, code=1)
+        same(have["alert"]["summary"], "lag of payments: lag it is")
+        same(have["alert"]["runbook"], "lag-alert.md")
+        assert "payments-oncall" in have["alert"]["remedy"]
+        assert "alerts_unknown" not in have and "elsewhere" in have, have
+
+
+@test
+def a_broker_without_alerts_is_said_to_be_older():
+    with answering({"/v1/stats": {"version": "x"}, "/v1/queues": {"items": []}}) as url:
+        assert "older version" in found(url, code=0)["alerts_unknown"]["remedy"]
+
+
+@test
+def it_fits_80_columns_whatever_it_is_told():
+    items = [{"name": "lag", "state": "firing", "queue": "q" * 60, "summary": "word " * 100, "runbook": "lag-alert.md"}]
+    with answering({"/v1/stats": {"version": "x"}, "/v1/queues": {"items": []}, "/v1/alerts": {"items": items}}) as url:
+        wide = [line for line in doctor(url).splitlines() if len(line) > 80]
+        same(wide, [])
+
+
+hx.main(shared=False, threads=4)
