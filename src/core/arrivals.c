@@ -11,6 +11,7 @@
 
 #define WRITE_AFTER_MS 1000
 #define WRITE_AHEAD    24u
+#define WRITE_TOGETHER 64u /* when there is no tally left */
 
 static u32 tally_home(u32 entry) {
     return (entry * 2654435769u) & (TALLY_SLOTS - 1);
@@ -54,25 +55,6 @@ static u64 seq_of(const struct core *c, const struct entry *e) {
     return e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->seq : SEQ_SETTLED | e->seq_low;
 }
 
-static struct tally *tally_make(struct core *c, u32 entry, const struct rec_arrivals *known) {
-    CHECK(c->tallies);
-    if (c->tally_count == TALLIES_MAX) tally_write_due(c, TALLIES_MAX, true);
-    if (c->tally_count == 0) c->tally_oldest_run_ms = c->now.run_ms;
-    u32 slot = tally_slot(c, entry); /* an empty one: the tally is not there yet */
-    struct tally *t = &c->tallies[c->tally_count++];
-    c->tally_slots[slot] = (u64)entry << 32 | c->tally_count;
-    const struct entry *e = index_entry(&c->keys, entry);
-    t->ref = (struct ref){.hash = e->hash, .seq = seq_of(c, e), .queue = e->queue};
-    t->entry = entry;
-    t->count = t->fresh = t->fresh_conflicts = 0; /* `last` is filled as it is counted */
-    t->total = known ? known->total : 0;
-    t->duplicates = known ? known->duplicates : 0;
-    if (!known) return t;
-    for (u32 i = 0; i < known->count; i++)
-        tally_push(t, known->last[i].at_ms, (enum arrival_kind)known->last[i].kind, known->last[i].request_id);
-    return t;
-}
-
 void tally_view(const struct tally *t, struct rec_arrivals *out) {
     out->total = t->total;
     out->duplicates = t->duplicates;
@@ -103,22 +85,6 @@ static bool tally_write(struct core *c, struct tally *t) {
     return true;
 }
 
-void tally_note(struct core *c, u32 entry, const struct rec_arrivals *known, enum arrival_kind kind, slice request_id) {
-    struct tally *t = tally_of(c, entry);
-    if (!t) t = tally_make(c, entry, known);
-    if (request_id.n > REQUEST_ID_BYTES_MAX) request_id.n = REQUEST_ID_BYTES_MAX;
-    tally_push(t, c->now.wall_ms, kind, request_id);
-    t->total++;
-    if (kind == ARRIVAL_CONFLICT) {
-        t->fresh_conflicts++;
-        tally_write(c, t);
-        return;
-    }
-    t->duplicates++;
-    t->fresh++;
-    queue_mut(c, index_entry(&c->keys, entry)->queue)->unwritten_duplicates++;
-}
-
 /* The key's own count will not be written; the queue's is still to be. */
 static void tally_give_up(struct core *c, struct tally *t) {
     struct queue *q = queue_mut(c, t->ref.queue);
@@ -130,9 +96,9 @@ static void tally_give_up(struct core *c, struct tally *t) {
 }
 
 /* Entries of a flush lie anywhere: what the ones after next will touch is brought near meanwhile. */
-static void prefetch_writes(const struct core *c) {
-    if (c->tally_count <= WRITE_AHEAD) return;
-    u32 entry = c->tallies[c->tally_count - 1 - WRITE_AHEAD].entry;
+static void prefetch_write(const struct core *c, u32 tally) {
+    if (tally >= c->tally_count) return;
+    u32 entry = c->tallies[tally].entry;
     near(index_entry(&c->keys, entry));
     tally_prefetch(c, entry, true);
 }
@@ -167,7 +133,7 @@ bool tally_write_due(struct core *c, u32 budget, bool all) {
     for (; c->tally_count > 0; budget--) {
         if (budget == 0) return true;
         struct tally *t = &c->tallies[c->tally_count - 1];
-        prefetch_writes(c);
+        prefetch_write(c, c->tally_count - 1 - WRITE_AHEAD);
         if (!tally_write(c, t)) {
             if (!all) return false; /* no room: they wait */
             tally_give_up(c, t);
@@ -175,6 +141,53 @@ bool tally_write_due(struct core *c, u32 budget, bool all) {
         tally_let_go(c, t);
     }
     return false;
+}
+
+/* Round and round: what was here the last time is older than what came since. All at once would be a stall of many
+ * milliseconds, for one request and everybody behind it. */
+static void tally_make_room(struct core *c) {
+    for (u32 n = 0; n < WRITE_TOGETHER; n++) {
+        if (c->tally_next >= c->tally_count) c->tally_next = 0;
+        prefetch_write(c, c->tally_next + WRITE_AHEAD);
+        struct tally *t = &c->tallies[c->tally_next++];
+        if (!tally_write(c, t)) tally_give_up(c, t);
+        tally_let_go(c, t);
+    }
+}
+
+static struct tally *tally_make(struct core *c, u32 entry, const struct rec_arrivals *known) {
+    CHECK(c->tallies);
+    if (c->tally_count == TALLIES_MAX) tally_make_room(c);
+    if (c->tally_count == 0) c->tally_oldest_run_ms = c->now.run_ms;
+    u32 slot = tally_slot(c, entry); /* an empty one: the tally is not there yet */
+    struct tally *t = &c->tallies[c->tally_count++];
+    c->tally_slots[slot] = (u64)entry << 32 | c->tally_count;
+    const struct entry *e = index_entry(&c->keys, entry);
+    t->ref = (struct ref){.hash = e->hash, .seq = seq_of(c, e), .queue = e->queue};
+    t->entry = entry;
+    t->count = t->fresh = t->fresh_conflicts = 0; /* `last` is filled as it is counted */
+    t->total = known ? known->total : 0;
+    t->duplicates = known ? known->duplicates : 0;
+    if (!known) return t;
+    for (u32 i = 0; i < known->count; i++)
+        tally_push(t, known->last[i].at_ms, (enum arrival_kind)known->last[i].kind, known->last[i].request_id);
+    return t;
+}
+
+void tally_note(struct core *c, u32 entry, const struct rec_arrivals *known, enum arrival_kind kind, slice request_id) {
+    struct tally *t = tally_of(c, entry);
+    if (!t) t = tally_make(c, entry, known);
+    if (request_id.n > REQUEST_ID_BYTES_MAX) request_id.n = REQUEST_ID_BYTES_MAX;
+    tally_push(t, c->now.wall_ms, kind, request_id);
+    t->total++;
+    if (kind == ARRIVAL_CONFLICT) {
+        t->fresh_conflicts++;
+        tally_write(c, t);
+        return;
+    }
+    t->duplicates++;
+    t->fresh++;
+    queue_mut(c, index_entry(&c->keys, entry)->queue)->unwritten_duplicates++;
 }
 
 /* ---- what is written: its position, by entry number. Eight bytes a key, in chunks that exist only where a key came twice. */

@@ -192,8 +192,8 @@ struct core {
     struct heap ttls; /* of what was not started yet and is not leased */
 
     struct tally *tallies;
-    u32 tally_count;
-    u64 *tally_slots; /* by hash of the entry: entry number << 32 | tally number + 1; 0: empty */
+    u32 tally_count, tally_next; /* next: to be written if there is none left */
+    u64 *tally_slots;            /* by hash of the entry: entry number << 32 | tally number + 1; 0: empty */
     i64 tally_oldest_run_ms;
 
     struct bucket *reaping; /* forgotten buckets whose entries are being freed little by little */

@@ -754,6 +754,32 @@ static void arrivals_are_counted_exactly_and_the_last_eight_are_kept(void **stat
     assert_int_equal(q.counters.conflicts, 1);
 }
 
+/* More than there are tallies. */
+static void however_many_keys_repeat_no_duplicate_writes_down_all_the_others_and_each_is_counted(void **state) {
+    (void)state;
+    const u32 keys = 20000;
+    char key[16];
+    u64 most = 0;
+    for (u32 i = 0; i < 3 * keys; i++) {
+        snprintf(key, sizeof key, "k%u", i % keys);
+        u64 before = w.count;
+        assert_int_equal(send(key, "p"), i < keys ? SEND_ACCEPTED : SEND_DUPLICATE);
+        if (i >= keys && w.count - before > most) most = w.count - before;
+    }
+    assert_in_range(most, 1, 100);
+    core_stop(w.core, w.now);
+    restart_after(0);
+    for (u32 i = 0; i < keys; i++) {
+        struct rec_arrivals a;
+        snprintf(key, sizeof key, "k%u", i);
+        core_arrivals_view(w.core, find(key), &a);
+        assert_int_equal(a.duplicates, 2);
+    }
+    struct queue_info q;
+    core_queue_info(w.core, w.now, w.queue, &q);
+    assert_int_equal(q.counters.duplicates, 2 * keys);
+}
+
 static void arrivals_follow_a_settled_key_through_compaction(void **state) {
     (void)state;
     send("k", "p");
@@ -1067,6 +1093,7 @@ int main(void) {
         T(a_dead_head_blocks_its_group_until_it_is_cancelled),
         T(group_order_survives_restart_and_compaction),
         T(arrivals_are_counted_exactly_and_the_last_eight_are_kept),
+        T(however_many_keys_repeat_no_duplicate_writes_down_all_the_others_and_each_is_counted),
         T(arrivals_follow_a_settled_key_through_compaction),
         T(arrivals_written_before_the_outcome_survive_the_drop_of_the_message),
         T(an_amended_outcome_replaces_the_first_also_when_both_were_moved),
