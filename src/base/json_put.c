@@ -1,6 +1,10 @@
 #include "base/base_priv.h"
 #include "base/json.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 /* The high bit of each byte that cannot stand in a string as it is; of several, of the first at least. Bytes of longer
  * UTF-8 sequences can. */
 static inline u64 unsafe(u64 w) {
@@ -8,14 +12,53 @@ static inline u64 unsafe(u64 w) {
     return ((w - bytes_of(0x20)) | quote | backslash) & ~w & HIGH_BITS;
 }
 
-static inline const char *skip_safe(const char *from, const char *end) {
+/* Both copy some bytes whatever they are, and say which of them cannot stand as they are: what is stored from the first of these on
+ * is overwritten by what follows. */
+static inline u64 copy_8(char *out, const char *p) {
+    u64 w = get_u64(p);
+    put_u64(out, w);
+    return unsafe(w);
+}
+
+#if defined(__SSE2__)
+#define STRIDE 16
+/* A bit for each byte. */
+static inline unsigned copy_stride(char *out, const char *p) {
+    __m128i w = _mm_loadu_si128((const __m128i *)p);
+    __m128i control = _mm_cmpeq_epi8(_mm_min_epu8(w, _mm_set1_epi8(0x1f)), w);
+    __m128i quote = _mm_cmpeq_epi8(w, _mm_set1_epi8('"')), backslash = _mm_cmpeq_epi8(w, _mm_set1_epi8('\\'));
+    _mm_storeu_si128((__m128i *)out, w);
+    return (unsigned)_mm_movemask_epi8(_mm_or_si128(control, _mm_or_si128(quote, backslash)));
+}
+static inline int first_of(unsigned hits) {
+    return __builtin_ctz(hits);
+}
+#else
+#define STRIDE 8
+static inline u64 copy_stride(char *out, const char *p) {
+    return copy_8(out, p);
+}
+static inline int first_of(u64 hits) {
+    return __builtin_ctzll(hits) / 8;
+}
+#endif
+
+/* Copies up to the first byte that cannot stand as it is, and returns where that is. There is room in `out` for all of them. */
+static const char *copy_safe(char *out, const char *from, const char *end) {
     const char *p = from;
-    for (; end - p >= 8; p += 8) {
-        u64 hits = unsafe(get_u64(p));
+    for (; end - p >= STRIDE; p += STRIDE, out += STRIDE) {
+        __auto_type hits = copy_stride(out, p);
+        if (hits) return p + first_of(hits);
+    }
+    if (end - from >= STRIDE && p < end) { /* the rest, reaching back over safe bytes */
+        __auto_type hits = copy_stride(out - (STRIDE - (end - p)), end - STRIDE);
+        return hits ? end - STRIDE + first_of(hits) : end;
+    }
+    for (; end - p >= 8; p += 8, out += 8) {
+        u64 hits = copy_8(out, p);
         if (hits) return p + __builtin_ctzll(hits) / 8;
     }
-    if (end - from >= 8 && !unsafe(get_u64(end - 8))) return end; /* reaches back over safe bytes */
-    while (p < end && (u8)*p >= 0x20 && *p != '"' && *p != '\\') p++;
+    for (; p < end && (u8)*p >= 0x20 && *p != '"' && *p != '\\'; p++) *out++ = *p;
     return p;
 }
 
@@ -32,12 +75,12 @@ static void put_escape(struct buf *b, char c) {
 }
 
 void json_put_string(struct buf *b, slice utf8) {
-    buf_grow(b, utf8.n + 2);
-    buf_char(b, '"');
     const char *p = utf8.p, *end = utf8.n ? p + utf8.n : p;
+    buf_char(b, '"');
     while (p < end) {
-        const char *run_end = skip_safe(p, end);
-        buf_add(b, p, (size_t)(run_end - p));
+        buf_grow(b, (size_t)(end - p) + 1);
+        const char *run_end = copy_safe(b->p + b->len, p, end);
+        b->len += (size_t)(run_end - p);
         p = run_end;
         if (p < end) put_escape(b, *p++);
     }

@@ -325,6 +325,34 @@ static void an_object_is_read_member_by_member(void **state) {
     close_text(&r);
 }
 
+/* One byte of each kind, at each place of strings of each length, between bytes that stand as they are. */
+static void a_string_that_is_written_reads_as_it_was_whatever_stands_where(void **state) {
+    (void)state;
+    static const char kinds[] = "\"\\\x01\x1f\n\x7f #\x21[]";
+    struct buf b = {0};
+    char text[80];
+    for (size_t n = 0; n <= 70; n++) {
+        for (size_t at = 0; at < n; at++) {
+            for (const char *kind = kinds; *kind; kind++) {
+                memset(text, 'a', sizeof text);
+                text[at] = *kind;
+                if (n - at > 20) text[at + 20] = '"';
+                buf_free(&b); /* none has room to spare */
+                buf_char(&b, '[');
+                json_put_string(&b, slice_of(text, n));
+                buf_char(&b, ']');
+                struct reader r;
+                slice back;
+                struct json *j = open_text(&r, buf_slice(&b));
+                assert_true(json_array(j) && json_element(j) && json_string(j, &back));
+                assert_true(slice_eq(back, slice_of(text, n)));
+                close_text(&r);
+            }
+        }
+    }
+    buf_free(&b);
+}
+
 static void a_string_without_escapes_is_a_view_of_the_text(void **state) {
     (void)state;
     struct reader r;
@@ -637,6 +665,7 @@ int main(void) {
         cmocka_unit_test(a_skipped_value_counts_the_levels_around_it),
         cmocka_unit_test(a_raw_control_character_is_refused_wherever_it_stands),
         cmocka_unit_test(an_object_is_read_member_by_member),
+        cmocka_unit_test(a_string_that_is_written_reads_as_it_was_whatever_stands_where),
         cmocka_unit_test(a_string_without_escapes_is_a_view_of_the_text),
         cmocka_unit_test(escapes_become_the_characters_they_stand_for),
         cmocka_unit_test(unescaped_strings_stay_until_the_cursor_is_freed),
