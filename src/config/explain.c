@@ -133,15 +133,20 @@ static void repeats(const struct queue_config *q, struct buf *b) {
 
 /* ---- failures */
 
+static const char *many(u32 n) {
+    return n == 1 ? "" : "s";
+}
+
 static void unknown_words(const struct queue_config *q, struct buf *b) {
     const struct rules *r = &q->rules;
     switch ((enum on_unknown)r->on_unknown) {
     case ON_UNKNOWN_RETRY:
-        line(b,
-             "Unknown (the worker cannot tell, or its lease of %s ran out): done again; dead after %u unknown outcomes "
-             "or %u",
-             value_duration_text(r->lease_ms).p, r->unknown_attempts, r->crash_attempts);
-        line(b, "  crashes. %s",
+        line(
+            b,
+            "Unknown (the worker cannot tell, or its lease of %s ran out): done again; dead after %u unknown outcome%s "
+            "or %u",
+            value_duration_text(r->lease_ms).p, r->unknown_attempts, many(r->unknown_attempts), r->crash_attempts);
+        line(b, "  crash%s. %s", r->crash_attempts == 1 ? "" : "es",
              q->idempotency == IDEMPOTENCY_KEY ? "The downstream deduplicates by the effect key, so this is safe."
              : q->idempotency == IDEMPOTENCY_NONE
                  ? "The downstream does not deduplicate: THE EFFECT MAY HAPPEN TWICE."
@@ -152,8 +157,8 @@ static void unknown_words(const struct queue_config *q, struct buf *b) {
              "Unknown (the worker cannot tell, or its lease of %s ran out): the next delivery says reconcile and asks "
              "what",
              value_duration_text(r->lease_ms).p);
-        line(b, "  became of it; nothing is done before the answer. Held after %u unknown outcomes or %u crashes.",
-             r->unknown_attempts, r->crash_attempts);
+        line(b, "  became of it; nothing is done before the answer. Held after %u unknown outcome%s or %u crash%s.",
+             r->unknown_attempts, many(r->unknown_attempts), r->crash_attempts, r->crash_attempts == 1 ? "" : "es");
         break;
     case ON_UNKNOWN_HOLD:
     case ON_UNKNOWN_COUNT:
@@ -182,8 +187,11 @@ static void failures(const struct queue_config *q, struct buf *b) {
         line(b, "Nothing: it was settled when it was handed out.");
         return;
     }
-    line(b, "Transient: tried %u times in all, waiting %s and then twice as long each time, up to %s. Then dead.",
-         r->transient_attempts, value_duration_text(r->backoff_ms).p, value_duration_text(r->backoff_max_ms).p);
+    if (r->transient_attempts == 1)
+        line(b, "Transient: not tried again. Dead at once.");
+    else
+        line(b, "Transient: tried %u times in all, waiting %s and then twice as long each time, up to %s. Then dead.",
+             r->transient_attempts, value_duration_text(r->backoff_ms).p, value_duration_text(r->backoff_max_ms).p);
     unknown_words(q, b);
     line(b, "Poison: dead at once, with the reason.");
     line(b, "Rejected: settled; the refusal is the outcome, and repeats get it too.");
