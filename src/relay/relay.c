@@ -60,6 +60,7 @@ enum {
     BACKOFF_MS_MAX = 5000,
     BATCH_BYTES = 4 << 20,
     SAY_AGAIN_MS = 60000,
+    REFUSALS_TOLD = 8,
     LOOK_EVERY = 10, /* from the start: one look in this many, and one part in this many of a worker's time */
     LOOK_US_MAX = 500000,
     RELAY_MAGIC = 0x72656c79,
@@ -291,17 +292,45 @@ static hx_st apply_verdict(struct worker *w, enum row_verdict verdict, size_t wa
                    wanted - affected, wanted, verdict == ROW_VERDICT_SENT ? "settled" : "parked");
 }
 
-static void say_refused(struct worker *w) {
+static slice reason_of(const struct batch *b, size_t row) {
+    return slice_of(b->reasons.p + b->outcomes[row].reason_at, b->outcomes[row].reason_n);
+}
+
+static bool same_code(const struct batch *b, size_t row, size_t other) {
+    slice code, other_code, detail;
+    slice_cut(reason_of(b, row), ':', &code, &detail);
+    slice_cut(reason_of(b, other), ':', &other_code, &detail);
+    return slice_eq(code, other_code);
+}
+
+static void say_refusal(struct worker *w, size_t first, size_t count) {
     const struct batch *b = &w->batch;
-    size_t first = 0;
-    while (b->outcomes[first].verdict != ROW_VERDICT_REFUSED) first++;
-    const struct outcome *o = &b->outcomes[first];
-    slice id = pg_cell(b->rows, first, ROW_ID);
+    slice id = pg_cell(b->rows, first, ROW_ID), reason = reason_of(b, first);
     if (!id.p) id = pg_cell(b->rows, first, ROW_PLACE);
     char text[512];
-    snprintf(text, sizeof(text), "%zu rows refused for good, first %.*s: %.*s", b->refused, (int)id.n, id.p,
-             (int)o->reason_n, b->reasons.p + o->reason_at);
+    snprintf(text, sizeof(text), "%zu row%s refused for good, first %.*s: %.*s", count, count == 1 ? "" : "s",
+             (int)id.n, id.p, (int)reason.n, reason.p);
     trouble(w->relay, text);
+}
+
+/* A line for each kind of refusal. Of more kinds than a broker has the last takes the rest. */
+static void say_refused(struct worker *w) {
+    const struct batch *b = &w->batch;
+    struct {
+        size_t first, count;
+    } kinds[REFUSALS_TOLD];
+    size_t n = 0, k;
+    for (size_t i = 0; i < b->count; i++) {
+        if (b->outcomes[i].verdict != ROW_VERDICT_REFUSED) continue;
+        for (k = 0; k < n && !same_code(b, i, kinds[k].first);) k++;
+        if (k == REFUSALS_TOLD) k--;
+        if (k == n) {
+            kinds[n].first = i;
+            kinds[n++].count = 0;
+        }
+        kinds[k].count++;
+    }
+    for (k = 0; k < n; k++) say_refusal(w, kinds[k].first, kinds[k].count);
 }
 
 /* Ends the batch's transaction by what became of its rows. */

@@ -77,7 +77,7 @@ def a_row_the_broker_refuses_is_parked_with_its_reason_and_blocks_nobody(env):
         reused, large, good = o.insert("reused"), o.insert("large"), o.insert("good")
         o.broker.client().send("q", reused, b"another payload")
         o.db.rows("""UPDATE outbox SET payload = to_jsonb(repeat('x', 2000000)) WHERE id = '%s'""" % large)
-        o.drain(says="refused for good")
+        o.drain(says="1 row refused for good, first %s: key_reused" % reused)
         reasons = dict(o.db.rows("SELECT id, refused FROM outbox"))
         equal(sorted(reasons), sorted([reused, large]))
         assert reasons[reused].startswith("key_reused: ") and reasons[large].startswith("too_large: "), reasons

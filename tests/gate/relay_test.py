@@ -55,6 +55,18 @@ def of_rows_that_share_an_id_one_put_off_stays_though_the_other_is_accepted(env)
 
 
 @test
+def of_the_rows_of_a_batch_that_are_refused_each_reason_is_said(env):
+    with Outbox(env, "relay_reasons") as o:
+        ids = [o.insert("n%d" % n) for n in range(4)]
+        answers = [problem(422, "schema"), problem(413, "too_large"), problem(422, "schema"), {"status": 202, "duplicate": False}]
+        for says in ("2 rows refused for good, first %s: schema" % ids[0], "1 row refused for good, first %s: too_large" % ids[1]):
+            o.db.rows("UPDATE outbox SET refused = NULL")
+            left = iter(answers if o.left() == 4 else answers[:3])
+            with ScriptedBroker([lambda keys: lines(*left)]) as broker:
+                o.drain("--workers", "1", says=says, url=broker.url)
+
+
+@test
 def a_table_whose_trigger_keeps_accepted_rows_is_named_instead_of_being_sent_for_ever_in_silence(env):
     with Outbox(env, "relay_kept") as o:
         key = o.insert("kept")
