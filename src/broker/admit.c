@@ -1,5 +1,6 @@
 #include "broker/admit.h"
 
+#include "broker/alerts.h"
 #include "broker/attrs.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
@@ -196,20 +197,22 @@ static void look_under_own_key(struct broker *b, struct send_in *in, struct admi
 
 /* What it was beside a new message, which the core's record tells. */
 static void watch_arrival(struct broker *b, const struct send_in *in, const struct admission *a) {
-    bool apart =
-        a->original.other_key_len && a->key.p == a->original.other_key; /* in conflict, under a key of its own */
+    if (a->verdict == SEND_FULL || a->verdict == SEND_BACKPRESSURE) return;
+    /* In conflict, under a key of its own. */
+    bool apart = a->original.other_key_len && a->key.p == a->original.other_key;
     struct happening h = {
         .queue = in->queue,
         .ref = a->out.ref,
         .detail = (u8)a->out.arrival,
         .age_ms = a->out.age_ms,
+        .drill = b->scratch->drill,
         .key = a->key,
         .request_id = in->request_id,
         .traceparent = in->traceparent,
     };
     if (a->verdict == SEND_DUPLICATE)
         h.kind = HAPPENING_DUPLICATE;
-    else if (a->verdict == SEND_CONFLICT || (apart && a->verdict != SEND_FULL && a->verdict != SEND_BACKPRESSURE))
+    else if (a->verdict == SEND_CONFLICT || apart)
         h.kind = HAPPENING_CONFLICT;
     else if (a->verdict == SEND_ACCEPTED && a->out.again)
         h.kind = HAPPENING_AGAIN;
@@ -263,6 +266,24 @@ static u64 hash_of(const struct candidate *k) {
     return in->key.n ? core_hash(k->b->core, in->queue, in->key) : 0;
 }
 
+/* What the queue wants to know of every arrival beside what is decided: nothing hangs on it, so what cannot be made is left out. */
+static void watch_said(const struct candidate *k, const struct admission *a) {
+    struct broker *b = k->b;
+    struct buf *store = &b->scratch->group; /* whose text the core has copied by now */
+    struct errbuf why;
+    bool known = a->verdict == SEND_DUPLICATE;
+    if (a->verdict == SEND_FULL || a->verdict == SEND_BACKPRESSURE) return;
+    buf_reset(store);
+    if (k->rules->event_type && template_eval(k->rules->event_type, &b->scratch->view, store, &why) == TEMPLATE_OK)
+        watch_type(b, k->in->queue, buf_slice(store),
+                   known                                                       ? a->out.arrival
+                   : a->verdict == SEND_ACCEPTED && !a->original.other_key_len ? ARRIVAL_NEW
+                                                                               : ARRIVAL_CONFLICT);
+    buf_reset(store);
+    if (k->rules->origin && template_eval(k->rules->origin, &b->scratch->view, store, &why) == TEMPLATE_OK)
+        alerts_origin(b, k->in->queue, core_fingerprint(b->core, buf_slice(store)), k->in->hash);
+}
+
 static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, struct admission *a) {
     struct broker *b = k->b;
     struct send_in *in = k->in;
@@ -275,6 +296,7 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
             k->f, PROBLEM_key_missing,
             "send the key in the Idempotency-Key header (in a batch: key): what this message means, the same "
             "at every retry");
+    a->original.other_key_len = 0;
     bool sought = in->key.n && (!k->rules || k->rules->rules.semantics != SEMANTICS_AT_LEAST_ONCE);
     in->hash = hash_of(k);
     a->seen = sought ? lookup_key(b, b->lookup, in->queue, in->hash, in->key) : NULL;
@@ -291,7 +313,9 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
     room_prepare(b, in->payload.n + in->attrs.n);
     a->verdict = core_send(b->core, b->now, in, a->seen, &a->out);
     if (a->verdict == SEND_ELSEWHERE) admit_under_own_key(b, in, a);
-    return admitted(b, in, a, k->f);
+    bool ok = admitted(b, in, a, k->f);
+    if (k->rules && (k->rules->event_type || k->rules->origin)) watch_said(k, a);
+    return ok;
 }
 
 bool admit_message(struct broker *b, struct send_in *in, const struct key_hash *known, header_lookup *header,

@@ -98,6 +98,7 @@ struct batch_job {
     size_t at;    /* in the text: what is behind it is not done yet */
     bool ordered; /* a line that is put off puts off all behind it */
     bool put_off; /* one was; the failure is its */
+    bool drill;   /* they try whether repeats are known: not what an upstream does */
     struct attrs attrs;
     struct buf decoded;
 };
@@ -117,7 +118,10 @@ static void do_line(struct batch_job *j, u16 queue, slice text) {
     bool ok = line_parse(&json, &l, attrs, &c->failure) && line_check(&l, &c->failure) &&
               line_payload(&l, decoded, &c->failure);
     l.in.attrs = buf_slice(&attrs->bytes);
-    if (ok && admit_message(c->b, &l.in, NULL, said_header, &l.in, &a, &c->failure)) {
+    c->b->scratch->drill = j->drill;
+    ok = ok && admit_message(c->b, &l.in, NULL, said_header, &l.in, &a, &c->failure);
+    c->b->scratch->drill = false;
+    if (ok) {
         put_admission(c->b, body, &a, c->arg[0]);
         json_put_member_i64(body, "status", admission_status(&a));
     } else {
@@ -183,6 +187,7 @@ static bool batch_ok(struct call *c) {
 
 void api_batch(struct call *c) {
     struct batch_job j = {.job = {.kind = &batch_kind}};
-    if (!param_bool(c, "ordered", &j.ordered) || !batch_ok(c)) return reply_failure(c);
+    if (!param_bool(c, "ordered", &j.ordered) || !param_bool(c, "drill", &j.drill) || !batch_ok(c))
+        return reply_failure(c);
     job_start(c, &j.job);
 }

@@ -1,4 +1,5 @@
 /* The turn: time in, decisions through the core into the journal, replies out behind their position. */
+#include "broker/alerts.h"
 #include "broker/broker_priv.h"
 #include "broker/budget.h"
 #include "broker/call.h"
@@ -93,6 +94,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->scratch = scratch_new();
     b->watch = watch_new();
     b->series = series_new();
+    b->alerts = alerts_new();
     b->traffic = traffic_new(route_count() + 1);
     b->events = events_new();
     b->feeds = feeds_new(options, t);
@@ -154,6 +156,7 @@ void broker_free(struct broker *b) {
     scratch_free(b->scratch);
     watch_free(b->watch);
     series_free(b->series);
+    alerts_free(b->alerts);
     traffic_free(b->traffic);
     events_free(b->events);
     core_free(b->core);

@@ -47,6 +47,11 @@ struct broker_port {
                 size_t count);
     /* For metrics and alerts. May be NULL: nothing is known of it. */
     void (*surroundings)(void *ctx, struct surroundings *out);
+    /* The age of the oldest row that waits to be relayed into this queue; 0: none, or it is not known. May be NULL. */
+    i64 (*relay_oldest_ms)(void *ctx, slice queue);
+    /* An alert has changed its state, and what it saw is durable. id: of this alert since that moment, the same however often
+     * it is told; json: as GET /v1/alerts shows it. May be NULL. */
+    void (*notify)(void *ctx, slice id, slice json);
 };
 
 struct broker_options {

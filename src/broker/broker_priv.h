@@ -36,6 +36,7 @@ struct broker {
     struct feeds *feeds;           /* those who read them as they come */
     struct watch *watch;           /* what happened, counted */
     struct series *series;         /* and its last hour */
+    struct alerts *alerts;         /* what of it calls for somebody */
     struct scratch *scratch;       /* memory reused from request to request */
 };
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/json.h"
+#include "broker/alerts.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/jobs.h"
@@ -226,6 +227,39 @@ static u32 name_end(u32 first) {
     return end;
 }
 
+/* Of an arrival counted by type as well: which kind; ARRIVAL_COUNT: none. */
+static enum arrival_kind typed(u32 i) {
+    switch (i) {
+    case METRIC_IS_accepted:
+        return ARRIVAL_NEW;
+    case METRIC_IS_duplicates_replay:
+        return ARRIVAL_REPLAY;
+    case METRIC_IS_duplicates_late:
+        return ARRIVAL_LATE;
+    case METRIC_IS_conflicts:
+        return ARRIVAL_CONFLICT;
+    default:
+        return ARRIVAL_COUNT;
+    }
+}
+
+/* By type; what came before there were types, or could not be told, is among the others. */
+static void put_types(struct buf *out, u32 i, slice label, const struct queue_types *t, double total) {
+    char type[TYPE_BYTES_MAX_SHOWN + 16];
+    const struct metric *m = &metrics[i];
+    for (u32 k = 0; k < t->count; k++) {
+        u64 n = t->at[k].arrivals[typed(i)];
+        total -= (double)n;
+        snprintf(type, sizeof type, "type=\"%s\"", t->at[k].name);
+        put_line(out, m->name, "", label, m->labels, slice_str(type));
+        put_number(out, (double)n);
+        buf_char(out, '\n');
+    }
+    put_line(out, m->name, "", label, m->labels, SL("type=\"other\""));
+    put_number(out, total > 0 ? total : 0);
+    buf_char(out, '\n');
+}
+
 static void put_queue(struct metrics_job *j, u16 queue) {
     struct queue_sample s;
     struct buf *out = &j->job.reply;
@@ -233,8 +267,14 @@ static void put_queue(struct metrics_job *j, u16 queue) {
     queue_sample(j->job.c.b, queue, &s);
     if (s.q.deleted) return;
     snprintf(label, sizeof label, "queue=\"%.*s\"", (int)s.q.name.n, s.q.name.p);
-    for (u32 i = j->metric; i < name_end(j->metric); i++)
-        put_value(out, &metrics[i], slice_str(label), queue_value(&s, i));
+    const struct queue_types *types = queue_types(j->job.c.b, queue);
+    for (u32 i = j->metric; i < name_end(j->metric); i++) {
+        struct value v = queue_value(&s, i);
+        if (types && typed(i) != ARRIVAL_COUNT)
+            put_types(out, i, slice_str(label), types, v.number);
+        else
+            put_value(out, &metrics[i], slice_str(label), v);
+    }
 }
 
 /* One name of all queues, or of the process. true: it is done. */
@@ -294,6 +334,8 @@ static void put_all_routes(struct metrics_job *j) {
     put_head(j, &j->job.reply, SL("hapax_http_request_seconds"), type_texts[METRIC_HISTOGRAM],
              "From the turn that brought a request until its reply could leave; long polls with their waiting.");
     put_routes(j, true);
+    put_head(j, &j->job.reply, SL("hapax_alerts"), type_texts[METRIC_GAUGE], "1 while the alert fires.");
+    put_alert_metrics(j->job.c.b, &j->job.reply);
 }
 
 /* ---- the request */

@@ -40,8 +40,8 @@ const struct queue_rules *queue_rules_of(const struct broker *b, u16 queue) {
 
 /* Must a message be looked at before its key is? */
 static bool is_special(const struct queue_config *q) {
-    return q->key || q->order_by || q->fingerprint || q->schema || q->payload_max < PAYLOAD_BYTES_MAX ||
-           q->rules.semantics != SEMANTICS_EXACTLY_ONCE;
+    return q->key || q->order_by || q->fingerprint || q->schema || q->event_type || q->origin ||
+           q->payload_max < PAYLOAD_BYTES_MAX || q->rules.semantics != SEMANTICS_EXACTLY_ONCE;
 }
 
 static struct queue_rules *slot_of(struct rulebook *r, u16 queue) {

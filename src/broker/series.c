@@ -1,6 +1,7 @@
 #include "broker/series.h"
 
 #include "base/json.h"
+#include "broker/alerts.h"
 #include "broker/broker_priv.h"
 #include "broker/budget.h"
 
@@ -25,8 +26,9 @@ struct queue_series {
 struct series {
     struct queue_series **at; /* by queue; [0] is the whole broker */
     u32 cap, count;
-    u32 step;   /* the one being written; 0: none */
-    u32 cursor; /* the next queue to look at; 0: all have been */
+    u32 step;       /* the one being written; 0: none */
+    u16 looking_at; /* this queue's step is written, though not all are */
+    u32 cursor;     /* the next queue to look at; 0: all have been */
     u64 total[SERIES_COUNT], gauges[GAUGE_COUNT];
 };
 
@@ -146,6 +148,9 @@ static void look_at_queue(struct broker *b, u16 queue) {
     write_step(qs, s->step, counts, gauges);
     look_at_waits(qs, s->step, w);
     look_at_ages(b, qs, queue);
+    s->looking_at = queue;
+    alerts_judge_queue(b, &info);
+    s->looking_at = 0;
     if (s->step - qs->active > SERIES_STEPS && info.unsettled == 0) series_forget(b, queue);
 }
 
@@ -179,6 +184,7 @@ void series_run(struct broker *b) {
         look_at_queue(b, (u16)s->cursor);
     }
     end_step(s);
+    alerts_judge_process(b);
 }
 
 /* ---- showing them */
@@ -187,15 +193,16 @@ static u32 count_at(const struct queue_series *qs, u32 step, enum series_kind ki
     return step <= qs->last && qs->last - step < SERIES_STEPS ? qs->at[step % SERIES_STEPS][kind] : 0;
 }
 
-static u32 last_step(const struct broker *b) {
+/* Of all queues; of the one being looked at the next has been written already. */
+static u32 last_step(const struct broker *b, u16 queue) {
     const struct series *s = b->series;
-    return s->cursor ? s->step - 1 : s->step;
+    return s->cursor && !(queue && queue == s->looking_at) ? s->step - 1 : s->step;
 }
 
 u64 series_sum(const struct broker *b, u16 queue, enum series_kind kind, u32 steps) {
     const struct queue_series *qs = series_at(b, queue);
     u64 sum = 0;
-    for (u32 i = 0; qs && i < steps; i++) sum += count_at(qs, last_step(b) - i, kind);
+    for (u32 i = 0; qs && i < steps; i++) sum += count_at(qs, last_step(b, queue) - i, kind);
     return sum;
 }
 
@@ -242,7 +249,7 @@ void put_series(const struct broker *b, struct buf *out, u16 queue, u32 steps, u
     };
     const struct queue_series *qs = series_at(b, queue);
     steps -= steps % together;
-    u32 first = last_step(b) - steps + 1;
+    u32 first = last_step(b, queue) - steps + 1;
     json_put_member_time(out, "from", wall_of_step(b, first));
     json_put_member_i64(out, "step_ms", (i64)together * SERIES_STEP_MS);
     json_put_name(out, "series");
@@ -291,8 +298,9 @@ void put_live(const struct broker *b, struct buf *out, const struct queue_info *
     json_put_member_i64(out, "oldest_unsettled_ms", live->oldest_unsettled_ms);
     json_put_member_i64(out, "oldest_held_ms", live->oldest_held_ms);
     json_put_member_i64(out, "blocked_groups", live->blocked_groups);
+    json_put_member_i64(out, "alerts", alerts_firing(b, q->queue));
     buf_lit(out, ",\"spark\":[");
-    put_counts(series_at(b, q->queue), out, SERIES_accepted, last_step(b) - SPARKS * SPARK_STEPS + 1,
+    put_counts(series_at(b, q->queue), out, SERIES_accepted, last_step(b, q->queue) - SPARKS * SPARK_STEPS + 1,
                SPARKS * SPARK_STEPS, SPARK_STEPS);
     buf_lit(out, "]}");
 }

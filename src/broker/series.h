@@ -21,6 +21,7 @@ struct series;
     X(duplicates, c->duplicates)                                                                                       \
     X(late, w->late + w->again)                                                                                        \
     X(again, w->again)                                                                                                 \
+    X(drilled, w->drilled)                                                                                             \
     X(conflicts, c->conflicts)                                                                                         \
     X(delivered, c->delivered)                                                                                         \
     X(settled, c->acked + c->resolved + c->rejected + c->cancelled + c->handed_out)                                    \

@@ -29,6 +29,10 @@ static void sink_record(void *ctx, const struct record *r) {
     watch_record(broker_of(ctx), r);
 }
 
+static void sink_expired(void *ctx, u64 hash) {
+    watch_expired(broker_of(ctx), hash);
+}
+
 struct core_sink sink_of(struct broker *b) {
     return (struct core_sink){
         .ctx = b,
@@ -38,5 +42,6 @@ struct core_sink sink_of(struct broker *b) {
         .on_outcome = sink_outcome,
         .on_ready = sink_ready,
         .on_record = sink_record,
+        .on_expired = sink_expired,
     };
 }

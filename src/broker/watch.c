@@ -1,8 +1,10 @@
 #include "broker/watch.h"
 
+#include "broker/alerts.h"
 #include "broker/broker_priv.h"
 #include "broker/events.h"
 #include "broker/operator.h"
+#include "broker/parse.h"
 #include "broker/report.h"
 #include "broker/series.h"
 
@@ -14,11 +16,13 @@ const u64 work_bounds_ms[HIST_BOUNDS] = {1, 5, 10, 50, 100, 500, 1000, 5000, 300
 struct watched {
     struct queue_watch counted;
     struct counters before; /* the journaled ones when this process began */
+    struct queue_types *types;
 };
 
 struct watch {
     struct watched **at; /* by queue; NULL: nothing yet */
     u32 cap;
+    u64 *expired;     /* by the hash's low bits; NULL: there are none */
     u64 audit_number; /* of the last one: what has no higher is being carried */
 };
 
@@ -35,9 +39,15 @@ struct watch *watch_new(void) {
     return mem_zalloc(sizeof(struct watch));
 }
 
+static void watched_free(struct watched *q) {
+    if (q) mem_free(q->types);
+    mem_free(q);
+}
+
 void watch_free(struct watch *w) {
-    for (u32 i = 0; i < w->cap; i++) mem_free(w->at[i]);
+    for (u32 i = 0; i < w->cap; i++) watched_free(w->at[i]);
     mem_free(w->at);
+    mem_free(w->expired);
     mem_free(w);
 }
 
@@ -60,6 +70,33 @@ static inline struct queue_watch *watched(struct watch *w, u16 queue) {
 const struct queue_watch *queue_watch(const struct broker *b, u16 queue) {
     const struct watch *w = b->watch;
     return queue < w->cap && w->at[queue] ? &w->at[queue]->counted : NULL;
+}
+
+const struct queue_types *queue_types(const struct broker *b, u16 queue) {
+    const struct watch *w = b->watch;
+    return queue < w->cap && w->at[queue] ? w->at[queue]->types : NULL;
+}
+
+/* The text of a label: what could end it is left out. */
+static void type_name(slice type, char out[TYPE_BYTES_MAX_SHOWN + 1]) {
+    size_t n = 0;
+    type = cut_text(type, TYPE_BYTES_MAX_SHOWN);
+    for (size_t i = 0; i < type.n; i++)
+        if ((u8)type.p[i] >= ' ' && type.p[i] != '"' && type.p[i] != '\\') out[n++] = type.p[i];
+    out[n] = 0;
+}
+
+void watch_type(struct broker *b, u16 queue, slice type, enum arrival_kind kind) {
+    struct watched *q = watched_make(b->watch, queue);
+    char name[TYPE_BYTES_MAX_SHOWN + 1];
+    if (!q->types) q->types = mem_zalloc(sizeof *q->types);
+    struct queue_types *t = q->types;
+    u32 i = 0;
+    type_name(type, name);
+    if (strcmp(name, "other") == 0) return; /* that is what is left when the named ones are counted */
+    while (i < t->count && strcmp(t->at[i].name, name) != 0) i++;
+    if (i == t->count && i < TYPES_MAX) memcpy(t->at[t->count++].name, name, sizeof name);
+    if (i < TYPES_MAX) t->at[i].arrivals[kind]++;
 }
 
 void watch_started(struct broker *b) {
@@ -95,6 +132,7 @@ static void count(struct watch *w, const struct happening *h) {
     case HAPPENING_DUPLICATE:
         q = watched(w, h->queue);
         q->late += h->detail == ARRIVAL_LATE;
+        q->drilled += h->drill;
         hist_add(&q->replay_age, replay_age_bounds_ms, clamped(h->age_ms));
         break;
     case HAPPENING_AGAIN:
@@ -136,6 +174,23 @@ void watch_happened(struct broker *b, const struct happening *h) {
     events_note(b, h);
 }
 
+/* ---- keys past their windows */
+
+void watch_expired(struct broker *b, u64 hash) {
+    struct watch *w = b->watch;
+    if (!w->expired) w->expired = mem_zalloc(EXPIRED_KEPT * sizeof *w->expired);
+    w->expired[hash % EXPIRED_KEPT] = hash;
+}
+
+static void came_too_late(struct broker *b, const struct rec_message *m) {
+    u64 *slot = b->watch->expired ? &b->watch->expired[m->ref.hash % EXPIRED_KEPT] : NULL;
+    if (!slot || *slot != m->ref.hash || m->refused || m->generation) return;
+    *slot = 0;
+    i64 window_ms = core_queue_rules(b->core, m->ref.queue)->window_ms; /* it is at least so old */
+    watch_happened(
+        b, &(struct happening){.kind = HAPPENING_AGAIN, .queue = m->ref.queue, .ref = m->ref, .age_ms = window_ms});
+}
+
 /* ---- by what the core wrote down */
 
 static void message_written(struct broker *b, const struct rec_message *m) {
@@ -155,6 +210,7 @@ static void message_written(struct broker *b, const struct rec_message *m) {
         h.detail = DECISION_REPLAY;
     }
     watch_happened(b, &h);
+    came_too_late(b, m);
     if (m->state != STATE_HELD) return;
     h.kind = HAPPENING_HELD;
     watch_happened(b, &h);
@@ -237,7 +293,8 @@ static void queue_written(struct broker *b, const struct rec_queue *r) {
     struct watch *w = b->watch;
     if (!r->deleted || r->queue >= w->cap) return;
     series_forget(b, r->queue);
-    mem_free(w->at[r->queue]);
+    alerts_forget(b, r->queue);
+    watched_free(w->at[r->queue]);
     w->at[r->queue] = NULL;
 }
 

@@ -27,7 +27,7 @@ struct watch;
     X(HELD, "held")                                                                                                    \
     X(RESOLVED, "resolved") /* detail: enum decision */                                                                \
     X(EXPIRED, "expired")   /* a lease ran out */                                                                      \
-    X(ALERT, "alert")                                                                                                  \
+    X(ALERT, "alert")       /* detail: enum alert */                                                                   \
     X(AUDIT, "audit")                                                                                                  \
     X(CONFIG, "config")                                                                                                \
     X(FENCED, "")  /* a token that a newer lease has overtaken. No event: nothing came of it */                        \
@@ -45,7 +45,8 @@ struct happening {
     struct ref ref; /* seq 0: of no message */
     u8 detail;
     i64 age_ms;
-    u64 number; /* AUDIT, CONFIG: of the audit record */
+    bool drill; /* DUPLICATE: somebody tries whether repeats are known */
+    u64 number; /* AUDIT, CONFIG: of the audit record; ALERT: enum alert_state */
     slice key, request_id, traceparent, consumer, reason;
 };
 
@@ -56,6 +57,11 @@ void watch_started(struct broker *b); /* after recovery: what was counted before
 void watch_happened(struct broker *b, const struct happening *h);
 /* A record was appended and applied. */
 void watch_record(struct broker *b, const struct record *r);
+
+/* A settled key is not remembered any more. The last EXPIRED_KEPT hashes of such keys are, about: enough to say that one came
+ * again too late and was done again, which nobody would notice otherwise. */
+#define EXPIRED_KEPT 65536u
+void watch_expired(struct broker *b, u64 hash);
 
 /* ---- what was counted */
 
@@ -71,8 +77,9 @@ enum lookup_answer { ANSWER_LIST(ANSWER_ENUM) ANSWER_COUNT };
 
 /* Beside the journaled counters, of one queue since this process began. */
 struct queue_watch {
-    u64 late;  /* of the duplicates: past half the window */
-    u64 again; /* accepted though known before, past the window */
+    u64 late;    /* of the duplicates: past half the window */
+    u64 again;   /* accepted though known before, past the window */
+    u64 drilled; /* of the duplicates: somebody tried whether repeats are known */
     u64 fenced, doubled;
     u64 refused; /* copies of what failed the schema that went into the dead lane */
     u64 deliveries[DELIVERY_COUNT], settled[STATE_COUNT];
@@ -81,6 +88,19 @@ struct queue_watch {
     struct hist replay_age, wait, work; /* milliseconds */
 };
 extern const u64 replay_age_bounds_ms[HIST_BOUNDS], work_bounds_ms[HIST_BOUNDS];
+
+/* By what the queue's event_type makes of it: the first TYPES_MAX values, the rest together. */
+#define TYPES_MAX            50u
+#define TYPE_BYTES_MAX_SHOWN 63u
+struct queue_types {
+    u32 count;
+    struct type_watch {
+        char name[TYPE_BYTES_MAX_SHOWN + 1];
+        u64 arrivals[ARRIVAL_COUNT];
+    } at[TYPES_MAX];
+};
+void watch_type(struct broker *b, u16 queue, slice type, enum arrival_kind kind);
+const struct queue_types *queue_types(const struct broker *b, u16 queue); /* NULL: none */
 
 /* NULL: nothing has happened there that is counted here. */
 const struct queue_watch *queue_watch(const struct broker *b, u16 queue);

@@ -265,7 +265,7 @@ static void take_chunk(struct drill *d, struct buf *hand) {
 static int send_all(struct drill *d) {
     struct buf target = {0}, hand = {0};
     int rc = EXIT_DONE;
-    cli_queue_target(&target, d->queue, "", NULL, "/batch");
+    cli_queue_target(&target, d->queue, "", NULL, "/batch?drill=true");
     rewind(d->spool);
     d->began_ms = clock_mono_ms();
     for (;;) {

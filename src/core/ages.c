@@ -38,3 +38,26 @@ void core_queue_ages(const struct core *c, struct core_now now, u16 queue, u32 l
         out->started = message_ref(c, m);
     }
 }
+
+/* ---- days */
+
+bool core_day_end(struct core *c, struct core_now now, u16 queue, u32 day, u64 accepted, u64 duplicates) {
+    struct record r = {.type = REC_DAY,
+                       .day = {.queue = queue, .day = day, .accepted = accepted, .duplicates = duplicates}};
+    c->now = now;
+    if (!room_for_count(c, c->sink->cost(record_size(&r)))) return false;
+    core_emit(c, &r);
+    return true;
+}
+
+u32 core_days(const struct core *c, u16 queue, u32 today, struct rec_day out[DAYS_KEPT]) {
+    const struct queue *q = queue_at(c, queue);
+    u32 count = 0;
+    for (u32 i = 0; i < DAYS_KEPT; i++) {
+        const struct queue_day *d = &q->days[i];
+        if (d->day == 0 || d->day >= today || today - d->day > DAYS_KEPT) continue;
+        out[count++] =
+            (struct rec_day){.queue = queue, .day = d->day, .accepted = d->accepted, .duplicates = d->duplicates};
+    }
+    return count;
+}

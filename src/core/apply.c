@@ -158,6 +158,7 @@ static void queue_clear(struct core *c, struct queue *q) {
     if (q->vacant) c->queues_vacant--;
     c->live_bytes -= q->size;
     for (u32 i = 0; i < q->kept_count; i++) c->live_bytes -= q->kept[i].bytes;
+    for (u32 i = 0; i < DAYS_KEPT; i++) c->live_bytes -= q->days[i].size;
     mem_free((void *)(uintptr_t)q->name.p);
     mem_free((void *)(uintptr_t)q->config.p);
     mem_free(q->buckets);
@@ -198,6 +199,19 @@ static hx_st apply_window(struct core *c, const struct rec_window *r) {
     q->rules.window_ms = r->window_ms;
     q->oldest_replay_ms = r->oldest_replay_ms;
     q->window_changed_ms = r->at_ms;
+    return ST_OK;
+}
+
+/* In the place of the same day, or of the oldest. */
+static hx_st apply_day(struct core *c, const struct rec_day *r, u64 pos, u64 size) {
+    struct queue *q = queue_touch(c, r->queue);
+    struct queue_day *at = &q->days[0];
+    for (u32 i = 1; i < DAYS_KEPT && at->day != r->day; i++)
+        if (q->days[i].day == r->day || q->days[i].day < at->day) at = &q->days[i];
+    if (r->day < at->day) return ST_OK; /* younger ones have taken all the places */
+    c->live_bytes += size - at->size;
+    *at = (struct queue_day){
+        .day = r->day, .size = (u32)size, .pos = pos, .accepted = r->accepted, .duplicates = r->duplicates};
     return ST_OK;
 }
 
@@ -719,6 +733,8 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
         clock_reached(c, r->audit.run_ms);
         audit_apply(c, &r->audit, pos, size);
         return ST_OK;
+    case REC_DAY:
+        return apply_day(c, &r->day, pos, size);
     case REC_NONE:
     case REC_COUNT:
         break;

@@ -74,12 +74,22 @@ static void carry_queue(struct core *c, u16 queue, u64 pos) {
         core_queue_write(c, queue);
 }
 
+static void carry_day(struct core *c, const struct record *r, u64 pos) {
+    const struct queue *q = queue_at(c, r->day.queue);
+    for (u32 i = 0; !q->deleted && i < DAYS_KEPT; i++)
+        if (q->days[i].pos == pos) {
+            core_emit(c, r);
+            return;
+        }
+}
+
 void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos) {
     c->now = now;
     if (r->type == REC_MESSAGE) carry_message(c, &r->message, pos);
     if (r->type == REC_SETTLE) carry_settle(c, &r->settle, pos);
     if (r->type == REC_ARRIVALS) carry_arrivals(c, &r->arrivals, pos);
     if (r->type == REC_AUDIT) audit_carry(c, &r->audit, pos);
+    if (r->type == REC_DAY) carry_day(c, r, pos);
     if (r->type == REC_QUEUE) carry_queue(c, r->queue.queue, pos);
 }
 

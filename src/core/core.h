@@ -50,6 +50,8 @@ struct core_sink {
     void (*on_ready)(void *ctx, u16 queue);
     /* A record was appended and applied, for whoever counts. Its slices are gone when this returns. May be NULL. */
     void (*on_record)(void *ctx, const struct record *r);
+    /* A settled key's window is over, and its memory was freed. For whoever wants to know if it comes once more. May be NULL. */
+    void (*on_expired)(void *ctx, u64 hash);
 };
 
 struct core_options {
@@ -154,6 +156,10 @@ struct queue_ages {
 void core_queue_ages(const struct core *c, struct core_now now, u16 queue, u32 look_at, struct queue_ages *out);
 /* Is it unsettled, begun, and neither held nor dead? When did the work on it first begin, by the wall clock? */
 bool core_started_ms(const struct core *c, const struct ref *ref, i64 *wall_ms);
+/* What arrived there on a day that is over (UTC, since 1970), for DAYS_KEPT days. false: no room. */
+bool core_day_end(struct core *c, struct core_now now, u16 queue, u32 day, u64 accepted, u64 duplicates);
+/* Those before `today`, in any order; how many. */
+u32 core_days(const struct core *c, u16 queue, u32 today, struct rec_day out[DAYS_KEPT]);
 bool core_queues_full(const struct core *c); /* no number is left for another */
 u32 core_queue_count(const struct core *c);  /* queues are numbered 1..count, deleted ones included */
 const struct rules *core_queue_rules(const struct core *c, u16 queue);

@@ -127,6 +127,10 @@ struct queue {
     } * forgotten;
     u32 forgotten_count;
     u64 settled_keys;
+    struct queue_day {
+        u32 day, size; /* day 0: none */
+        u64 pos, accepted, duplicates;
+    } days[DAYS_KEPT];
 };
 
 #define MESSAGE_CHUNK_BITS 15u

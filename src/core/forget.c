@@ -130,6 +130,8 @@ static void reap(struct core *c, u32 entry) {
         INVARIANT(7, entry_forgotten(c, e));
         c->live_bytes -= entry_size(e);
         arrivals_forget(c, entry);
+        if (c->sink && c->sink->on_expired && !queue_at(c, e->queue)->deleted)
+            c->sink->on_expired(c->sink->ctx, e->hash);
         index_remove(&c->keys, entry);
     }
     index_release(&c->keys, entry);

@@ -605,6 +605,12 @@ static INLINED void io_record(struct io *io, struct record *r) {
     case REC_AUDIT:
         io_audit(io, &r->audit);
         break;
+    case REC_DAY:
+        io_u16(io, &r->day.queue);
+        io_u32(io, &r->day.day);
+        io_u64(io, &r->day.accepted);
+        io_u64(io, &r->day.duplicates);
+        break;
     case REC_NONE:
     case REC_COUNT:
         CHECK(false && "a record has a type");

@@ -10,7 +10,8 @@
  *
  * Version 3: a replay's MESSAGE holds the outcome it stands in for, SETTLE says whether it only brings that back.
  *
- * Version 4: a lease may have been revoked, which an older build would take for damage. The layout is version 3's. */
+ * Version 4: a lease may have been revoked, which an older build would take for damage. DAY is new. Otherwise the layout is
+ * version 3's. */
 #ifndef HAPAX_CORE_RECORD_H
 #define HAPAX_CORE_RECORD_H
 
@@ -37,7 +38,8 @@
     X(FORGET, "forget")     /* an operator had a key forgotten */                                                      \
     X(WINDOW, "window")     /* an adaptive window has grown */                                                         \
     X(COUNTS, "counts")     /* additions to a queue's counters that no other record implies */                         \
-    X(AUDIT, "audit")       /* who did what, and why */
+    X(AUDIT, "audit")       /* who did what, and why */                                                                \
+    X(DAY, "day")           /* what arrived in a queue on one day, for those who watch */
 
 #define RECORD_ENUM(name, text) REC_##name,
 enum record_type { REC_NONE, RECORD_LIST(RECORD_ENUM) REC_COUNT };
@@ -377,6 +379,13 @@ struct rec_audit {
     slice who, what, queue_name, key, id, why, detail; /* id: as users see it; detail: JSON or empty */
 };
 
+#define DAYS_KEPT 14u
+struct rec_day {
+    u16 queue;
+    u32 day; /* since 1970, UTC */
+    u64 accepted, duplicates;
+};
+
 struct record {
     enum record_type type;
     /* Not written down: the message, or the key's entry, that the decision was about, so that applying need not look it up
@@ -400,6 +409,7 @@ struct record {
         struct rec_window window;
         struct rec_counts counts;
         struct rec_audit audit;
+        struct rec_day day;
     };
 };
 

@@ -171,6 +171,10 @@ static void put_log(void *ctx, enum log_level level, const char *event, const ch
     log_fields(level, event, msg, fields, count);
 }
 
+static i64 relay_oldest_ms(void *ctx, slice queue) {
+    return relays_oldest_ms(((struct daemon *)ctx)->relays, queue);
+}
+
 static u64 open_files(void) {
     u64 count = 0;
     DIR *dir = opendir("/proc/self/fd");
@@ -634,6 +638,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
                  .now_us = now_us,
                  .stats = world_stats,
                  .surroundings = surroundings,
+                 .relay_oldest_ms = relay_oldest_ms,
                  .log = put_log},
         .downtime_said = d->settings->downtime != NULL,
         .downtime_ms = d->settings->downtime_ms,

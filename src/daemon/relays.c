@@ -156,3 +156,16 @@ void relays_stats(struct relays *all, struct buf *b) {
     buf_char(b, ']');
     pthread_mutex_unlock(&all->lock);
 }
+
+i64 relays_oldest_ms(struct relays *all, slice queue) {
+    i64 oldest_ms = 0;
+    if (!all) return 0;
+    pthread_mutex_lock(&all->lock);
+    for (u32 i = 0; i < all->count; i++) {
+        const struct relay *r = &all->at[i];
+        bool of_it = r->report.lag_known && slice_eq(slice_str(r->options.queue), queue);
+        if (of_it && r->report.lag.oldest_ms > oldest_ms) oldest_ms = r->report.lag.oldest_ms;
+    }
+    pthread_mutex_unlock(&all->lock);
+    return oldest_ms;
+}

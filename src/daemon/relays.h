@@ -16,6 +16,8 @@ void relays_start(struct relays *r, const char *url);
 void relays_stop(struct relays *r);
 /* Waits for their end, which may need an answer from the broker or its silence: call it when the loop has ended. Ends *r. */
 void relays_free(struct relays *r);
+/* The age of the oldest row that waits to be sent to this queue; 0: none, or it is not known. */
+i64 relays_oldest_ms(struct relays *r, slice queue);
 /* ,"relays":[...] as /v1/stats shows them. */
 void relays_stats(struct relays *r, struct buf *json);
 

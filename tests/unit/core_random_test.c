@@ -174,7 +174,7 @@ static void nowhere_ready(void *ctx, u16 queue) {
 
 static void check(void) {
     static const struct core_sink sink = {
-        NULL, nowhere_reserve, nowhere_append, sink_cost, nowhere_outcome, nowhere_ready, NULL};
+        NULL, nowhere_reserve, nowhere_append, sink_cost, nowhere_outcome, nowhere_ready, NULL, NULL};
     pass(1001);
     core_stop(w.core, w.now);
     struct core *twin = replayed_core();

@@ -91,7 +91,7 @@ static inline struct core *replayed_core(void) {
 }
 
 static inline void start_core(void) {
-    struct core_sink sink = {NULL, sink_reserve, sink_append, sink_cost, sink_outcome, sink_ready, NULL};
+    struct core_sink sink = {NULL, sink_reserve, sink_append, sink_cost, sink_outcome, sink_ready, NULL, NULL};
     struct errbuf err;
     w.core = replayed_core();
     assert_int_equal(core_start(w.core, &sink, w.now.wall_ms, &w.now, &err), ST_OK);

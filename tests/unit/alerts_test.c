@@ -1,0 +1,401 @@
+/* Alerts: each fires for its real cause, says so everywhere, and resolves when the cause is gone; a day of ordinary traffic
+ * fires none. The clock is the test's, so days pass in milliseconds. */
+#include "unit/broker_world.h"
+
+#define MINUTE ((i64)60 * 1000)
+#define HOUR   (60 * MINUTE)
+#define DAY    (24 * HOUR)
+
+/* In steps: the broker's running time grows by a second a turn at most. Where that does not matter, days pass faster. */
+static void elapse(i64 ms) {
+    i64 step = ms > 2 * HOUR ? 5000 : 1000;
+    for (; ms > 0; ms -= step) pass(ms < step ? ms : step);
+}
+
+/* "firing" or whatever the alert is of this queue (NULL: of the process); "ok" if it is not listed. */
+static const char *alert(const char *name, const char *queue) {
+    static char state[16];
+    char want[128];
+    assert_int_equal(call("GET /v1/alerts?all=true", ""), 200);
+    if (queue)
+        snprintf(want, sizeof want, "{\"name\":\"%s\",\"queue\":\"%s\",\"state\":\"", name, queue);
+    else
+        snprintf(want, sizeof want, "{\"name\":\"%s\",\"state\":\"", name);
+    const char *at = strstr(w.body.p, want);
+    if (!at) return "ok";
+    at += strlen(want);
+    snprintf(state, sizeof state, "%.*s", (int)strcspn(at, "\""), at);
+    return state;
+}
+
+static void assert_alert(const char *name, const char *queue, const char *state) {
+    const char *is = alert(name, queue);
+    if (strcmp(is, state) != 0) print_error("%s is %s, not %s: %s\n", name, is, state, w.body.p);
+    assert_string_equal(is, state);
+}
+
+/* It fires now, and the log, the notice and the metric say the same. */
+static void assert_fires(const char *name, const char *queue) {
+    char text[160];
+    assert_alert(name, queue, "firing");
+    snprintf(text, sizeof text, "alert alert=%s state=firing", name);
+    assert_true(heard(text) >= 1);
+    snprintf(text, sizeof text, "%s:%s:", name, queue ? queue : "");
+    assert_non_null(w.notices.p);
+    assert_non_null(strstr(w.notices.p, text));
+    assert_int_equal(call("GET /metrics", ""), 200);
+    for (int i = 0; i < 50 && w.status == 0; i++) pass(1);
+    if (queue)
+        snprintf(text, sizeof text, "hapax_alerts{name=\"%s\",queue=\"%s\"} 1\n", name, queue);
+    else
+        snprintf(text, sizeof text, "hapax_alerts{name=\"%s\"} 1\n", name);
+    assert_said(text);
+}
+
+static void work_off(const char *queue, const char *verb, const char *more) {
+    char path[64];
+    snprintf(path, sizeof path, "POST /v1/queues/%s/receive", queue);
+    for (;;) {
+        assert_int_equal(call(path, ""), 200);
+        if (strstr(w.body.p, "\"messages\":[]")) return;
+        assert_int_equal(settle(verb, more), 200);
+    }
+}
+
+static void dead_letters_fire_at_ten_in_a_quarter_of_an_hour_and_resolve_when_no_more_come(void **state) {
+    (void)state;
+    make_dead("q", 9);
+    elapse(20000);
+    assert_alert("dead_letters", "q", "ok");
+    assert_int_equal(
+        call("PUT /v1/queues/r", "{\"dead\":{\"owner\":\"ann\",\"alert\":{\"count\":3,\"within\":\"1m\"}}}"), 201);
+    make_dead("r", 3);
+    elapse(20000);
+    assert_fires("dead_letters", "r");
+    assert_int_equal(call("GET /v1/alerts", ""), 200);
+    assert_said("\"value\":3,\"threshold\":3");
+    assert_said("\"runbook\":\"docs/runbooks/dlq-filling.md\",\"owner\":\"ann\",\"count_1h\":1");
+    elapse(3 * MINUTE);
+    assert_alert("dead_letters", "r", "resolved");
+    assert_int_equal(call("GET /v1/alerts", ""), 200);
+    assert_string_equal(w.body.p, "{\"items\":[]}");
+    assert_true(heard("alert alert=dead_letters state=resolved") == 1);
+    elapse(25 * HOUR);
+    assert_alert("dead_letters", "r", "ok");
+}
+
+static void deaths_over_days_are_counted_too(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/r", "{\"dead\":{\"alert\":{\"count\":4,\"within\":\"2d\"}}}"), 201);
+    for (int i = 0; i < 4; i++) {
+        char key[8];
+        assert_alert("dead_letters", "r", "ok");
+        snprintf(key, sizeof key, "k%d", i);
+        send("r", key, "x");
+        work_off("r", "nack", ",\"class\":\"poison\"");
+        elapse(5 * HOUR);
+    }
+    assert_fires("dead_letters", "r");
+}
+
+static void a_killed_consumer_leaves_work_that_nobody_settles(void **state) {
+    (void)state;
+    send("q", "k", "x");
+    assert_int_equal(call("POST /v1/queues/q/receive?lease=5m", ""), 200);
+    elapse(9 * MINUTE);
+    assert_alert("oldest_unsettled", "q", "ok");
+    elapse(2 * MINUTE); /* its lease ran out meanwhile, and it waits for its next try */
+    assert_fires("oldest_unsettled", "q");
+    work_off("q", "ack", "");
+    elapse(MINUTE);
+    assert_alert("oldest_unsettled", "q", "resolved");
+}
+
+static void two_effect_ids_for_one_key_are_a_doubled_effect_for_a_day(void **state) {
+    (void)state;
+    send("q", "k", "x");
+    call("POST /v1/queues/q/receive", "");
+    assert_int_equal(settle("ack", ",\"effect_id\":\"e1\""), 200);
+    elapse(20000);
+    assert_alert("doubled_effect", "q", "ok");
+    settle("ack", ",\"effect_id\":\"e2\"");
+    elapse(20000);
+    assert_fires("doubled_effect", "q");
+    elapse(23 * HOUR);
+    assert_alert("doubled_effect", "q", "firing");
+    elapse(2 * HOUR);
+    assert_alert("doubled_effect", "q", "resolved");
+}
+
+static void a_repeat_after_its_window_is_told(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"window\":\"10m\"}"), 201);
+    send("q", "k", "x");
+    work_off("q", "ack", "");
+    elapse(9 * MINUTE);
+    send("q", "k", "x"); /* late, but known */
+    elapse(2 * MINUTE);
+    assert_alert("late_replays", "q", "ok");
+    send("q", "k", "x");
+    assert_said("\"duplicate\":false");
+    elapse(20000);
+    assert_fires("late_replays", "q");
+}
+
+static void many_repeats_fire_unless_they_are_a_drill(void **state) {
+    (void)state;
+    struct buf body = {0};
+    send_many("q", "k", 100);
+    send_many("d", "k", 100);
+    for (u32 i = 0; i < 100; i++) buf_printf(&body, "{\"key\":\"k%u\",\"payload\":\"x\"}\n", i);
+    assert_int_equal(request("POST /v1/queues/d/batch?drill=true", NULL, buf_slice(&body), NULL), 200);
+    buf_free(&body);
+    send_many("q", "k", 30);
+    elapse(20000);
+    assert_alert("duplicates_high", "d", "ok");
+    assert_fires("duplicates_high", "q");
+    elapse(16 * MINUTE);
+    assert_alert("duplicates_high", "q", "resolved");
+}
+
+/* Days of a producer that repeats every tenth message. */
+static void ordinary_days(u32 days) {
+    char prefix[32];
+    for (u32 i = 0; i < days * 24; i++) {
+        snprintf(prefix, sizeof prefix, "%lld-", (long long)w.t.mono_ms);
+        send_many("q", prefix, 20);
+        send_many("q", prefix, 2);
+        work_off("q", "ack", "");
+        for (int k = 0; k < 720; k++) pass(5000);
+    }
+}
+
+static void repeats_that_stop_coming_are_missed_over_restarts_too(void **state) {
+    (void)state;
+    char prefix[32];
+    ordinary_days(7);
+    assert_alert("duplicates_vanished", "q", "ok");
+    restart();
+    for (int i = 0; i < 8; i++) { /* the key holds the event id now */
+        snprintf(prefix, sizeof prefix, "new-%d-", i);
+        send_many("q", prefix, 22);
+        work_off("q", "ack", "");
+        elapse(HOUR);
+    }
+    assert_fires("duplicates_vanished", "q");
+    send_many("q", prefix, 1);
+    elapse(2 * MINUTE);
+    assert_alert("duplicates_vanished", "q", "resolved");
+}
+
+static void a_day_of_ordinary_traffic_fires_nothing(void **state) {
+    (void)state;
+    w.around = (struct surroundings){.disk_free = 60, .disk_size = 100, .resident_bytes = 100u << 20};
+    ordinary_days(8);
+    assert_int_equal(call("GET /v1/alerts?all=true", ""), 200);
+    assert_string_equal(w.body.p, "{\"items\":[]}");
+    assert_int_equal(heard("alert alert="), 0);
+    assert_int_equal(w.notices.len, 0);
+}
+
+static void a_held_message_waits_an_hour_for_a_person(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"on_unknown\":\"hold\"}"), 201);
+    send("q", "k", "x");
+    work_off("q", "nack", ",\"class\":\"unknown\"");
+    elapse(59 * MINUTE);
+    assert_alert("held_waiting", "q", "ok");
+    elapse(2 * MINUTE);
+    assert_fires("held_waiting", "q");
+}
+
+static void lag_fires_when_it_has_lasted_and_says_how_often_it_did(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"lag\":{\"alert\":\"1m\",\"for\":\"2m\"}}"), 201);
+    send("q", "k", "x");
+    elapse(90000);
+    assert_alert("lag", "q", "pending");
+    elapse(2 * MINUTE);
+    assert_fires("lag", "q");
+    work_off("q", "ack", "");
+    elapse(MINUTE);
+    assert_alert("lag", "q", "resolved");
+    send("q", "l", "x");
+    elapse(4 * MINUTE);
+    assert_alert("lag", "q", "firing");
+    assert_said("\"count_1h\":2");
+}
+
+static void a_slow_hand_out_breaks_its_slo(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"lag\":{\"p95\":\"1s\",\"alert\":\"1h\",\"for\":\"0s\"}}"), 201);
+    send_many("q", "k", 40);
+    elapse(8000);
+    work_off("q", "ack", "");
+    elapse(20000);
+    assert_fires("lag", "q");
+}
+
+static void a_dead_head_with_others_behind_it_blocks_its_group(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"order_by\":\"${g}\"}"), 201);
+    send("q", "a", "{\"g\":\"1\"}");
+    send("q", "b", "{\"g\":\"1\"}");
+    call("POST /v1/queues/q/receive", "");
+    assert_int_equal(settle("nack", ",\"class\":\"poison\""), 200);
+    elapse(MINUTE);
+    assert_alert("group_blocked", "q", "pending");
+    elapse(15 * MINUTE);
+    assert_fires("group_blocked", "q");
+    assert_int_equal(call("POST /v1/queues/q/purge", "{\"state\":\"dead\"}"), 200);
+    elapse(MINUTE);
+    assert_alert("group_blocked", "q", "resolved");
+}
+
+static void loss_beyond_what_was_accepted_is_told(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"semantics\":\"at_most_once\",\"loss\":\"1%\"}"), 201);
+    send_many("q", "k", 120);
+    for (int i = 0; i < 120; i++) {
+        call("POST /v1/queues/q/receive", "");
+        if (i < 5) assert_int_equal(settle("nack", ",\"class\":\"transient\""), 200);
+    }
+    elapse(20000);
+    assert_fires("loss_rate", "q");
+}
+
+static void an_origin_that_comes_under_several_keys_is_a_hop_that_makes_new_ones(void **state) {
+    (void)state;
+    char key[16], payload[32];
+    assert_int_equal(call("PUT /v1/queues/q", "{\"origin\":\"${client}\"}"), 201);
+    for (int i = 0; i < 6; i++) {
+        snprintf(payload, sizeof payload, "{\"client\":\"c%d\"}", i);
+        for (int k = 0; k < 2; k++) {
+            snprintf(key, sizeof key, "k%d-%d", i, i < 4 ? 0 : k);
+            send("q", key, payload);
+        }
+    }
+    elapse(20000);
+    assert_alert("key_skew", "q", "ok");
+    for (int i = 0; i < 4; i++) {
+        snprintf(payload, sizeof payload, "{\"client\":\"c%d\"}", i);
+        snprintf(key, sizeof key, "other%d", i);
+        send("q", key, payload);
+    }
+    elapse(20000);
+    assert_fires("key_skew", "q");
+}
+
+static void a_disk_that_runs_full_is_told_before_it_is(void **state) {
+    (void)state;
+    w.around = (struct surroundings){.disk_free = 11, .disk_size = 100};
+    elapse(20000);
+    assert_alert("disk_low", NULL, "ok");
+    w.around.disk_free = 9;
+    elapse(20000);
+    assert_fires("disk_low", NULL);
+    w.around.disk_free = 50;
+    elapse(MINUTE);
+    assert_alert("disk_low", NULL, "resolved");
+}
+
+static void memory_near_its_limit_is_told(void **state) {
+    (void)state;
+    close_broker();
+    w.memory_max = (u64)1 << 30;
+    open_broker();
+    w.around = (struct surroundings){.resident_bytes = (u64)950 << 20, .disk_free = 1, .disk_size = 1};
+    elapse(20000);
+    assert_fires("memory_high", NULL);
+}
+
+static void rows_that_wait_to_be_relayed_are_told(void **state) {
+    (void)state;
+    send("q", "k", "x");
+    w.relay_oldest_ms = 61000;
+    elapse(20000);
+    assert_fires("relay_lag", "q");
+}
+
+static void what_is_off_does_not_fire(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"alerts\":{\"off\":[\"dead_letters\"]}}"), 201);
+    make_dead("q", 20);
+    elapse(20000);
+    assert_alert("dead_letters", "q", "ok");
+}
+
+static void a_queue_made_anew_has_no_alerts_of_the_former(void **state) {
+    (void)state;
+    make_dead("q", 20);
+    elapse(20000);
+    assert_fires("dead_letters", "q");
+    assert_int_equal(call("POST /v1/queues/q/purge", "{}"), 200);
+    elapse(1000);
+    assert_int_equal(call("DELETE /v1/queues/q", ""), 204);
+    send("q", "k", "x");
+    elapse(20000);
+    assert_alert("dead_letters", "q", "ok");
+}
+
+static void types_are_counted_apart_the_first_fifty_of_them(void **state) {
+    (void)state;
+    char key[16], payload[64];
+    assert_int_equal(call("PUT /v1/queues/q", "{\"event_type\":\"${type}\"}"), 201);
+    for (int i = 0; i < 60; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        snprintf(payload, sizeof payload, "{\"type\":\"t%d\\\"\\\\n\"}", i);
+        send("q", key, payload);
+    }
+    send("q", "k0", "{\"type\":\"t0\\\"\\\\n\"}");
+    call("GET /metrics", "");
+    for (int i = 0; i < 50 && w.status == 0; i++) pass(1);
+    assert_said("hapax_accepted_total{queue=\"q\",type=\"t0n\"} 1\n");
+    assert_said("hapax_accepted_total{queue=\"q\",type=\"other\"} 10\n");
+    assert_said("hapax_duplicates_total{queue=\"q\",kind=\"replay\",type=\"t0n\"} 1\n");
+}
+
+static void the_last_hour_is_kept_in_steps_of_ten_seconds(void **state) {
+    (void)state;
+    elapse(10000);
+    send_many("q", "k", 7);
+    elapse(20000);
+    send_many("q", "l", 2);
+    elapse(10000);
+    assert_int_equal(call("GET /v1/history?queue=q&since=1m", ""), 200);
+    assert_said("\"step_ms\":10000");
+    assert_said("\"accepted\":[0,0,0,7,0,2]");
+    assert_int_equal(call("GET /v1/history?since=1m&step=30s", ""), 200);
+    assert_said("\"accepted\":[0,9]");
+    elapse(2 * HOUR);
+    assert_int_equal(call("GET /v1/history?queue=q&since=1m", ""), 200);
+    assert_said("\"accepted\":[0,0,0,0,0,0]");
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        T(dead_letters_fire_at_ten_in_a_quarter_of_an_hour_and_resolve_when_no_more_come),
+        T(deaths_over_days_are_counted_too),
+        T(a_killed_consumer_leaves_work_that_nobody_settles),
+        T(two_effect_ids_for_one_key_are_a_doubled_effect_for_a_day),
+        T(a_repeat_after_its_window_is_told),
+        T(many_repeats_fire_unless_they_are_a_drill),
+        T(repeats_that_stop_coming_are_missed_over_restarts_too),
+        T(a_day_of_ordinary_traffic_fires_nothing),
+        T(a_held_message_waits_an_hour_for_a_person),
+        T(lag_fires_when_it_has_lasted_and_says_how_often_it_did),
+        T(a_slow_hand_out_breaks_its_slo),
+        T(a_dead_head_with_others_behind_it_blocks_its_group),
+        T(loss_beyond_what_was_accepted_is_told),
+        T(an_origin_that_comes_under_several_keys_is_a_hop_that_makes_new_ones),
+        T(a_disk_that_runs_full_is_told_before_it_is),
+        T(memory_near_its_limit_is_told),
+        T(rows_that_wait_to_be_relayed_are_told),
+        T(what_is_off_does_not_fire),
+        T(a_queue_made_anew_has_no_alerts_of_the_former),
+        T(types_are_counted_apart_the_first_fifty_of_them),
+        T(the_last_hour_is_kept_in_steps_of_ten_seconds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
