@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 #include "cli/cli.h"
-#include "config/explain.h"
+#include "cli/types.h"
 #include "config/lint.h"
 #include "config/tree.h"
 
@@ -168,24 +168,34 @@ int cmd_lint(struct cli *cli) {
 
 const struct flag flags_queues_explain[] = {
     {"config", "FILE", "explain the queue as this file declares it, without a broker"},
+    {"runbook", NULL, "as Markdown, the operators' page: owner, event types, and what to do for each alert"},
     {0},
 };
 const char about_queues_explain[] =
     "A queue's rules in plain words: what repeats look like there, what the broker does at each failure, what the\n"
-    "operator should do. Without --config the running broker is asked.";
+    "operator should do. Without --config the running broker is asked.\n"
+    "--runbook writes it as Markdown, to be kept where the people on call look: `hapax queues explain payments "
+    "--runbook >\n"
+    "payments.md`.";
 
-/* With --json the effective rules under the config's key names. */
-static void print_explanation(const struct cli *cli, const struct queue_config *q) {
+/* With --json the effective rules under the config's key names. metrics: the broker's, if one was asked. */
+static void print_explanation(const struct cli *cli, const struct queue_config *q, slice metrics) {
     struct buf raw = {0}, clean = {0};
+    struct types types;
+    types_read(&types, q->name, metrics);
     if (cli->json) {
         config_queue_to_json(q, &raw);
         print_json(hx_bytes_of(raw.p, raw.len));
     } else {
-        explain_queue(q, &raw);
+        if (args_has(cli, "runbook"))
+            explain_runbook(q, types.at, types.count, &raw);
+        else
+            explain_queue(q, &raw);
         print_clean(&clean, buf_slice(&raw), true);
         print_buf(&clean);
     }
     buf_free(&raw);
+    types_free(&types);
 }
 
 static int explain_from_file(const struct cli *cli, const char *file, slice queue) {
@@ -199,21 +209,31 @@ static int explain_from_file(const struct cli *cli, const char *file, slice queu
     }
     const struct queue_config *q = config_find(c, queue);
     if (q)
-        print_explanation(cli, q);
+        print_explanation(cli, q, SL(""));
     else
         say("%s declares no queue %.*s", file, (int)queue.n, queue.p);
     config_free(c);
     return q ? EXIT_DONE : EXIT_REFUSED;
 }
 
-static int explain_reply(const struct cli *cli, slice queue, slice reply) {
+/* A broker that has no metrics, or takes its time, is explained without. */
+static void print_with_metrics(struct cli *cli, const struct queue_config *q) {
+    hx_request request = {.method = "GET", .target = "/metrics"};
+    hx_reply reply = {0};
+    hx_error err;
+    bool told = q->event_type && args_has(cli, "runbook") && hx_call(cli->client, &request, &reply, &err) == HX_OK;
+    print_explanation(cli, q, told ? slice_of(reply.body.data, reply.body.size) : SL(""));
+    hx_reply_free(&reply);
+}
+
+static int explain_reply(struct cli *cli, slice queue, slice reply) {
     struct buf errors = {0};
     struct queue_config *q = NULL;
     slice rules = member_raw(reply, "config"), why = SL("it does not show its rules"), rest;
     if (rules.n && config_queue_from_json(queue, rules, &q, &errors) != ST_OK)
         slice_cut(buf_slice(&errors), '\n', &why, &rest);
     if (q)
-        print_explanation(cli, q);
+        print_with_metrics(cli, q);
     else
         say("the broker speaks another version than this command: %.*s", (int)why.n, why.p);
     config_queue_free(q);

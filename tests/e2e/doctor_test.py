@@ -2,12 +2,10 @@
 """hapax doctor: each finding is made to appear by its cause, and a sound broker has none."""
 import contextlib
 import glob
-import http.server
 import json
 import os
 import subprocess
 import tempfile
-import threading
 
 import hx
 from hx import same, test
@@ -187,32 +185,9 @@ def a_broker_that_is_not_there_is_told_with_its_page_and_exit_3():
 
 # ---- a broker of which only the answers matter
 
-@contextlib.contextmanager
-def answering(pages):
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self):  # pylint: disable=invalid-name
-            page = pages.get(self.path.partition("?")[0])
-            body = json.dumps(page if page is not None else {"type": "urn:hapax:no_such_route", "title": "no", "status": 404, "code": "no_such_route",
-                                                             "retryable": False, "applied": "no"}).encode()
-            self.send_response(200 if page is not None else 404)
-            self.send_header("Content-Type", "application/json" if page is not None else "application/problem+json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def pages(alerts):
+    out = {"/v1/stats": '{"version":"x"}', "/v1/queues": '{"items":[]}'}
+    return {**out, "/v1/alerts": json.dumps(alerts)} if alerts else out
 
 
 @test
@@ -221,7 +196,7 @@ def alerts_that_fire_are_told_with_page_and_owner():
         return {"name": name, "state": state, "since": "2026-01-31T12:00:00.000Z", "value": 1, "threshold": 0, "summary": f"{name} it is",
                 "runbook": "docs/runbooks/lag-alert.md", "count_1h": 1, **more}
     items = [alert("lag", "firing", queue="payments", owner="payments-oncall"), alert("disk_low", "pending"), alert("sync_slow", "resolved")]
-    with answering({"/v1/stats": {"version": "x"}, "/v1/queues": {"items": []}, "/v1/alerts": {"items": items}}) as url:
+    with hx.answering(pages({"items": items})) as url:
         have = found(url, code=1)
         same(have["alert"]["summary"], "lag of payments: lag it is")
         same(have["alert"]["runbook"], "lag-alert.md")
@@ -231,14 +206,14 @@ def alerts_that_fire_are_told_with_page_and_owner():
 
 @test
 def a_broker_without_alerts_is_said_to_be_older():
-    with answering({"/v1/stats": {"version": "x"}, "/v1/queues": {"items": []}}) as url:
+    with hx.answering(pages(None)) as url:
         assert "older version" in found(url, code=0)["alerts_unknown"]["remedy"]
 
 
 @test
 def it_fits_80_columns_whatever_it_is_told():
     items = [{"name": "lag", "state": "firing", "queue": "q" * 60, "summary": "word " * 100, "runbook": "lag-alert.md"}]
-    with answering({"/v1/stats": {"version": "x"}, "/v1/queues": {"items": []}, "/v1/alerts": {"items": items}}) as url:
+    with hx.answering(pages({"items": items})) as url:
         wide = [line for line in doctor(url).splitlines() if len(line) > 80]
         same(wide, [])
 

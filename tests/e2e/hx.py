@@ -12,6 +12,7 @@ import calendar
 import concurrent.futures
 import contextlib
 import fcntl
+import http.server
 import inspect
 import itertools
 import json
@@ -561,6 +562,34 @@ def test(function=None, *, alone=False):
         return lambda f: test(f, alone=alone)
     tests.append((function, alone))
     return function
+
+
+@contextlib.contextmanager
+def answering(pages):
+    """Something that answers as a broker might: the text of each path, 404 for any other."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            page = pages.get(self.path.partition("?")[0])
+            body = (page or '{"type":"urn:hapax:no_such_route","title":"no","status":404,"code":"no_such_route","applied":"no"}').encode()
+            self.send_response(200 if page else 404)
+            self.send_header("Content-Type", "application/json" if page else "application/problem+json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 class Skip(Exception):

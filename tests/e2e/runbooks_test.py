@@ -2,6 +2,7 @@
 """docs/runbooks: every command is run on a queue in the trouble the page is about, and says what the page says it does."""
 import contextlib
 import glob
+import json
 import os
 import re
 import shutil
@@ -222,6 +223,37 @@ def every_alert_has_its_page():
     want = {name for row in re.findall(r"^\| (`.+?`) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)}
     assert len(want) > 10
     same({name for name, _ in have}, want)
+
+
+@test
+def the_operators_page_of_a_queue_leads_to_the_same_pages():
+    with open(os.path.join(hx.ROOT, "docs", "runbooks", "README.md"), encoding="utf-8") as file:
+        table = dict(re.findall(r"^\| `(\w+)` \| \[(\S+\.md)\]", file.read(), re.M))
+    with day(bad_day)() as b, tempfile.TemporaryDirectory() as home:
+        b.rules("payments", **RULES, lag={"alert": "5m"}, origin="${header.x}", dead={"owner": "payments-oncall"})
+        code, said, _ = run(b, home, "hapax queues explain payments --runbook")
+        same(code, 0, said)
+        assert said.startswith("# Queue payments\n\nOwner: payments-oncall."), said
+        linked = dict(re.findall(r"^\| `(\w+)` \| .* \[\S+\]\(docs/runbooks/(\S+\.md)\) \|$", said, re.M))
+        assert len(linked) > 8, said
+        same(linked, {name: table[name] for name in linked})
+
+
+@test
+def the_operators_page_tells_what_the_repeats_of_each_event_type_look_like():
+    pages = {"/v1/queues/q": json.dumps({"name": "q", "config": {"event_type": "${type}"}}), "/metrics": """
+hapax_accepted_total{queue="q",type="paid"} 90
+hapax_duplicates_total{queue="q",kind="replay",type="paid"} 9
+hapax_duplicates_total{queue="q",kind="late",type="paid"} 1
+hapax_accepted_total{queue="other",type="paid"} 1000
+hapax_accepted_total{queue="q"} 95
+hapax_conflicts_total{queue="q",type="re\\"funded"} 2
+"""}
+    with hx.answering(pages) as url:
+        done = subprocess.run([hx.HAPAX, "queues", "explain", "q", "--runbook", "--url", url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=hx.TIMEOUT)
+        said = done.stdout.decode()
+        assert "| paid | 90 | 10 | 0 | 10 % of what comes |" in said, said
+        assert '| re"funded | 0 | 0 | 2 |' in said, said
 
 
 def words_of_the_source():

@@ -11,16 +11,59 @@
 
 enum { WIDTH_MAX = 150 };
 
-static void explain(const char *flow, struct buf *out) {
+static void each_queue(const char *flow, void (*each)(const struct queue_config *q, struct buf *out), struct buf *out) {
     char yaml[2048];
     struct config *c;
     struct buf errors = {0};
     snprintf(yaml, sizeof yaml, "queues: {q: {%s}}\n", flow);
     if (config_parse(slice_str(yaml), "f", &(struct config_use){0}, &c, &errors) != ST_OK)
         fail_msg("%.*s", (int)errors.len, errors.p);
-    explain_queue(c->queues.at[0], out);
+    each(c->queues.at[0], out);
     buf_char(out, '\0');
     config_free(c);
+}
+
+static void explain(const char *flow, struct buf *out) {
+    each_queue(flow, explain_queue, out);
+}
+
+static void write_page(const struct queue_config *q, struct buf *out) {
+    static const struct type_counts types[] = {
+        {SL("paid"), 90, 10, 0}, {SL("a|b<c>"), 5, 0, 2}, {SL("quiet"), 7, 0, 0}};
+    explain_runbook(q, types, 3, out);
+}
+
+/* The page of a queue: what applies to it and nothing else. */
+static void the_operators_page_follows_the_rules(void **state) {
+    (void)state;
+    static const struct {
+        const char *queue, *says, *does_not_say;
+    } cases[] = {
+        {"", "# Queue q\n\nOwner: nobody is named", "Its event types"},
+        {"dead: {owner: 'pay|ops'}", "Owner: pay\\|ops.", NULL},
+        {"", "Rules: f, line 1; change them there and reload.", "hapax queues show"},
+        {"", "\n## What repeats look like\n\n- The key is what the sender gives", "  -"},
+        {"on_unknown: reconcile", "says reconcile and asks what became of it; nothing", NULL},
+        {"on_conflict: new", "key~\\<fingerprint>", "key~<"},
+        {"", "| `oldest_unsettled` | begun 10m ago | ", "`lag`"},
+        {"alerts: {oldest_unsettled: 2m, off: [held_waiting]}", "| begun 2m ago |", "`held_waiting`"},
+        {"lag: {p95: 30s, alert: 5m}", "| `lag` | oldest ready above 5m, or p95 above 30s |", NULL},
+        {"dead: {owner: a, alert: {count: 3, within: 1h}}", "| `dead_letters` | 3 within 1h |", NULL},
+        {"class: analytics, loss: 1%", "| `loss_rate` | above 1 % |", "`group_blocked`"},
+        {"class: audit", "| `dead_letters` | 10 within 15m |", "`duplicates_high`"},
+        {"origin: '${header.x}'", "`key_skew`", NULL},
+        {"event_type: '${type}'", "| paid | 90 | 10 | 0 | 10 % of what comes |\n", NULL},
+        {"event_type: '${type}'", "| a\\|b\\<c\\> | 5 | 0 | 2 | none is the same: what changes between tries?", NULL},
+        {"event_type: '${type}'", "| quiet | 7 | 0 | 0 | none so far |\n", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf out = {0};
+        each_queue(cases[i].queue, write_page, &out);
+        if (!strstr(out.p, cases[i].says)) fail_msg("%s: no \"%s\" in\n%s", cases[i].queue, cases[i].says, out.p);
+        if (cases[i].does_not_say && strstr(out.p, cases[i].does_not_say))
+            fail_msg("%s: \"%s\" in\n%s", cases[i].queue, cases[i].does_not_say, out.p);
+        buf_free(&out);
+    }
 }
 
 static void the_words_follow_the_rules(void **state) {
@@ -113,6 +156,7 @@ static void lines_fit_a_wide_terminal(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_operators_page_follows_the_rules),
         cmocka_unit_test(the_words_follow_the_rules),
         cmocka_unit_test(lines_fit_a_wide_terminal),
     };
