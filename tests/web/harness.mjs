@@ -1,5 +1,6 @@
 // What the tests of the pages share: brokers of their own, one browser, TAP. A test is a sentence and a function; it ends with the
 // console free of errors. Nothing sleeps: what is awaited is asked for until it is there.
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { spawn } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -12,6 +13,7 @@ export const ROOT = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
 const BUILD = join(ROOT, process.env.BUILD ?? 'build');
 const HAPAXD = process.env.HAPAXD ?? join(BUILD, 'hapaxd');
 const SHOTS = join(dirname(HAPAXD), 'web');
+const SIDE_BY_SIDE = 4;
 const TIMEOUT = 40000; // of any single wait; only ever reached by a failure
 
 export function same(have, want, what = '') {
@@ -126,10 +128,10 @@ export async function open(broker, address, { width = 1440, height = 900, dark =
         await page.locator('#view h1').first().waitFor({ state: 'attached' });
     };
     await page.go(address);
-    opened.push(page);
+    opened.getStore().push(page);
     return page;
 }
-let opened = [];
+const opened = new AsyncLocalStorage(); // the pages of a test
 
 // Parts a broker may lack: the page says so, and the browser writes the 404 into the console.
 const PARTS = ['/v1/alerts', '/v1/events', '/v1/history', '/v1/consumers', '/v1/find'];
@@ -163,24 +165,31 @@ function missing() {
 }
 
 async function one({ name, run }, number) {
-    opened = [];
-    const began = Date.now();
+    const pages = [];
     try {
-        await run();
-        const complaints = opened.flatMap((p) => p.complaints);
-        same(complaints, [], 'the console');
+        await opened.run(pages, run);
+        same(pages.flatMap((p) => p.complaints), [], 'the console');
         console.log(`ok ${number} - ${name}`);
-        if (process.env.TIMES) console.log(`# ${Date.now() - began} ms`);
         return 0;
     } catch (error) {
         console.log(`not ok ${number} - ${name}`);
         console.log(String(error.stack).replace(/^/gm, '#   '));
-        const page = opened.at(-1);
-        if (page) await page.screenshot({ path: join(SHOTS, `failed-${number}.png`) }).catch(() => {});
+        await pages.at(-1)?.screenshot({ path: join(SHOTS, `failed-${number}.png`) }).catch(() => {});
         return 1;
     } finally {
-        for (const page of opened) await page.context().close();
+        for (const page of pages) await page.context().close();
     }
+}
+
+// A few side by side: most of a test is waiting.
+async function all(chosen) {
+    const left = [...chosen.entries()];
+    let failed = 0;
+    const worker = async () => {
+        for (let next; (next = left.shift());) failed += await one(next[1], next[0] + 1);
+    };
+    await Promise.all(Array.from({ length: SIDE_BY_SIDE }, worker));
+    return failed;
 }
 
 export async function main() {
@@ -194,8 +203,7 @@ export async function main() {
     mkdirSync(SHOTS, { recursive: true });
     axeSource = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
     browser = await require('playwright-core').chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu'] });
-    let failed = 0;
-    for (const [i, t] of chosen.entries()) failed += await one(t, i + 1);
+    const failed = await all(chosen);
     await browser.close();
     for (const broker of [...running]) await broker.remove();
     process.exitCode = failed ? 1 : 0;

@@ -6,7 +6,7 @@ const FAST = { retry: { transient: { attempts: 1 }, unknown: { attempts: 1 } } }
 const shop = await new Broker().start();
 const lots = new Broker();
 
-// One queue with something of everything.
+// Something of everything. The tests run side by side: one that changes something has queues of its own.
 async function fill(b) {
     await b.rules('slots', FAST);
     await b.rules('payments', { on_unknown: 'hold', on_conflict: 'hold', keep_payload: '1h', window: '14d', dead: { owner: 'payments-oncall' }, lag: { p95: '30s', alert: '5m', for: '2m' } });
@@ -39,6 +39,28 @@ async function confirm(page, note) {
     await page.locator('#by').fill('ann');
     await page.locator('dialog button[type=submit]').click();
 }
+
+test('every page is readable to everybody, light and dark, and fits a phone', async () => {
+    for (const dark of [false, true]) {
+        const page = await open(shop, '#/', { dark });
+        for (const [name, hash] of Object.entries(PAGES)) {
+            await page.go(hash);
+            same(await violations(page), [], `${name}, ${dark ? 'dark' : 'light'}`);
+            if (dark) await shot(page, `${name}-1440-dark`);
+        }
+        const colour = await page.evaluate('getComputedStyle(document.body).backgroundColor');
+        const [red] = colour.match(/\d+/g).map(Number);
+        ok(dark ? red < 60 : red > 200, `${dark ? 'dark' : 'light'} is ${colour}`);
+    }
+    for (const width of [375, 1024]) {
+        const page = await open(shop, '#/', { width, height: 800 });
+        for (const [name, hash] of Object.entries(PAGES)) {
+            await page.go(hash);
+            same(await wider(page), 0, `${name} at ${width}: pixels too wide`);
+            await shot(page, `${name}-${width}`);
+        }
+    }
+});
 
 test('an empty broker says how to send the first message', async () => {
     const empty = await new Broker().start();
@@ -102,7 +124,10 @@ test('the inspector calls a late repeat late', async () => {
 });
 
 test('a redrive says what it will do, does that, and is audited', async () => {
-    const page = await open(shop, PAGES.dead);
+    await shop.rules('yard', FAST);
+    await shop.bury('yard', ['s-1', 's-2', 's-3', 's-4'], { class: 'poison', reason: 'no such container' });
+    await shop.bury('yard', ['s-5'], { class: 'unknown', reason: 'the terminal hung up' });
+    const page = await open(shop, '#/q/yard/dead');
     const button = page.locator('.tools button', { hasText: 'Redrive' });
     ok(await button.isDisabled(), 'nothing is selected');
     await page.locator('.group-head button', { hasText: 'no such container' }).click();
@@ -113,8 +138,8 @@ test('a redrive says what it will do, does that, and is audited', async () => {
     await shot(page, 'redrive-1440');
     await confirm(page, 'the container is back');
     await has(page, '.became', 'Redriven: 2.');
-    same((await shop.get('/v1/queues/slots')).dead, 3);
-    const [entry] = (await shop.get('/v1/audit?queue=slots&what=redrive')).items;
+    same((await shop.get('/v1/queues/yard')).dead, 3);
+    const [entry] = (await shop.get('/v1/audit?queue=yard&what=redrive')).items;
     same([entry.who, entry.why], ['ann', 'the container is back']);
     await page.locator('dialog button', { hasText: 'Close' }).click();
     await has(page, '.group .many', '3');
@@ -140,10 +165,13 @@ test('a long redrive shows how far it is, and can be stopped', async () => {
 });
 
 test('a held conflict is resolved by a person who sees what differs', async () => {
-    const page = await open(shop, PAGES.held);
+    await shop.rules('claims', { on_conflict: 'hold' });
+    await shop.send('claims', 'c-3', { amount: 3 });
+    await shop.send('claims', 'c-3', { amount: 4 });
+    const page = await open(shop, '#/q/claims/held');
     await page.locator('.group-head button', { hasText: 'conflict' }).click();
     await page.locator('.group td a').click();
-    await has(page, '.why', 'Held: the key p-3 was used before with another payload (amount changed)');
+    await has(page, '.why', 'Held: the key c-3 was used before with another payload (amount changed)');
     same((await page.locator('section', { hasText: 'What differs' }).locator('tbody tr').innerText()).split(/\s+/), ['amount', '3', '4']);
     await shot(page, 'conflict-1440');
     await page.locator('button', { hasText: 'Resolve' }).click();
@@ -153,7 +181,7 @@ test('a held conflict is resolved by a person who sees what differs', async () =
     await has(page, '.became', 'Done: 1.');
     await page.locator('dialog button', { hasText: 'Close' }).click();
     await has(page, '.head .badge', 'cancelled');
-    const [entry] = (await shop.get('/v1/audit?queue=payments&what=resolve')).items;
+    const [entry] = (await shop.get('/v1/audit?queue=claims&what=resolve')).items;
     same([entry.who, entry.why], ['ann', 'a typing error']);
 });
 
@@ -185,17 +213,18 @@ test('what is refused says that nothing was applied, and nothing is done without
 });
 
 test('a queue is paused with a reason and goes on again', async () => {
-    const page = await open(shop, '#/q/busy');
+    await shop.send('mill', 'm-1', { n: 1 });
+    const page = await open(shop, '#/q/mill');
     await page.locator('.head button', { hasText: 'Pause' }).click();
     await confirm(page, 'the provider is down');
     await has(page, '.became', 'Paused.');
     await page.locator('dialog button', { hasText: 'Close' }).click();
     await has(page, '.head .badge', 'paused');
-    same((await shop.get('/v1/queues/busy')).paused, true);
+    same((await shop.get('/v1/queues/mill')).paused, true);
     await page.locator('.head button', { hasText: 'Resume' }).click();
     await confirm(page, 'it is back');
     await has(page, '.became', 'It goes on.');
-    same((await shop.get('/v1/audit?queue=busy')).items.map((a) => [a.what, a.why]), [['resume', 'it is back'], ['pause', 'the provider is down']]);
+    same((await shop.get('/v1/audit?queue=mill')).items.map((a) => [a.what, a.why]), [['resume', 'it is back'], ['pause', 'the provider is down']]);
 });
 
 test('a thousand queues scroll, filter and are walked by keyboard', async () => {
@@ -293,28 +322,6 @@ test('markup in every stored field stays text', async () => {
     await has(page, '.timeline', `handed to ${evil}`);
     page.complaints = page.complaints.filter((c) => !/404/.test(c)); // a key that was asked for and is not there
     await b.remove();
-});
-
-test('every page is readable to everybody, light and dark, and fits a phone', async () => {
-    for (const dark of [false, true]) {
-        const page = await open(shop, '#/', { dark });
-        for (const [name, hash] of Object.entries(PAGES)) {
-            await page.go(hash);
-            same(await violations(page), [], `${name}, ${dark ? 'dark' : 'light'}`);
-            if (dark) await shot(page, `${name}-1440-dark`);
-        }
-        const colour = await page.evaluate('getComputedStyle(document.body).backgroundColor');
-        const [red] = colour.match(/\d+/g).map(Number);
-        ok(dark ? red < 60 : red > 200, `${dark ? 'dark' : 'light'} is ${colour}`);
-    }
-    for (const width of [375, 1024]) {
-        const page = await open(shop, '#/', { width, height: 800 });
-        for (const [name, hash] of Object.entries(PAGES)) {
-            await page.go(hash);
-            same(await wider(page), 0, `${name} at ${width}: pixels too wide`);
-            await shot(page, `${name}-${width}`);
-        }
-    }
 });
 
 test('an address that was pasted opens the same view', async () => {
