@@ -68,7 +68,7 @@ function recent(events, q) {
     return table('Recent repeats', [
         { title: 'when', cell: (e) => moment(e.at) },
         { title: 'key', class: 'wide', cell: (e) => (e.key ? h('a', { href: to('q', q.name, 'key', e.key), 'data-nav': true }, e.key) : e.id ?? '') },
-        { title: 'kind', cell: (e) => e.class ?? (e.late ? 'late' : e.kind) },
+        { title: 'kind', cell: (e) => (e.arrival === 'late' ? badge('late', 'person') : 'expected') },
         { title: 'after', class: 'n', cell: (e) => (e.age_ms === undefined ? '' : duration(e.age_ms)) },
         { title: 'request', cell: (e) => e.request_id ?? '' },
     ], events.items, (e) => `${e.at} ${e.key} ${e.number}`);
@@ -77,7 +77,7 @@ function recent(events, q) {
 // The stream of events, read as text: what is recent comes first, what happens follows.
 async function listen(queue, events, signal, changed) {
     try {
-        const reply = await fetch('/v1/events' + query({ queue, kind: 'duplicate' }), { signal, cache: 'no-store', headers: { 'Last-Event-ID': '0' } });
+        const reply = await fetch('/v1/events' + query({ queue, kind: 'duplicate' }), { signal, cache: 'no-store', headers: { 'Last-Event-ID': events.last } });
         events.missing = reply.status === 404;
         if (!reply.ok) return changed();
         const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -96,7 +96,8 @@ async function listen(queue, events, signal, changed) {
 }
 
 function take(block, events) {
-    const data = /^data: ?(.*)$/m.exec(block);
+    const data = /^data: ?(.*)$/m.exec(block), id = /^id: ?(.+)$/m.exec(block);
+    if (id) events.last = id[1];
     if (!data || !/^event: ?duplicate$/m.test(block)) return;
     try {
         events.items.unshift({ ...JSON.parse(data[1]), number: events.count++ });
@@ -107,7 +108,7 @@ function take(block, events) {
 }
 
 export default function queuePage({ queue }, ui) {
-    const stop = new AbortController(), events = { items: [], missing: false, count: 0 };
+    const stop = new AbortController(), events = { items: [], missing: false, count: 0, last: '0' };
     let due = false;
     const changed = () => {
         if (due) return;
