@@ -1,9 +1,9 @@
 // One key: why was this event ignored?
 import { h } from './dom.js';
 import { get, query, queuePath, to } from './api.js';
-import { moment, duration, count, plural } from './format.js';
+import { moment, count } from './format.js';
 import { badge, section, fold, pretty, quiet, table } from './parts.js';
-import { why, timeline } from './words.js';
+import { eventWords } from './words.js';
 import { resolve, cancel, keyDeed } from './deeds.js';
 
 const text = (body, encoding, type) => (encoding === 'base64' ? `(base64) ${body}` : pretty(body, type));
@@ -31,15 +31,16 @@ const difference = (k) => (k.difference?.length ? section('What differs', table(
     { title: 'field', cell: (d) => d.field }, { title: 'was', class: 'wide', cell: (d) => JSON.stringify(d.was) ?? '–' }, { title: 'is', class: 'wide', cell: (d) => JSON.stringify(d.is) ?? '–' },
 ], k.difference, (d) => d.field), quiet('The original: ', h('a', { href: to('q', k.queue, 'key', k.conflict_with.key) }, k.conflict_with.key), ` (${k.conflict_with.state})`)) : '');
 
-const lines = (k) => h('ol', { class: 'timeline' }, timeline(k).map((line, i) => h('li', { key: `${i} ${line.at} ${line.what}` },
-    moment(line.at), badge(line.what, line.kind), h('span', { class: 'detail' }, line.detail),
-    line.request ? h('a', { href: to('find', line.request), title: 'find this request elsewhere' }, line.request) : '')));
+function line(e, i) {
+    const { what, kind, rest } = eventWords(e);
+    return h('li', { key: `${i} ${e.at} ${what}` }, e.time_known === false ? h('span', { class: 'time' }) : moment(e.at), badge(what, kind), h('span', { class: 'detail' }, rest),
+        e.request_id ? h('a', { href: to('find', e.request_id) }, 'this request elsewhere') : '');
+}
 
 function message(k, ui) {
-    const missing = k.duplicates + k.conflicts + 1 - k.arrivals.length;
     return [
-        h('p', { class: 'why', key: 'why' }, why(k)), facts(k), deeds(k, ui), difference(k),
-        section('What happened', lines(k), missing > 0 ? quiet(`${plural(missing, 'earlier arrival is', 'earlier arrivals are')} counted but not listed.`) : ''),
+        h('p', { class: 'why', key: 'why' }, k.why), facts(k), deeds(k, ui), difference(k),
+        section('What happened', h('ol', { class: 'timeline' }, k.timeline.map(line)), k.not_kept ? quiet(`${k.not_kept}.`) : ''),
         k.steps.length ? section('Steps', table('Steps', [{ title: 'name', cell: (s) => s.name }, { title: 'result', class: 'wide', cell: (s) => s.result?.body ?? '' }], k.steps, (s) => s.name)) : '',
         h('div', { class: 'folds', key: 'folds' },
             k.payload !== undefined ? fold(`Payload (${k.content_type || 'no type'})`, text(k.payload, k.encoding, k.content_type)) : k.erased ? quiet('Payload and result were erased.') : '',
@@ -55,14 +56,18 @@ export default function keyPage({ queue, key, id }, ui) {
         title: `${key ?? id} · ${queue}`,
         async load(signal) {
             const found = await get(id ? queuePath(queue, 'messages', id) : queuePath(queue, 'keys') + query({ key }), signal);
-            return found.items ?? [found];
+            if (!found.items) return [found];
+            return found.items.length === 1 ? [await get(queuePath(queue, 'messages', found.items[0].id), signal)] : found.items;
         },
         view: (items) => [
             h('div', { class: 'head', key: 'head' }, h('h1', {}, key ?? items[0]?.key ?? id), items.length === 1 ? badge(items[0].state) : '',
                 h('span', {}, 'in ', h('a', { href: to('q', queue) }, queue))),
             items.length === 1 ? message(items[0], ui) : [
-                quiet('Keys repeat in this queue: each is a message of its own.'),
-                items.map((k) => h('details', { key: k.id }, h('summary', {}, `${k.id} · ${k.state} · `, moment(k.first_seen)), message(k, ui))),
+                quiet('Keys repeat in this queue: each arrival is a message of its own.'),
+                table('Messages of this key', [
+                    { title: 'id', class: 'wide', cell: (k) => h('a', { href: to('q', queue, 'id', k.id), 'data-nav': true }, k.id) },
+                    { title: 'state', cell: (k) => badge(k.state) }, { title: 'first seen', cell: (k) => moment(k.first_seen) }, { title: 'attempts', class: 'n', cell: (k) => count(k.attempt) },
+                ], items, (k) => k.id),
             ],
         ],
     };
