@@ -87,7 +87,7 @@ static const struct {
     enum alert_unit unit;
 } says[ALERT_COUNT] = {
 #define ALERT(ident, unit, runbook, sentence) [ALERT_##ident] = {runbook, sentence, UNIT_##unit},
-#include "broker/alerts.def"
+#include "config/alerts.def"
 };
 static const char *const state_texts[] = {"ok", "pending", "firing", "resolved"};
 
