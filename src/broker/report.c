@@ -36,8 +36,8 @@ static void let_go(struct broker *b, void *ctx, u64 arg) {
     (void)arg;
     CHECK(r->count > 0);
     const struct parked *p = &r->ring[r->first];
-    r->first = (r->first + 1) % REPORTS_MAX;
-    r->count--;
+    r->first =
+        --r->count ? (r->first + 1) % REPORTS_MAX : 0; /* few wait at a time: the memory behind them is never touched */
     report_fields(b, p->level, p->event, p->msg, p->fields, p->count);
 }
 
@@ -71,7 +71,7 @@ void report_fields_after(struct broker *b, enum log_level level, const char *eve
     struct parked *p = &r->ring[(r->first + r->count) % REPORTS_MAX];
     *p = (struct parked){.level = level, .event = event, .msg = msg};
     for (size_t i = 0; i < count; i++) {
-        if (!fields[i].name) continue;
+        if (!fields[i].name && fields[i].kind != LOG_FIELD_EVERY) continue;
         CHECK(p->count < REPORT_FIELDS_MAX);
         keep_field(p, &fields[i]);
     }
@@ -87,10 +87,11 @@ static const char *repeat_kind(const struct happening *h) {
     return h->detail == ARRIVAL_LATE ? "late" : "replay";
 }
 
-/* They leave half of the places to others: a storm of repeats must not hide what an operator does. */
+/* They leave most of the places to others: a storm of repeats must not hide an alert, or what an operator does. */
+#define REPEATS_MAX 32u
 void report_repeat(struct broker *b, const struct happening *h) {
     const struct queue_config *rules = queue_rules_of(b, h->queue)->config;
-    if (!rules || !rules->log_duplicates || b->reports->count >= REPORTS_MAX / 2) return;
+    if (!rules || !rules->log_duplicates || b->reports->count >= REPEATS_MAX) return;
     report_after(b, LOG_INFO, "duplicate", "a key came again", log_text("queue", rules->name), log_text("key", h->key),
                  log_text("kind", slice_str(repeat_kind(h))), log_number("age_ms", h->age_ms),
                  text_if_any("request_id", h->request_id));

@@ -15,7 +15,7 @@ void reports_free(struct reports *r);
 /* As log_event. At once: for what no record stands behind. */
 #define report(b, level, event, ...) REPORT(report_fields, (b), (level), (event), __VA_ARGS__, {0})
 /* As log_event, once everything appended so far is durable (P1): for what was done. At most REPORTS_MAX wait, and a text of
- * theirs has at most REPORT_TEXT_BYTES; more than that the log's own limit would hold back anyway. `msg` and the names are
+ * theirs has at most REPORT_TEXT_BYTES; what comes beyond is not told. `msg` and the names are
  * literals. */
 #define report_after(b, level, event, ...) REPORT(report_fields_after, (b), (level), (event), __VA_ARGS__, {0})
 
@@ -34,7 +34,7 @@ struct spell {
 enum spell_change { SPELL_SAME, SPELL_BEGINS, SPELL_ENDS };
 enum spell_change spell_look(struct spell *s, bool there, i64 run_ms);
 
-#define REPORTS_MAX       64u
+#define REPORTS_MAX       1024u
 #define REPORT_FIELDS_MAX 8u
 #define REPORT_TEXT_BYTES 300u
 

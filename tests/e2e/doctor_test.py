@@ -112,6 +112,7 @@ def a_disk_without_room_is_told_first():
                 n = 0
                 while b.send("q", f"k{n}", b"x" * 500000).status != 507:
                     n += 1
+                hx.until(lambda: "event=disk_short" in b.stderr(), "the log says so too")
                 have = found(b, code=1)
                 assert have and list(have)[0] in ("disk_short", "disk_low"), have
                 same(have[list(have)[0]]["runbook"], "disk-full.md")
@@ -202,6 +203,19 @@ def alerts_that_fire_are_told_with_page_and_owner():
         same(have["alert"]["runbook"], "lag-alert.md")
         assert "payments-oncall" in have["alert"]["remedy"]
         assert "alerts_unknown" not in have and "elsewhere" in have, have
+
+
+@test
+def an_alert_of_a_real_broker_is_told_and_logged():
+    with hx.Broker() as b:
+        b.put("q", "k")
+        m = b.one("q")
+        b.ok("release", m)
+        b.ok("ack", b.one("q"), effect_id="tx-1")
+        b.settle("ack", m, effect_id="tx-2")
+        have = hx.until(lambda: found(b).get("alert"), "two effects of one key are an alert")
+        assert have["summary"].startswith("doubled_effect of q: ") and have["runbook"] == "duplicate-effect.md", have
+        hx.until(lambda: "alert=doubled_effect" in b.stderr(), "and a line of the log")
 
 
 @test

@@ -2,6 +2,8 @@
  * in slices, the audit trail, what is erased. */
 #include "unit/broker_world.h"
 
+#include "broker/report.h"
+
 /* ---- rules */
 
 static void rules_given_with_put_survive_a_restart(void **state) {
@@ -545,6 +547,18 @@ static void a_repeat_is_logged_where_the_queue_says_so_and_not_before_it_is_dura
     assert_in_range(heard("duplicate"), 10, 40);
 }
 
+static void what_waits_for_the_disk_is_told_whole_and_in_order(void **state) {
+    (void)state;
+    submit("POST /v1/queues/q/messages", "k", SL("x"), NULL);
+    for (u32 i = 0; i < 2 * REPORTS_MAX; i++)
+        report_after(w.broker, LOG_WARN, "alert", "…", log_number("n", (i64)i), log_text("queue", SL("q")), LOG_EVERY);
+    assert_int_equal(heard("alert"), 0);
+    work();
+    assert_int_equal(heard("alert n=0 queue=q every\nalert n=1 queue=q every\n"), 1);
+    assert_int_equal(heard("alert"), REPORTS_MAX); /* and no more than that wait */
+    assert_int_equal(heard("n=1023 "), 1);
+}
+
 static void many_times_to_live_that_end_together_are_ended_in_slices(void **state) {
     (void)state;
     struct buf body = {0};
@@ -1049,6 +1063,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(compaction_that_cannot_keep_up_is_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_repeat_is_logged_where_the_queue_says_so_and_not_before_it_is_durable, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(what_waits_for_the_disk_is_told_whole_and_in_order, set_up, tear_down),
         cmocka_unit_test_setup_teardown(many_times_to_live_that_end_together_are_ended_in_slices, set_up, tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_settled, set_up, tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_read, set_up, tear_down),

@@ -92,6 +92,7 @@ static inline void hear(void *ctx, enum log_level level, const char *event, cons
     for (size_t i = 0; i < count; i++) {
         const struct log_field *f = &fields[i];
         if (f->name && f->kind == LOG_FIELD_TEXT) buf_printf(&w.log, " %s=%.*s", f->name, (int)f->text.n, f->text.p);
+        if (f->kind == LOG_FIELD_EVERY) buf_lit(&w.log, " every");
         if (f->name && f->kind == LOG_FIELD_NUMBER) buf_printf(&w.log, " %s=%lld", f->name, (long long)f->number);
     }
     buf_lit(&w.log, "\n\0");
