@@ -36,6 +36,7 @@ src         = $(wildcard src/$(1)/*.c)
 objs        = $(patsubst src/%.c,$(BUILD)/obj/%.o,$(1))
 MAINS      := src/daemon/hapaxd.c src/cli/hapax.c
 SERVER_OBJ := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal net pg relay broker daemon,$(call src,$(r)))))
+SERVER_LIBS := -Wl,--as-needed -luv -lyaml -lcurl -lcrypto -lpthread
 CLI_OBJ    := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal pg relay cli,$(call src,$(r))))) $(GEN)/gate_sql.o
 GATE_SQL   := $(sort $(wildcard sql/postgres/migrations/*.sql)) sql/postgres/hapax_gate.sql sql/postgres/uninstall.sql
 pics        = $(patsubst src/%.c,$(BUILD)/pic/%.o,$(1))
@@ -91,7 +92,7 @@ $(GEN)/gate_sql.o: $(GEN)/gate_sql.c Makefile VERSION
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 $(BUILD)/hapaxd: $(BUILD)/obj/daemon/hapaxd.o $(SERVER_OBJ) $(BUILD)/libhapax.a
-	$(Q)$(CC) $(CFLAGS) $(LTO) $(LDFLAGS) $^ -o $@ -luv -lyaml -lpthread
+	$(Q)$(CC) $(CFLAGS) $(LTO) $(LDFLAGS) $^ -o $@ $(SERVER_LIBS)
 
 # The second name is for a test: another GEN and GATE_SQL make the command of a version to come.
 $(BUILD)/hapax $(GEN)/hapax: $(BUILD)/obj/cli/hapax.o $(CLI_OBJ) $(BUILD)/libhapax.a
@@ -151,13 +152,13 @@ $(BUILD)/librooms.a: $(SERVER_OBJ) $(call objs,$(wildcard src/cli/load*.c))
 
 $(BUILD)/tests/%_test: tests/unit/%_test.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) -fno-lto $< -o $@ $(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -lcmocka -luv -lyaml -lpthread
+	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) -fno-lto $< -o $@ $(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -lcmocka $(SERVER_LIBS)
 
 # Programs the tests drive (load generators, checkers, fault injectors) live beside the suite that needs them.
 define tool
 $(BUILD)/tests/%: tests/$(1)/%.c $(BUILD)/librooms.a $(BUILD)/libhapax.a Makefile
 	@mkdir -p $$(@D)
-	$$(Q)$$(CC) $$(CPPFLAGS) -Itests $$(CFLAGS) $$(LDFLAGS) -fno-lto $$< -o $$@ $$(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a -luv -lyaml -lpthread -lm
+	$$(Q)$$(CC) $$(CPPFLAGS) -Itests $$(CFLAGS) $$(LDFLAGS) -fno-lto $$< -o $$@ $$(DRIVER_LIBS) $(BUILD)/libhapax.a $(BUILD)/librooms.a $(SERVER_LIBS) -lm
 endef
 $(foreach dir,$(TOOL_DIRS),$(eval $(call tool,$(dir))))
 
@@ -181,7 +182,7 @@ $(BUILD)/obj/sim/%.o: tests/sim/%.c Makefile
 	$(Q)$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -c $< -o $@
 $(BUILD)/tests/sim: $(SIM_OBJ) $(BUILD)/librooms.a
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(LDFLAGS) -fno-lto $^ -o $@ -luv -lyaml -lpthread -lm
+	$(Q)$(CC) $(LDFLAGS) -fno-lto $^ -o $@ $(SERVER_LIBS) -lm
 
 test-tools: all $(UNIT_BIN) $(TOOL_BIN) $(EXAMPLES) $(if $(SIM_OBJ),$(BUILD)/tests/sim)
 

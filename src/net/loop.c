@@ -118,6 +118,36 @@ void loop_timer(struct loop *l, u64 in_ms, loop_fn fn, void *ctx) {
     check_uv(uv_timer_start(&l->timer, run_timer, in_ms, 0), "uv_timer_start");
 }
 
+struct loop_alarm {
+    uv_timer_t timer;
+    struct callback on_timer;
+};
+
+static void run_alarm(uv_timer_t *t) {
+    const struct loop_alarm *a = t->data;
+    a->on_timer.fn(a->on_timer.ctx);
+}
+
+struct loop_alarm *loop_alarm_new(struct loop *l, loop_fn fn, void *ctx) {
+    struct loop_alarm *a = mem_zalloc(sizeof *a);
+    a->on_timer = (struct callback){fn, ctx};
+    check_uv(uv_timer_init(&l->uv, &a->timer), "uv_timer_init");
+    a->timer.data = a;
+    return a;
+}
+
+void loop_alarm_set(struct loop_alarm *a, u64 in_ms) {
+    check_uv(uv_timer_start(&a->timer, run_alarm, in_ms, 0), "uv_timer_start");
+}
+
+static void free_alarm(uv_handle_t *h) {
+    mem_free(h->data);
+}
+
+void loop_alarm_free(struct loop_alarm *a) {
+    if (a) uv_close((uv_handle_t *)&a->timer, free_alarm);
+}
+
 void loop_signal(struct loop *l, int signum, loop_fn fn, void *ctx) {
     CHECK(l->signal_count < SIGNALS_MAX);
     uv_signal_t *s = &l->signals[l->signal_count];

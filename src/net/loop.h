@@ -18,6 +18,11 @@ void loop_free(struct loop *l); /* closes every handle it made and lets the loop
 
 /* One timer: (re)arming replaces what was set before. */
 void loop_timer(struct loop *l, u64 in_ms, loop_fn fn, void *ctx);
+/* More of them, for who wants one of his own. Setting one again replaces what was set; it may be freed from its own fn. */
+struct loop_alarm;
+struct loop_alarm *loop_alarm_new(struct loop *l, loop_fn fn, void *ctx);
+void loop_alarm_set(struct loop_alarm *a, u64 in_ms);
+void loop_alarm_free(struct loop_alarm *a); /* before loop_free; NULL is fine */
 /* Up to 4 signals. */
 void loop_signal(struct loop *l, int signum, loop_fn fn, void *ctx);
 /* loop_wake may be called from any thread; fn then runs on the loop, once for any number of calls. */
