@@ -14,6 +14,7 @@
 #include "broker/broker.h"
 #include "config/address.h"
 #include "config/config.h"
+#include "daemon/notify.h"
 #include "daemon/relays.h"
 #include "journal/disk.h"
 #include "journal/file.h"
@@ -54,6 +55,7 @@ struct daemon {
     struct journal *journal;
     struct disk *disk;
     struct relays *relays;
+    struct notify *notify;
     bool stopping, paused, turn_timed;
     struct broker_time turn_time;
     const struct settings *settings;
@@ -116,6 +118,10 @@ static u64 now_us(void *ctx) {
     return (u64)clock_mono_us();
 }
 
+static void tell(void *ctx, slice id, slice json) {
+    notify_tell(((struct daemon *)ctx)->notify, id, json);
+}
+
 static void put_number(struct buf *b, const char *name, u64 v) {
     if (b->p[b->len - 1] != '{') buf_char(b, ',');
     buf_printf(b, "\"%s\":%llu", name, (unsigned long long)v);
@@ -163,6 +169,7 @@ static void world_stats(void *ctx, struct buf *b) {
     put_number(b, "resident_bytes", resident);
     buf_char(b, '}');
     relays_stats(d->relays, b);
+    notify_stats(d->notify, b);
 }
 
 static void put_log(void *ctx, enum log_level level, const char *event, const char *msg, const struct log_field *fields,
@@ -366,7 +373,7 @@ static void put_in_force(struct daemon *d, struct reload *r) {
     log_restart("listen", r->config->listen, s->file_listen, s->listen);
     log_restart("data", r->config->data, s->file_data, s->data);
     r->st = broker_configure(d->broker, time_now(), r->config, "SIGHUP", buf_slice(&r->changes), &err);
-    if (r->st == ST_OK) return;
+    if (r->st == ST_OK) return notify_configure(d->notify, &broker_config(d->broker)->alerts);
     config_free(r->config);
     buf_slice_add(&r->errors, slice_str(err.text));
 }
@@ -422,6 +429,7 @@ static void finish(struct daemon *d) {
     if (d->server) http_server_close(d->server);
     abandon_reload(d);
     relays_free(d->relays);
+    notify_free(d->notify);
     if (d->broker) broker_free(d->broker);
     if (d->journal) journal_close(d->journal);
     if (d->disk) disk_close(d->disk);
@@ -560,7 +568,7 @@ static hx_st share_files(const struct config *config, struct files *out, struct 
                        "the limit on open files is %llu, and %llu are needed at least: see ulimit -n, or "
                        "LimitNOFILE= of systemd",
                        (unsigned long long)allowed, (unsigned long long)(FILES_MIN + relays));
-    u64 left = allowed - relays - FILES_OWN - JOURNAL_FILES_BESIDE, journal = left / 4;
+    u64 left = allowed - relays - FILES_OWN - NOTIFY_FILES - JOURNAL_FILES_BESIDE, journal = left / 4;
     if (journal < JOURNAL_FILES_MIN) journal = JOURNAL_FILES_MIN;
     if (journal > JOURNAL_FILES_MAX) journal = JOURNAL_FILES_MAX;
     left -= journal;
@@ -637,6 +645,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
                  .feed_end = feed_end,
                  .now_us = now_us,
                  .stats = world_stats,
+                 .notify = tell,
                  .surroundings = surroundings,
                  .relay_oldest_ms = relay_oldest_ms,
                  .log = put_log},
@@ -678,6 +687,8 @@ static hx_st open_server(struct daemon *d, const struct place *p, u32 connection
 static hx_st start(struct daemon *d, const struct place *p, struct config **config, struct errbuf *err) {
     d->loop = loop_new();
     loop_on_wake(d->loop, on_wake, d);
+    d->notify = notify_new(d->loop);
+    notify_configure(d->notify, &(*config)->alerts);
     struct files files = {0};
     hx_st st = share_files(*config, &files, err);
     if (st != ST_OK) return st;

@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Who `alerts.notify` names hears of every change of an alert, signed, until he has taken it."""
+import base64
+import hashlib
+import hmac
+import http.server
+import json
+import queue
+import threading
+import time
+
+import hx
+from hx import members, same, test, until
+
+SECRETS = ["whsec_" + base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2, 3)]
+ENV = {"SECRET_0": SECRETS[0], "SECRET_1": SECRETS[1], "SECRET_2": SECRETS[2], "HIDDEN": "path-nobody-knows",
+       # Nobody asked for these.
+       "http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1", "all_proxy": "http://127.0.0.1:1"}
+
+
+class Post:
+    def __init__(self, path, headers, body):
+        self.path, self.headers, self.body = path, headers, body
+        self.item = json.loads(body)
+
+    def is_signed_with(self, secret):
+        text = f"{self.headers['webhook-id']}.{self.headers['webhook-timestamp']}.".encode() + self.body
+        mac = hmac.new(base64.b64decode(secret.removeprefix("whsec_")), text, hashlib.sha256).digest()
+        return "v1," + base64.b64encode(mac).decode() in self.headers["webhook-signature"].split(" ")
+
+
+class Receiver:
+    """Takes what is POSTed and answers with `answers` one after the other, then with 204; `always` instead of all these."""
+
+    def __init__(self, answers=(), port=0, always=None):
+        self.posts, self.answers, self.always, self.ended = queue.Queue(), list(answers), always, threading.Event()
+        receiver = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                receiver.take(self)
+
+            do_GET = do_PUT = do_POST
+
+            def log_message(self, *_):
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+            allow_reuse_address = True
+
+            def handle_error(self, *_):
+                pass
+
+        self.server = Server(("127.0.0.1", port), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def take(self, handler):
+        body = handler.rfile.read(int(handler.headers["content-length"] or 0))
+        answer = self.always or (self.answers.pop(0) if self.answers else 204)
+        self.posts.put(Post(f"{handler.command} {handler.path}", handler.headers, body))
+        if callable(answer):
+            return answer(self, handler)
+        handler.send_response(answer)
+        if answer == 302:
+            handler.send_header("Location", "/elsewhere")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    def post(self):
+        return self.posts.get(timeout=hx.TIMEOUT)
+
+    def heard(self, state):
+        """The next that tells of this state."""
+        while True:
+            post = self.post()
+            if post.item["state"] == state:
+                return post
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/${{HIDDEN}}"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def config(url, secrets=(0,)):
+    names = ", ".join(f'"${{SECRET_{n}}}"' for n in secrets)
+    return f"""\
+alerts: {{notify: {{url: "{url}", secrets: [{names}]}}}}
+queues:
+  work: {{lease: 1h, alerts: {{oldest_unsettled: 1s}}}}
+"""
+
+
+def started(b):
+    """A message that nobody settles: one second later the alert fires."""
+    b.put("work", f"k{time.monotonic_ns()}")
+    return b.one("work")
+
+
+def stats(b):
+    return b.get("/v1/stats").json()["notify"]
+
+
+@test
+def every_change_is_told_once_and_signed_with_every_secret():
+    with Receiver() as r, hx.Broker(config=config(r.url, (0, 1)), env=ENV) as b:
+        m = started(b)
+        firing = r.heard("firing")
+        b.ok("ack", m)
+        resolved = r.heard("resolved")
+        for post in (firing, resolved):
+            same(post.path, "POST /path-nobody-knows")
+            same(post.headers["content-type"], "application/json")
+            members(post.item, name="oldest_unsettled", queue="work")
+            assert post.is_signed_with(SECRETS[0]) and post.is_signed_with(SECRETS[1]) and not post.is_signed_with(SECRETS[2]), post.headers
+            assert abs(int(post.headers["webhook-timestamp"]) - time.time()) < 300
+            assert post.headers["webhook-id"].startswith("oldest_unsettled:work:"), post.headers
+        assert firing.headers["webhook-id"] != resolved.headers["webhook-id"]
+        until(lambda: stats(b)["waiting"] == 0, "all is told")
+        same((stats(b)["failed"], stats(b)["dropped"]), (0, 0))
+
+
+@test
+def what_is_not_taken_is_sent_again_and_no_redirect_is_followed():
+    with Receiver(answers=[500, 302]) as r, hx.Broker(config=config(r.url), env=ENV) as b:
+        started(b)
+        posts = [r.post() for _ in range(3)]
+        same({p.path for p in posts}, {"POST /path-nobody-knows"})
+        until(lambda: stats(b)["waiting"] == 0 and stats(b)["sent"], "it is taken")
+        same(stats(b)["failed"], 2)
+        for post in posts:
+            assert post.is_signed_with(SECRETS[0]), "every try has a signature of its own time"
+        # The state may have changed in between; the same state has the same id.
+        same(len({p.headers["webhook-id"] for p in posts}), len({p.item["since"] for p in posts}))
+
+
+@test
+def a_receiver_that_is_away_is_told_when_it_comes():
+    with Receiver() as away:
+        port = away.port
+    with hx.Broker(config=config(f"http://127.0.0.1:{port}/"), env=ENV) as b:
+        started(b)
+        until(lambda: stats(b)["failed"] >= 2, "nobody is there")
+        with Receiver(port=port) as r:
+            members(r.heard("firing").item, name="oldest_unsettled")
+            until(lambda: stats(b)["waiting"] == 0, "it is taken")
+
+
+@test
+def of_an_alert_the_newest_state_is_told():
+    with Receiver(always=500) as r, hx.Broker(config=config(r.url), env=ENV) as b:
+        m = started(b)
+        r.heard("firing")
+        b.ok("ack", m)
+        r.heard("resolved")
+        same(stats(b)["waiting"], 1, "one alert, one notification")
+        r.always = None
+        taken = r.heard("resolved")
+        until(lambda: stats(b)["waiting"] == 0, "it is taken")
+        same(stats(b)["sent"], 1, "and nothing older")
+        assert taken.is_signed_with(SECRETS[0])
+
+
+@test
+def an_answer_may_be_as_long_as_it_likes():
+    def endless(receiver, handler):
+        handler.send_response(200)
+        handler.end_headers()
+        while not receiver.ended.is_set():
+            handler.wfile.write(b"x" * 65536)
+
+    with Receiver(always=endless) as r, hx.Broker(config=config(r.url), env=ENV) as b:
+        started(b)
+        r.heard("firing")
+        until(lambda: stats(b)["sent"] and stats(b)["waiting"] == 0, "its status was read, and the rest not waited for")
+        same(stats(b)["failed"], 0)
+
+
+@test
+def a_reload_moves_it_and_no_secret_is_ever_shown():
+    with Receiver(always=500) as r, Receiver() as other, hx.Broker(config=config(r.url), env=ENV) as b:
+        started(b)
+        r.heard("firing")
+        said = b.reload(config(other.url, (1, 2)))
+        assert "alerts.notify.url: changed" in said and "alerts.notify.secrets: changed" in said, said
+        post = other.heard("firing")
+        assert post.is_signed_with(SECRETS[1]) and post.is_signed_with(SECRETS[2]) and not post.is_signed_with(SECRETS[0])
+        until(lambda: stats(b)["waiting"] == 0, "it is taken")
+        b.reload("queues: {work: {}}\n")
+        shown = "".join(b.get(path).body.decode() for path in ("/v1/stats", "/v1/audit", "/v1/queues/work", "/v1/alerts?all=true"))
+        for secret in (*SECRETS, *(s.removeprefix("whsec_") for s in SECRETS), ENV["HIDDEN"]):
+            assert secret not in b.stderr() and secret not in shown, secret
+
+
+@test
+def stopping_does_not_wait_for_a_receiver():
+    def silent(receiver, _):
+        receiver.ended.wait()
+
+    with Receiver(always=silent) as r, hx.Broker(config=config(r.url), env=ENV) as b:
+        started(b)
+        r.post()
+        same(b.stop(), 0)
+        assert "given up" in b.stderr(), b.stderr()
+
+
+hx.main(shared=False, threads=6)
