@@ -61,15 +61,16 @@ static int print_rules(void) {
     return EXIT_DONE;
 }
 
-static bool fires; /* of the reply that was shown */
-
-static void show(slice json) {
-    fires = memmem(json.p, json.n, "\"state\":\"firing\"", 16) != NULL;
-    show_alerts(json);
-}
-
 int cmd_alerts(struct cli *cli) {
+    static const char firing[] = "\"state\":\"firing\"";
+    hx_request request = {.method = "GET", .target = args_has(cli, "all") ? "/v1/alerts?all=true" : "/v1/alerts"};
+    hx_reply reply;
+    int rc;
     if (args_has(cli, "prometheus")) return print_rules();
-    int rc = cli_request(cli, "GET", args_has(cli, "all") ? "/v1/alerts?all=true" : "/v1/alerts", SL(""), show);
-    return rc == EXIT_DONE && fires ? EXIT_REFUSED : rc;
+    if (cli_ask(cli, &request, &reply, &rc)) {
+        cli_show(cli, &reply, show_alerts);
+        if (memmem(reply.body.data, reply.body.size, firing, sizeof firing - 1)) rc = EXIT_REFUSED;
+    }
+    hx_reply_free(&reply);
+    return rc;
 }
