@@ -1,7 +1,7 @@
 // What several pages show alike.
 import { h } from './dom.js';
 import { Gone } from './api.js';
-import { moment, duration, count, percent } from './format.js';
+import { moment } from './format.js';
 
 // Four states that mean the same everywhere; a sign beside the colour, for colour alone says nothing to many.
 const SIGNS = { ok: '✓', waiting: '◦', person: '!', failed: '✕', none: '·' };
@@ -50,13 +50,6 @@ export function notice(error, deed) {
     return h('div', { class: 'notice', role: 'alert' }, h('b', {}, `${what}: `), error.message, error.message.endsWith('.') ? '' : '.', deed ? ` ${appliedWords(error)}` : '');
 }
 
-const valueText = (alert, v) => {
-    if (v === undefined || v === null || typeof v === 'string') return v ?? '';
-    if (/lag|unsettled|waiting|blocked|sync/.test(alert.name)) return duration(v);
-    if (/high|disk|memory|loss/.test(alert.name) && v <= 1) return percent(v);
-    return count(v);
-};
-
 export function alertLine(a) {
     const link = a.queue ? `#/q/${encodeURIComponent(a.queue)}` : '#/alerts';
     return h('li', { key: `${a.name} ${a.queue ?? ''}`, class: `alert ${a.state}` },
@@ -64,7 +57,6 @@ export function alertLine(a) {
         h('b', {}, a.name), a.queue ? h('a', { href: link, 'data-nav': true }, a.queue) : '',
         h('span', { class: 'alert-words' }, a.summary ?? ''),
         h('span', { class: 'about' },
-            a.value !== undefined && a.value !== null ? h('span', {}, `${valueText(a, a.value)}${a.threshold !== undefined && a.threshold !== null ? ` (${valueText(a, a.threshold)})` : ''}`) : '',
             h('span', {}, 'since ', moment(a.since)),
             a.owner ? h('span', {}, `owner ${a.owner}`) : '',
             a.runbook ? h('span', {}, 'runbook ', /^https:\/\//.test(a.runbook) ? h('a', { href: a.runbook, rel: 'noreferrer' }, a.runbook) : code(a.runbook)) : ''));

@@ -88,6 +88,34 @@ test('the overview follows the load, and its figures are those of the API', asyn
     await shot(page, 'overview-1440');
 });
 
+test('what is wrong comes first, in words', async () => {
+    await shop.rules('sick', { ...FAST, dead: { owner: 'ward-7', alert: { count: 2, within: '15m' } } });
+    await shop.bury('sick', ['i-1', 'i-2', 'i-3'], { class: 'poison', reason: 'broken' });
+    const page = await open(shop, '#/');
+    const alert = page.locator('.alert.firing', { hasText: 'sick' });
+    await alert.waitFor();
+    const words = await alert.innerText();
+    for (const want of ['dead_letters', 'Messages die', 'since', 'owner ward-7', 'docs/runbooks/dlq-filling.md']) ok(words.includes(want), `${want} is not in ${words}`);
+    await has(page, '#alarm', 'firing');
+    await shot(page, 'alert-1440');
+    await alert.locator('a').click();
+    await has(page, 'h1', 'sick');
+    await page.locator('.alert.firing', { hasText: 'dead_letters' }).waitFor();
+    await page.go('#/alerts');
+    await page.locator('.alert.firing', { hasText: 'sick' }).waitFor();
+});
+
+test('the figures of the page are those of /metrics', async () => {
+    const page = await open(shop, '#/');
+    const metrics = (await shop.call('GET', '/metrics')).text;
+    const metric = (queue, state) => new RegExp(`^hapax_messages\\{queue="${queue}",state="${state}"\\} (\\d+)$`, 'm').exec(metrics)?.[1];
+    for (const queue of ['slots', 'payments'])
+        for (const state of ['ready', 'leased', 'held', 'dead']) same(await cell(page, queue, state), metric(queue, state), `${state} of ${queue}`);
+    const page2 = await open(shop, '#/q/payments');
+    const shown = (await page2.locator('.figure', { hasText: 'keys remembered' }).locator('dd').innerText());
+    same(shown, /^hapax_keys\{queue="payments"\} (\d+)$/m.exec(metrics)[1]);
+});
+
 test('every figure leads to the list behind it', async () => {
     const page = await open(shop, '#/');
     await row(page, 'slots').locator('.c-dead a').click();
