@@ -11,8 +11,10 @@ import triage from './triage.js';
 import findPage from './find.js';
 import { alerts, tasks, audit, relays, targets } from './lists.js';
 
-const POLL_MS = 2000, RETRY_MS = 1000;
-const COST = 20; // a view is asked for during a twentieth of the time at most
+const POLL_MS = 2000, POLL_MS_MOST = 5000, RETRY_MS = 1000;
+const REST = 20; // after an answer, so many times as long as it took
+
+const pollAfter = (took) => (health.gone ? RETRY_MS : Math.min(POLL_MS_MOST, Math.max(POLL_MS, took * REST)));
 
 const $ = (id) => document.getElementById(id);
 
@@ -82,7 +84,7 @@ async function run(mine) {
         const began = performance.now();
         await loadOnce(mine, signal);
         if (mine.page.still && mine.data !== undefined && !health.gone) await pause(mine, null);
-        else await pause(mine, health.gone ? RETRY_MS : Math.max(POLL_MS, (performance.now() - began) * COST));
+        else await pause(mine, pollAfter(performance.now() - began));
         while (document.hidden && !signal.aborted) await new Promise((on) => addEventListener('visibilitychange', on, { once: true }));
     }
 }
@@ -143,7 +145,7 @@ async function keepBar() {
         } catch (error) {
             if (!(error instanceof Gone) && !('status' in error)) console.error(error);
         }
-        await new Promise((on) => setTimeout(on, health.gone ? RETRY_MS : Math.max(POLL_MS, (performance.now() - began) * COST)));
+        await new Promise((on) => setTimeout(on, pollAfter(performance.now() - began)));
     }
 }
 
