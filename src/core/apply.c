@@ -169,6 +169,7 @@ static void queue_clear(struct core *c, struct queue *q) {
 
 static hx_st apply_queue(struct core *c, const struct rec_queue *r, u64 pos, u64 size) {
     struct queue *q = queue_touch(c, r->queue);
+    c->reserved_bytes -= resume_room(c, q);
     if (q->deleted && !r->deleted) queue_clear(c, q);
     if (!q->known) queue_name(c, q, r->name);
     q->paused = r->paused;
@@ -183,6 +184,7 @@ static hx_st apply_queue(struct core *c, const struct rec_queue *r, u64 pos, u64
     c->live_bytes += size - q->size;
     q->pos = pos;
     q->size = size;
+    c->reserved_bytes += resume_room(c, q);
     if (r->deleted && !q->deleted) queue_delete(c, q);
     if (q->paused)
         q->announced = false;

@@ -95,6 +95,7 @@ static hx_st check_queues(struct core *c, struct errbuf *err) {
 
 static void sum_reserves(struct core *c) {
     c->reserved_bytes = 0;
+    for (u32 id = 1; id <= c->queue_count; id++) c->reserved_bytes += resume_room(c, queue_at(c, (u16)id));
     c->history_bytes = 0;
     for (u32 id = 1; id <= c->queue_count; id++)
         for (u32 p = 0; p < PLACE_COUNT; p++)

@@ -340,8 +340,9 @@ u64 settlement_room(const struct core *c, const struct message *m);
 u64 lease_room(const struct core *c);
 u64 admission_room(const struct core *c, size_t key, size_t request_id);
 u64 history_room(u64 bytes); /* to make a history so much longer: in its settlement, and when it is carried */
-u64 carry_room(const struct message *m);        /* how much longer than its record a copy of it is, at most */
-bool room_for(const struct core *c, u64 bytes); /* beyond everything promised */
+u64 carry_room(const struct message *m); /* how much longer than its record a copy of it is, at most */
+u64 resume_room(const struct core *c, const struct queue *q); /* what a paused queue has reserved for that record */
+bool room_for(const struct core *c, u64 bytes);               /* beyond everything promised */
 /* The same for what is only counted: half the headroom is for that, but nobody's room. */
 bool room_for_count(const struct core *c, u64 bytes);
 /* The same for an operator, who may use more of the headroom: a full disk is when deciding and forgetting are needed. */

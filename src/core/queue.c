@@ -75,6 +75,16 @@ bool core_queue_ensure(struct core *c, struct core_now now, slice name, const st
     return queue_make(c, name, &(struct queue_spec){.rules = *rules, .origin = ORIGIN_AUTO}, NULL, queue);
 }
 
+/* Itself, and while it is paused its resumption, beyond what is reserved for that. */
+static bool write_named(struct core *c, const struct rec_queue *q, const struct audit_in *audit) {
+    struct record r = {.type = REC_QUEUE, .queue = *q};
+    u64 size = record_size(&r), paid = resume_room(c, queue_at(c, q->queue));
+    u64 room = c->sink->cost(size) + (q->paused ? c->sink->cost(size + RECORD_HEAD_BYTES) : 0);
+    if (!audit_deed(c, audit, q->queue, NULL, SL(""), room > paid ? room - paid : 0)) return false;
+    core_emit(c, &r);
+    return true;
+}
+
 bool core_queue_set(struct core *c, struct core_now now, slice name, const struct queue_spec *spec,
                     const struct audit_in *audit, u16 *queue) {
     c->now = now;
@@ -89,17 +99,7 @@ bool core_queue_set(struct core *c, struct core_now now, slice name, const struc
     if (r.queue.rules.window_ms != q->rules.window_ms) r.queue.window_changed_ms = now.wall_ms;
     bool same =
         rules_equal(&r.queue.rules, &q->rules) && r.queue.origin == q->origin && slice_eq(r.queue.config, q->config);
-    if (same) return true;
-    if (!audit_deed(c, audit, *queue, NULL, SL(""), c->sink->cost(record_size(&r)))) return false;
-    core_emit(c, &r);
-    return true;
-}
-
-static bool write_named(struct core *c, const struct rec_queue *q, const struct audit_in *audit) {
-    struct record r = {.type = REC_QUEUE, .queue = *q};
-    if (!audit_deed(c, audit, q->queue, NULL, SL(""), c->sink->cost(record_size(&r)))) return false;
-    core_emit(c, &r);
-    return true;
+    return same || write_named(c, &r.queue, audit);
 }
 
 enum delete_verdict core_queue_delete(struct core *c, struct core_now now, u16 queue, const struct audit_in *audit) {

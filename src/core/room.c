@@ -5,7 +5,9 @@
  * gets a segment back for it. That goes round as long as a copy is no longer than what it replaces. A message's is longer: its
  * record was written when it was admitted, the copy has its state and all of its history. The difference is reserved here, and
  * is nothing once it was carried (invariant 19). So a full disk can always be compacted, and compacting takes nothing that was
- * promised, whatever steps the messages have recorded. */
+ * promised, whatever steps the messages have recorded.
+ *
+ * A queue that is paused has paid for being resumed: its rules may be longer than all that deeds have. */
 #include "core/state.h"
 
 #define ATTEMPT_BYTES (40u + CONSUMER_BYTES_MAX) /* what an attempt adds to the history */
@@ -53,6 +55,10 @@ void reserve_off(struct core *c, const struct message *m) {
 void reserve_on(struct core *c, const struct message *m) {
     c->history_bytes += m->history.len;
     if (c->sink) c->reserved_bytes += promised(c, m);
+}
+
+u64 resume_room(const struct core *c, const struct queue *q) {
+    return c->sink && q->paused ? c->sink->cost(q->size) : 0;
 }
 
 static bool room_beside(const struct core *c, u64 bytes, u64 headroom) {

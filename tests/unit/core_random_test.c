@@ -475,6 +475,7 @@ static void at_the_end_nothing_is_left_over(void) {
         assert_int_equal(q.unsettled, 0);
         assert_int_equal(q.unsettled_bytes, 0);
         assert_int_equal(q.conflict_copies + q.refused_copies + q.refused_bytes, 0);
+        if (q.paused) assert_int_equal(core_queue_pause(w.core, w.now, w.queue, false, NULL), PAUSE_OK);
     }
     struct core_memory m;
     core_memory(w.core, &m);

@@ -313,6 +313,31 @@ static void on_a_full_disk_the_last_room_is_for_deeds_that_make_some(void **stat
     }
 }
 
+static void a_paused_queue_has_paid_for_its_resumption_however_long_its_rules_are(void **state) {
+    (void)state;
+    static char config[30000];
+    memset(config, ' ', sizeof config);
+    struct queue_spec spec = {.rules = rules_default(), .config = slice_of(config, sizeof config)};
+    struct audit_in deed = {.who = SL("ann"), .what = SL("pause")}, relief = deed;
+    relief.relieves = true;
+    assert_true(core_queue_set(w.core, w.now, SL("long"), &spec, &deed, &w.queue));
+    u64 reserved = core_reserved_bytes(w.core);
+    assert_int_equal(core_queue_pause(w.core, w.now, w.queue, true, &deed), PAUSE_OK);
+    assert_true(core_reserved_bytes(w.core) - reserved > sizeof config);
+    restart_after(0);
+    assert_true(core_reserved_bytes(w.core) - reserved > sizeof config);
+    set_room(core_reserved_bytes(w.core) + 65536);
+    w.metered = true;
+    spec.config.n -= 1000;
+    assert_true(core_queue_set(w.core, w.now, SL("long"), &spec, &deed, &w.queue));
+    int deeds = 0;
+    while (core_audit(w.core, w.now, w.queue, &deed)) assert_in_range(++deeds, 1, 2000);
+    spec.config.n += 1000; /* its resumption would be longer too */
+    assert_false(core_queue_set(w.core, w.now, SL("long"), &spec, &deed, &w.queue));
+    assert_int_equal(core_queue_pause(w.core, w.now, w.queue, false, &relief), PAUSE_OK);
+    assert_int_equal(core_reserved_bytes(w.core), reserved);
+}
+
 /* Windows of many queues end while the disk is full: what is said of that takes no room that was promised. */
 static void windows_that_end_on_a_full_disk_take_no_room_of_accepted_work(void **state) {
     (void)state;
@@ -1070,6 +1095,7 @@ int main(void) {
         T(on_a_full_disk_work_is_leased_begun_renewed_and_settled),
         T(a_renewed_lease_is_renewed_after_a_restart_too),
         T(on_a_full_disk_the_last_room_is_for_deeds_that_make_some),
+        T(a_paused_queue_has_paid_for_its_resumption_however_long_its_rules_are),
         T(a_message_has_one_live_lease),
         T(fences_grow_over_leases_restarts_and_clock_steps),
         T(a_lease_that_runs_out_counts_a_crash_and_three_make_it_dead),
