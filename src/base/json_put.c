@@ -62,29 +62,42 @@ static const char *copy_safe(char *out, const char *from, const char *end) {
     return p;
 }
 
-static void put_escape(struct buf *b, char c) {
+#define ESCAPE_MAX 6u /* \u001f */
+
+static char *put_escape(char *out, char c) {
     static const char letters[0x5D] = {
         ['"'] = '"', ['\\'] = '\\', ['\b'] = 'b', ['\f'] = 'f', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't'};
+    static const char digits[] = "0123456789abcdef";
+    *out++ = '\\';
     char letter = letters[(u8)c];
     if (letter) {
-        buf_add(b, (char[]){'\\', letter}, 2);
-    } else {
-        buf_lit(b, "\\u00");
-        buf_hex(b, slice_of(&c, 1));
+        *out++ = letter;
+        return out;
     }
+    memcpy(out, "u00", 3);
+    out[3] = digits[(u8)c >> 4];
+    out[4] = digits[c & 15];
+    return out + 5;
 }
 
 void json_put_string(struct buf *b, slice utf8) {
     const char *p = utf8.p, *end = utf8.n ? p + utf8.n : p;
-    buf_char(b, '"');
+    buf_grow(b, utf8.n + 2 + ESCAPE_MAX);
+    char *out = b->p + b->len;
+    *out++ = '"';
     while (p < end) {
-        buf_grow(b, (size_t)(end - p) + 1);
-        const char *run_end = copy_safe(b->p + b->len, p, end);
-        b->len += (size_t)(run_end - p);
+        const char *run_end = copy_safe(out, p, end);
+        out += run_end - p;
         p = run_end;
-        if (p < end) put_escape(b, *p++);
+        if (p == end) break;
+        out = put_escape(out, *p++);
+        b->len = (size_t)(out - b->p);
+        size_t need = (size_t)(end - p) + 1 + ESCAPE_MAX;
+        if (b->cap - b->len < need) buf_grow(b, need);
+        out = b->p + b->len;
     }
-    buf_char(b, '"');
+    *out++ = '"';
+    b->len = (size_t)(out - b->p);
 }
 
 void json_put_name(struct buf *b, const char *name) {
