@@ -55,16 +55,20 @@ void api_key(struct call *c) {
 }
 
 void api_key_query(struct call *c) {
-    struct buf store = {0};
-    slice key;
-    bool bad = false;
-    if (!http_query_get(c->req, SL("key"), &store, &key, &bad) || bad) {
-        fail(c, PROBLEM_param_invalid, "the query parameter key is missing, given twice or badly encoded");
+    struct buf store[2] = {{0}};
+    slice key, prefix;
+    bool bad = false, searches = http_query_get(c->req, SL("prefix"), &store[1], &prefix, &bad);
+    bool named = !bad && http_query_get(c->req, SL("key"), &store[0], &key, &bad);
+    if (bad || named == searches) {
+        fail(c, PROBLEM_param_invalid, "one of the query parameters key and prefix must be given, once");
         reply_failure(c);
-    } else {
+    } else if (named) {
         reply_key(c, key);
+    } else {
+        reply_keys_with(c, prefix);
     }
-    buf_free(&store);
+    buf_free(&store[0]);
+    buf_free(&store[1]);
 }
 
 /* ---- results */

@@ -26,6 +26,74 @@ int cmd_key_show(struct cli *cli) {
     return request_queue(cli, "GET", "/keys/", args_word(cli, 1), "", print_key);
 }
 
+const struct flag flags_key_find[] = {{"limit", "N", "how many at most, 1 to 1000, default 100"}, {0}};
+const char about_key_find[] = "A bounded search, in no order: of a large queue a part is looked at, and that is said.";
+
+static void say_if_cut(slice json) {
+    if (slice_eq(member_raw(json, "complete"), SL("false"))) say("there may be more: not everything was searched");
+}
+
+static void show_keys_found(slice json) {
+    static const struct column columns[] = {
+        {"key", NULL, true}, {"state", NULL, false}, {"at", column_at, false}, {"id", NULL, false}, {0}};
+    print_list(json, columns);
+    say_if_cut(json);
+}
+
+int cmd_key_find(struct cli *cli) {
+    static const char *const names[] = {"limit", NULL};
+    struct buf target = {0};
+    cli_queue_target(&target, args_word(cli, 0), "/keys", NULL, "");
+    target.len--;
+    cli_query(cli, &target, names);
+    target.p[target.len - 1] = args_get(cli, "limit") ? '&' : '?';
+    buf_lit(&target, "prefix=");
+    buf_percent_encode(&target, slice_str(args_word(cli, 1)));
+    buf_char(&target, 0);
+    int rc = cli_request(cli, "GET", target.p, SL(""), show_keys_found);
+    buf_free(&target);
+    return rc;
+}
+
+const struct flag flags_find[] = {
+    {"request-id", "ID", "what a sender called its request"},
+    {"trace-id", "ID", "a trace, or a whole traceparent: a flow over several queues is one list"},
+    {"key", "KEY", "in whichever queue"},
+    {"id", "ID", "of a message"},
+    {0},
+};
+const char about_find[] =
+    "One of the flags is given. Everything the latest events tell of the messages it leads to, in the order of time. "
+    "Request\n"
+    "and trace ids are known among the last 65,536 events of this process; keys and ids as long as they are kept.";
+
+static void show_found(slice json) {
+    static const struct column columns[] = {
+        {"at", column_at, false},   {"kind", NULL, false},    {"queue", NULL, false},
+        {"key", NULL, true},        {"consumer", NULL, true}, {"state", NULL, false},
+        {"request_id", NULL, true}, {"id", NULL, false},      {0}};
+    print_list(json, columns);
+    say_if_cut(json);
+}
+
+int cmd_find(struct cli *cli) {
+    static const char *const flags[] = {"request-id", "trace-id", "key", "id"};
+    static const char *const names[] = {"request_id", "trace_id", "key", "id"};
+    struct buf target = {0};
+    u32 given = 0;
+    for (u32 i = 0; i < 4; i++) {
+        const char *value = args_get(cli, flags[i]);
+        if (!value || given++) continue;
+        buf_printf(&target, "/v1/find?%s=", names[i]);
+        buf_percent_encode(&target, slice_str(value));
+        buf_char(&target, 0);
+    }
+    int rc = given == 1 ? cli_request(cli, "GET", target.p, SL(""), show_found)
+                        : args_wrong(cli, "one of --request-id, --trace-id, --key and --id says what to look for");
+    buf_free(&target);
+    return rc;
+}
+
 const struct flag flags_key_result[] = {
     {"wait", "DURATION", "wait until it is settled, at most this long"},
     {0},

@@ -259,6 +259,93 @@ def key_show_begins_with_the_sentence_and_has_a_line_an_event(q):
     same(hapax("key", "show", q + ".r", "k").text.count("Accepted on"), 2)
 
 
+# ---- finding
+
+def find(**by):
+    (name, value), = by.items()
+    reply = hx.broker.get(f"/v1/find?{name}={hx.quote(value)}")
+    same(reply.status, 200)
+    return reply.json()["items"]
+
+
+def hop(q, key, trace, request):
+    return hx.broker.put(q, key, headers=[("traceparent", f"00-{trace}-00f067aa0ba902b7-01"), ("X-Request-Id", request)])
+
+
+@test
+def a_flow_over_several_queues_is_one_list_in_the_order_of_time(q):
+    b = hx.broker
+    trace = f"{hash(q) & 0xffff:04x}" + "4bf92f3577b34da6a3ce929d0e0e"
+    ids = [hop(f"{q}.{i}", f"k{i}", trace, f"{q}-r{i}") for i in range(3)]
+    hop(f"{q}.0", "another", "9" * 32, "other")
+    b.ok("ack", b.one(f"{q}.1", consumer="w1"))
+    items = find(trace_id=trace)
+    same([i["id"] for i in items if i["kind"] == "accepted"], ids)
+    same([(i["kind"], i["queue"], i["key"]) for i in items][-2:], [("delivered", f"{q}.1", "k1"), ("settled", f"{q}.1", "k1")])
+    same([i["at"] for i in items], sorted(i["at"] for i in items))
+    same(find(trace_id=f"00-{trace}-00f067aa0ba902b7-01"), items)
+    same({i["id"] for i in find(request_id=f"{q}-r2")}, {ids[2]})
+    same(find(request_id="nobody said this"), [])
+
+
+@test
+def a_repeat_is_found_by_its_own_request_id(q):
+    b = hx.broker
+    first = b.put(q, "k", headers=[("X-Request-Id", f"{q}-first")])
+    b.send(q, "k", headers=[("X-Request-Id", f"{q}-again")])
+    items = find(request_id=f"{q}-again")
+    same([(i["kind"], i["id"]) for i in items], [("accepted", first), ("duplicate", first)])
+
+
+@test
+def ids_and_keys_are_found_after_a_restart_too(q):
+    b = hx.broker
+    id = b.put(q, f"order-{q}/%")
+    b.put(q + ".other", f"order-{q}/%")
+    yield
+    members(find(id=id)[0], kind="accepted", queue=q, key=f"order-{q}/%", id=id)
+    same({i["queue"] for i in find(key=f"order-{q}/%")}, {q, q + ".other"})
+    same(b.get(f"/v1/find?request_id=x{q}").json(), {"items": [], "complete": False})
+    same(b.get("/v1/find?id=garbage").json(), {"items": [], "complete": True})
+
+
+@test
+def what_to_find_is_said_once(q):
+    b = hx.broker
+    for query in ("", "?id=", "?id=1&key=2", "?key=" + "k" * 256):
+        problem(b.get("/v1/find" + query), 400, "param_invalid")
+
+
+@test
+def keys_are_found_by_how_they_begin(q):
+    b = hx.broker
+    b.put(q, "order-1", "order-2", "mail-1", "ord")
+    b.put(q + ".other", "order-3")
+    b.ok("ack", b.one(q))
+    yield
+    found = b.get(f"/v1/queues/{q}/keys?prefix=order-").json()
+    same({k["key"]: k["state"] for k in found["items"]}, {"order-1": "done", "order-2": "pending"})
+    assert found["complete"] is True and all(k["id"] and k["at"] for k in found["items"]), found
+    cut = b.get(f"/v1/queues/{q}/keys?prefix=&limit=2").json()
+    same((len(cut["items"]), cut["complete"]), (2, False))
+    same(b.get(f"/v1/queues/{q}/keys?prefix=none").json(), {"items": [], "complete": True})
+    problem(b.get(f"/v1/queues/{q}.none/keys?prefix=o"), 404, "no_such_queue")
+    problem(b.get(f"/v1/queues/{q}/keys?prefix=o&key=k"), 400, "param_invalid")
+    problem(b.get(f"/v1/queues/{q}/keys"), 400, "param_invalid")
+
+
+@test
+def the_command_finds_keys_and_flows(q):
+    b = hx.broker
+    id = b.put(q, "order-1", headers=[("X-Request-Id", f"{q}-req")])
+    assert "order-1" in hapax("key", "find", q, "order").text
+    assert "order-1" in hapax("key", "find", q, "order", "--limit", "1").text
+    assert "order-1" in hapax("find", "--request-id", f"{q}-req").text
+    assert id in hapax("find", "--id", id).text
+    hapax("find", exits=2)
+    hapax("find", "--id", id, "--key", "k", exits=2)
+
+
 # ---- consumers
 
 @test
