@@ -122,9 +122,7 @@ static void delivered(struct notify *n, struct notice *x) {
     n->sent++;
     if (n->failing) log_event(LOG_INFO, "notify_again", "notifications are taken again", log_text("id", x->id));
     n->failing = false;
-    if (!x->changed) return forget(n, place_of(n, x));
-    x->tries = 0;
-    x->due_ms = clock_mono_ms();
+    if (!x->changed) forget(n, place_of(n, x));
 }
 
 static void refused(struct notify *n, struct notice *x, u32 status, const char *why) {
@@ -199,8 +197,9 @@ void notify_tell(struct notify *n, slice id, slice json) {
         if (n->count == NOTIFY_WAITING_MAX) drop_oldest(n);
         x = n->waiting[n->count++] = mem_zalloc(sizeof *x);
         x->all = n;
-        x->due_ms = clock_mono_ms();
     }
+    x->tries = 0; /* what is new does not wait as long as what was refused */
+    x->due_ms = clock_mono_ms();
     x->id = own(id);
     x->name_n = name_length(id);
     x->json = own(json);
