@@ -52,7 +52,7 @@ static bool run_prefix(struct job *job, struct budget *g) {
         const struct seen *s = lookup_found(b, b->lookup, &f);
         slice key = seen_key(s);
         j->read++;
-        if (key.n && key.n >= prefix.n && memcmp(key.p, prefix.p, prefix.n) == 0 && seen_in_force(b, s))
+        if (key.n && key.n >= prefix.n && slice_eq(slice_of(key.p, prefix.n), prefix) && seen_in_force(b, s))
             put_found_key(j, s);
     }
     return false;

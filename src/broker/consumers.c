@@ -186,7 +186,8 @@ static void look_at_queue(struct consumers_job *j, u16 queue) {
     u32 looked = 0, no = core_list(b->core, queue, STATE_LEASED, MESSAGE_NONE);
     *none = (struct held){0};
     for (; no != MESSAGE_NONE && looked < LEASES_AT_ONCE; no = core_list(b->core, queue, STATE_LEASED, no)) {
-        if (looked++ % LEASES_BETWEEN == 0 && budget_spent(&g)) break;
+        if (looked % LEASES_BETWEEN == 0 && budget_spent(&g)) break;
+        looked++;
         struct message_view v;
         struct history_item attempt = {0};
         bool known = holder_of(b, no, &v, &attempt);
