@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The broker watched live: hapax tail, on a terminal, into a pipe, and over the broker's restarts."""
+"""The broker watched live: hapax tail and hapax top, on a terminal, into a pipe, and over the broker's restarts."""
 import contextlib
 import fcntl
 import os
@@ -24,6 +24,7 @@ class Terminal:
     def __init__(self, *words, columns=80, rows=24, of=None, **more):
         self.person, self.terminal = pty.openpty()
         self.size(columns, rows)
+        self.before = termios.tcgetattr(self.terminal)
         env = {n: v for n, v in os.environ.items() if not n.startswith("HAPAX") and n not in ("NO_COLOR", "COLUMNS")}
         env.update({"HAPAX_URL": (of or hx.broker).url, "TERM": "xterm", **more})
         self.process = subprocess.Popen([hx.HAPAX, *words], stdin=self.terminal, stdout=self.terminal, stderr=self.terminal, env=env,
@@ -152,6 +153,109 @@ def tail_of_nobody_or_of_nonsense_fails_at_once(q):
         pass
     b.port = 1
     hx.hapax("tail", exits=3, of=b)
+
+
+# ---- top
+
+ESCAPES = re.compile(r"\x1b\[(?:[0-9;]*m|K|J|H|\?1049[hl]|\?25[hl])")
+
+
+def frame(screen):
+    """The last whole frame, as lines."""
+    whole = [f for f in screen.text.split("\x1b[H")[1:] if "q quit" in f]
+    lines = ESCAPES.sub("", whole[-1]).replace("\r", "").split("\n") if whole else []
+    for line in lines:
+        assert not re.search("[\x00-\x1f\x7f-\x9f]", line), f"drives the terminal: {line!r}"
+    return lines
+
+
+def row(lines, name):
+    """The figures of a queue."""
+    found = [line.replace("! ", "").split() for line in lines if line.replace("! ", "").startswith(name + " ")]
+    return dict(zip(("in", "out", "dup", "lag", "ready", "leased", "dead", "held", "blocked", "consumers"), found[0][1:])) if found else None
+
+
+def busy(b):
+    for i in range(30):
+        b.put(f"queue-{i:02}", "k")
+    b.put("payments", *[f"order-{i}" for i in range(20)])
+    b.ok("nack", b.one("payments", consumer="w1"), **{"class": "poison"})
+    b.one("payments", consumer="w2", lease="1h")
+
+
+@test
+def top_fits_80_by_24_sorts_by_its_keys_and_leaves_the_terminal_as_it_was():
+    with hx.Broker() as b:
+        busy(b)
+        with Terminal("top", of=b) as screen:
+            screen.until(lambda: frame(screen), "a frame")
+            lines = frame(screen)
+            assert len(lines) <= 24 and all(len(line) <= 80 for line in lines), lines
+            assert screen.text.startswith("\x1b[?1049h"), "a screen of its own"
+            assert "queues 31" in lines[1] and "dead 1" in lines[1] and "consumers 1" in lines[1], lines
+            assert lines[-1].endswith("q quit") and "more" in lines[-2], lines
+            screen.type("n")
+            screen.until(lambda: "[n name]" in frame(screen)[-1], "sorted by name")
+            same(frame(screen)[3].split()[0], "payments")
+            b.put("a-first-one", "k")
+            screen.until(lambda: frame(screen)[3].startswith("a-first-one "), "the next frame")
+            screen.type("d")
+            screen.until(lambda: "[d dead]" in frame(screen)[-1], "sorted by dead")
+            members(row(frame(screen)[:4], "payments"), dead="1", leased="1", ready="18", consumers="1")
+            screen.size(100, 10)
+            os.killpg(screen.process.pid, signal.SIGWINCH)
+            screen.until(lambda: len(frame(screen)) == 10, "a frame of the new size")
+            screen.type("q")
+            same(screen.wait(), 0)
+            assert screen.text.endswith("\x1b[?25h\x1b[?1049l"), repr(screen.text[-80:])
+            same(termios.tcgetattr(screen.terminal), screen.before)
+
+
+@test
+def top_restores_the_terminal_when_it_is_told_to_end():
+    with hx.Broker() as b:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with Terminal("top", of=b, NO_COLOR="1") as screen:
+                screen.until(lambda: frame(screen), "a frame")
+                screen.process.send_signal(number)
+                same(screen.wait(), 0)
+                assert screen.text.endswith("\x1b[?1049l") and "\x1b[31m" not in screen.text
+                same(termios.tcgetattr(screen.terminal), screen.before)
+
+
+@test
+def top_says_that_the_broker_is_gone_and_goes_on_when_it_is_back():
+    with hx.Broker(keep_port=True) as b:
+        b.put("payments", "k")
+        with Terminal("top", of=b) as screen:
+            screen.until(lambda: row(frame(screen), "payments"), "a frame")
+            b.kill()
+            screen.until(lambda: "trying again" in frame(screen)[0], "trouble")
+            lines = frame(screen)
+            assert row(lines, "payments") and len(lines) <= 24, lines
+            b.start()
+            screen.until(lambda: "trying again" not in frame(screen)[0], "it is back")
+            screen.type("q")
+            same(screen.wait(), 0)
+
+
+@test
+def top_once_says_what_the_broker_says_without_escapes():
+    with hx.Broker() as b:
+        busy(b)
+        name = "a-queue-whose-name-is-rather-long-for-a-terminal"
+        b.put(name, "k")
+        ran = hx.hapax("top", "--once", of=b)
+        assert "\x1b" not in ran.text
+        lines = ran.text.splitlines()
+        for queue in ("payments", "queue-07", name):
+            told = b.queue(queue)
+            members(row(lines, queue), ready=str(told["ready"]), leased=str(told["leased"]), dead=str(told["dead"]))
+        same(len(lines), 3 + 32)
+        same(len(hx.hapax("top", "--json", of=b).json["items"]), 32)
+        hx.hapax("top", "--sort", "z", exits=2, of=b)
+    b.port = 1
+    hx.hapax("top", "--once", exits=3, of=b)
 
 
 if __name__ == "__main__":
