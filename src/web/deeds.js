@@ -45,7 +45,7 @@ export function ask({ title, words, fields = [], button, danger, preview, act, d
     const go = h('button', { type: 'submit', class: danger ? 'danger' : 'primary' }, button);
     const note = h('textarea', { id: 'note', rows: '2', maxlength: '400', required: true });
     const by = h('input', { id: 'by', value: me.name, maxlength: '100', autocomplete: 'username', required: true });
-    const leave = h('button', { type: 'button', onclick: () => dialog?.close() }, 'Cancel');
+    const leave = h('button', { type: 'button', onclick: () => dialog?.close() }, 'Leave it');
     const inputs = fields.map((f) => [f.name, f.options
         ? h('select', { id: `field-${f.name}` }, f.options.map(([value, text]) => h('option', { value }, text)))
         : h(f.rows ? 'textarea' : 'input', { id: `field-${f.name}`, rows: f.rows, type: f.rows ? undefined : f.type ?? 'text', min: f.min, max: f.max, placeholder: f.placeholder, maxlength: f.maxlength })]);
@@ -99,7 +99,7 @@ function bar(done, all, cancel) {
 // What the broker says it would do, as words on the button.
 export function redriveWords({ matched, would_run, would_reconcile, would_refuse, no_op, with_group }) {
     const parts = [];
-    if (would_run) parts.push(`${count(would_run)} run again`);
+    if (would_run) parts.push(`${count(would_run)} ${would_run === 1 ? 'runs' : 'run'} again`);
     if (would_reconcile) parts.push(`${count(would_reconcile)} ${would_reconcile === 1 ? 'is' : 'are'} asked first`);
     if (would_refuse) parts.push(`${count(would_refuse)} would fail the schema again`);
     if (no_op) parts.push(`${count(no_op)} left as they are`);
@@ -190,6 +190,16 @@ export function cancel(queue, items, done) {
         words: h('p', {}, 'It will not be done. The key stays: a repeat is told that it was cancelled.'),
         button: `Cancel ${count(items.length)} for good`, danger: true,
         act: ({ by, note }, progress) => each(items, (m) => post(queuePath(queue, 'messages', m.id, 'cancel'), { by, note }), progress),
+        done,
+    });
+}
+
+export function revoke(queue, items, done) {
+    ask({
+        title: items.length === 1 ? `Take back ${items[0].key ?? items[0].id}` : `Take back ${plural(items.length, 'message')} of ${queue}`,
+        words: h('p', {}, 'As if the lease ran out now: it is handed out again, looked up or held, as the rules say. Stop the worker first if it is alive: until somebody else has the message, it may still settle it.'),
+        button: `Take back ${count(items.length)}`, danger: true,
+        act: ({ by, note }, progress) => each(items, (m) => post(queuePath(queue, 'messages', m.id, 'revoke'), { by, note }), progress),
         done,
     });
 }

@@ -4,7 +4,7 @@ import { get, query, queuePath, to } from './api.js';
 import { moment, count } from './format.js';
 import { badge, section, fold, pretty, quiet, table } from './parts.js';
 import { eventWords } from './words.js';
-import { resolve, cancel, keyDeed } from './deeds.js';
+import { resolve, cancel, revoke, keyDeed } from './deeds.js';
 
 const text = (body, encoding, type) => (encoding === 'base64' ? `(base64) ${body}` : pretty(body, type));
 
@@ -15,6 +15,7 @@ function deeds(k, ui) {
     return h('div', { class: 'buttons', key: 'deeds' },
         decides ? h('button', { type: 'button', class: 'primary', onclick: () => resolve(k.queue, [k], ui.refresh) }, 'Resolve …') : '',
         !unsettled && k.payload_kept ? deed('replay', 'Run again …') : '',
+        k.state === 'leased' ? h('button', { type: 'button', onclick: () => revoke(k.queue, [k], ui.refresh) }, 'Take back …') : '',
         unsettled ? h('button', { type: 'button', onclick: () => cancel(k.queue, [k], ui.refresh) }, 'Cancel …') : '',
         k.key && k.state !== 'leased' ? [deed('erase', 'Erase …', true), deed('forget', 'Forget …', true)] : '');
 }

@@ -1,7 +1,7 @@
 // Is anything wrong? Which queue?
 import { h } from './dom.js';
 import { get, optional, pages, to } from './api.js';
-import { count, rate, percent, duration, stopwatch } from './format.js';
+import { count, rate, percent, plural, duration, stopwatch } from './format.js';
 import { spark } from './charts.js';
 import { alertLine, quiet, badge, LongTable } from './parts.js';
 
@@ -73,7 +73,7 @@ function queueTable(queues, ui, long) {
         h('div', { class: 'tools', key: 'tools' },
             h('input', { type: 'search', id: 'filter', placeholder: 'filter queues', 'aria-label': 'Filter queues', value: ui.state.filter ?? '', autocomplete: 'off', spellcheck: 'false',
                 oninput: (e) => ui.set({ filter: e.target.value }) }),
-            h('span', { class: 'quiet', role: 'status' }, shown.length === queues.length ? `${count(queues.length)} queues` : `${count(shown.length)} of ${count(queues.length)} queues`)),
+            h('span', { class: 'quiet' }, shown.length === queues.length ? plural(queues.length, 'queue') : `${count(shown.length)} of ${plural(queues.length, 'queue')}`)),
         h('table', { class: 'long', key: 'queues', 'aria-rowcount': shown.length + 1 },
             h('caption', { class: 'off-screen' }, 'Queues'),
             h('thead', {}, h('tr', {}, COLUMNS.map(head))),

@@ -107,6 +107,20 @@ function take(block, events) {
     events.items.length = Math.min(events.items.length, RECENT_MOST);
 }
 
+// Keys that begin with what was typed; it is in the address.
+function keys(found, q, ui) {
+    return [
+        h('form', { class: 'tools', onsubmit: (e) => { e.preventDefault(); ui.set({ keys: e.target.elements.prefix.value }); ui.refresh(); } },
+            h('input', { type: 'search', name: 'prefix', placeholder: 'keys that begin with …', 'aria-label': 'Keys that begin with', value: ui.state.keys ?? '', maxlength: '255', autocomplete: 'off', spellcheck: 'false' }),
+            h('button', {}, 'Look')),
+        found && (found.items.length ? table('Keys', [
+            { title: 'key', class: 'wide', cell: (k) => h('a', { href: to('q', q.name, 'key', k.key), 'data-nav': true }, k.key) },
+            { title: 'state', cell: (k) => badge(k.state) }, { title: 'first seen', cell: (k) => moment(k.at) },
+        ], found.items, (k) => k.id) : quiet('None that the queue remembers.')),
+        found && !found.complete ? quiet('There may be more: the search ended before the end.') : '',
+    ];
+}
+
 export default function queuePage({ queue }, ui) {
     const stop = new AbortController(), events = { items: [], missing: false, count: 0, last: '0' };
     let due = false;
@@ -119,21 +133,22 @@ export default function queuePage({ queue }, ui) {
     return {
         title: queue,
         close: () => stop.abort(),
-        async load(signal) {
+        async load(signal, state) {
             const q = await get(queuePath(queue), signal);
-            const [alerts, history, histograms, consumersList] = await Promise.all([
+            const [alerts, history, histograms, consumersList, found] = await Promise.all([
                 optional('/v1/alerts', signal), optional('/v1/history' + query({ queue, since: '1h', step: '30s' }), signal),
                 optional(queuePath(queue, 'histograms'), signal), optional('/v1/consumers' + query({ queue }), signal),
+                state.keys ? get(queuePath(queue, 'keys') + query({ prefix: state.keys, limit: 50 }), signal) : null,
             ]);
-            return { q, alerts, history, histograms, consumersList };
+            return { q, alerts, history, histograms, consumersList, found };
         },
-        view: ({ q, alerts, history, histograms, consumersList }) => [
+        view: ({ q, alerts, history, histograms, consumersList, found }) => [
             h('div', { class: 'head', key: 'head' }, h('h1', {}, q.name), q.paused ? badge('paused', 'person') : '', q.pressed ? badge('full: refuses new messages', 'failed') : '',
                 h('span', { class: 'push' }), h('button', { type: 'button', onclick: () => pauseQueue(q, ui.refresh) }, q.paused ? 'Resume …' : 'Pause …')),
             alerts?.items.some((a) => a.queue === q.name) ? h('ul', { class: 'alerts', key: 'alerts' }, alerts.items.filter((a) => a.queue === q.name).map(alertLine)) : '',
             figures(q),
             h('div', { class: 'columns', key: 'columns' },
-                h('div', { class: 'column' }, section('The last hour', rates(history)), section('How late repeats come', ages(histograms, q)), section('Recent repeats', recent(events, q))),
+                h('div', { class: 'column' }, section('The last hour', rates(history)), section('How late repeats come', ages(histograms, q)), section('Recent repeats', recent(events, q)), section('Keys', keys(found, q, ui))),
                 h('div', { class: 'column' },
                     section('Its rules', h('ul', { class: 'rules' }, ruleWords(q).map((w) => h('li', {}, w))),
                         quiet(q.defined_at ? `Defined in ${q.defined_at}.` : q.origin === 'api' ? 'Set over the API.' : 'Made by its first message, with the default rules.')),

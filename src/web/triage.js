@@ -3,7 +3,7 @@ import { h } from './dom.js';
 import { get, pages, queuePath, to } from './api.js';
 import { count, moment, ago, plural } from './format.js';
 import { badge, quiet, table } from './parts.js';
-import { redrive, resolve, cancel } from './deeds.js';
+import { redrive, resolve, cancel, revoke } from './deeds.js';
 
 const LISTED_MOST = 1000;
 const WORDS = {
@@ -79,10 +79,11 @@ export default function triage({ queue, lane }, ui) {
             h('input', { type: 'search', id: 'filter', placeholder: 'filter by reason or key', 'aria-label': 'Filter by reason or key', value: ui.state.filter ?? '', autocomplete: 'off', oninput: (e) => ui.set({ filter: e.target.value }) }),
             h('label', { class: 'all' }, h('input', { type: 'checkbox', checked: items.length > 0 && chosen.length === items.length, indeterminate: chosen.length > 0 && chosen.length < items.length, onchange: () => flip(items) }),
                 ` all ${count(items.length)}`),
-            h('span', { class: 'quiet', role: 'status' }, `${count(chosen.length)} selected`),
+            h('span', { class: 'quiet' }, `${count(chosen.length)} selected`),
             lane === 'dead' ? button(chosen.length ? `Redrive ${count(chosen.length)} …` : 'Redrive …', chosen.length, () => redrive(queue, { ids: chosen.map((m) => m.id) }, done)) : '',
             lane === 'dead' && data.more && !filtered ? button(`Redrive all ${count(data.q.dead)} …`, true, () => redrive(queue, {}, done)) : '',
             lane === 'dead' || lane === 'held' ? button(chosen.length ? `Resolve ${count(chosen.length)} …` : 'Resolve …', resolvable, () => resolve(queue, chosen, done)) : '',
+            lane === 'leased' ? button(chosen.length ? `Take back ${count(chosen.length)} …` : 'Take back …', chosen.length, () => revoke(queue, chosen, done)) : '',
             button(chosen.length ? `Cancel ${count(chosen.length)} …` : 'Cancel …', chosen.length, () => cancel(queue, chosen, done), true),
             chosen.length && !resolvable && lane === 'held' ? quiet('Conflicts and unknown outcomes are resolved apart.') : '');
     }

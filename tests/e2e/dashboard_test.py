@@ -20,11 +20,11 @@ def source(name):
 @test
 def every_page_is_served_as_it_lies_in_the_tree(_q):
     b = hx.broker
-    same(b.get("/").body, source("index.html"))
+    assert b.get("/").body == source("index.html"), "the page is another one"
     for name in FILES:
         reply = b.get(f"/ui/{name}")
         same(reply.status, 200, name)
-        same(reply.body, source(name), name)
+        assert reply.body == source(name), f"{name} is another one"
         same(reply.header("Content-Type"), TYPES[os.path.splitext(name)[1]] + "; charset=utf-8", name)
     problem(b.get("/ui/nothing.js"), 404, "not_found")
     problem(b.get("/ui/..%2Fhapaxd.c"), 404, "not_found")

@@ -40,27 +40,27 @@ async function confirm(page, note) {
     await page.locator('dialog button[type=submit]').click();
 }
 
-test('every page is readable to everybody, light and dark, and fits a phone', async () => {
-    for (const dark of [false, true]) {
+for (const dark of [false, true])
+    test(`every page is readable to everybody, ${dark ? 'dark' : 'light'}`, async () => {
         const page = await open(shop, '#/', { dark });
         for (const [name, hash] of Object.entries(PAGES)) {
             await page.go(hash);
-            same(await violations(page), [], `${name}, ${dark ? 'dark' : 'light'}`);
+            same(await violations(page), [], name);
             if (dark) await shot(page, `${name}-1440-dark`);
         }
-        const colour = await page.evaluate('getComputedStyle(document.body).backgroundColor');
-        const [red] = colour.match(/\d+/g).map(Number);
-        ok(dark ? red < 60 : red > 200, `${dark ? 'dark' : 'light'} is ${colour}`);
-    }
-    for (const width of [375, 1024]) {
+        const [red] = (await page.evaluate('getComputedStyle(document.body).backgroundColor')).match(/\d+/g).map(Number);
+        ok(dark ? red < 60 : red > 200, `the background has ${red} of red`);
+    });
+
+for (const width of [375, 1024])
+    test(`every page fits ${width} pixels`, async () => {
         const page = await open(shop, '#/', { width, height: 800 });
         for (const [name, hash] of Object.entries(PAGES)) {
             await page.go(hash);
-            same(await wider(page), 0, `${name} at ${width}: pixels too wide`);
+            same(await wider(page), 0, `${name}: pixels too wide`);
             await shot(page, `${name}-${width}`);
         }
-    }
-});
+    });
 
 test('an empty broker says how to send the first message', async () => {
     const empty = await new Broker().start();
@@ -155,6 +155,21 @@ test('the inspector says first why an event was ignored', async () => {
     await shot(page, 'key-1440');
 });
 
+test('a flow over several queues is found by its trace and by its request, a key by how it begins', async () => {
+    const headers = { traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01' };
+    for (const [queue, request] of [['hop-1', 'req-hop'], ['hop-2', 'req-hop'], ['hop-3', 'req-other']]) await shop.send(queue, `flow:${queue}`, { n: 1 }, { ...headers, 'Hapax-Request-Id': request });
+    const page = await open(shop, '#/find/req-hop');
+    await has(page, '.why', 'The request req-hop leads to 2 messages in 2 queues.');
+    await page.go('#/find/0af7651916cd43dd8448eb211c80319c');
+    await has(page, '.why', 'leads to 3 messages in 3 queues.');
+    await shot(page, 'find-1440');
+    await page.go('#/q/hop-2');
+    await page.getByLabel('Keys that begin with').fill('flow:');
+    await page.keyboard.press('Enter');
+    await page.locator('section', { hasText: 'Keys' }).locator('a', { hasText: 'flow:hop-2' }).click();
+    await has(page, 'h1', 'flow:hop-2');
+});
+
 test('the inspector calls a late repeat late', async () => {
     await shop.rules('late', { window: '8s' });
     const kinds = async () => {
@@ -180,7 +195,7 @@ test('a redrive says what it will do, does that, and is audited', async () => {
     await page.getByLabel('Select s-1', { exact: true }).check();
     await page.getByLabel('Select all: unknown the terminal hung up').check();
     await page.locator('.tools button', { hasText: 'Redrive 2 …' }).click();
-    await has(page, 'dialog button[type=submit]', 'Redrive 2: 1 run again, 1 is asked first');
+    await has(page, 'dialog button[type=submit]', 'Redrive 2: 1 runs again, 1 is asked first');
     await shot(page, 'redrive-1440');
     await confirm(page, 'the container is back');
     await has(page, '.became', 'Redriven: 2.');
@@ -243,6 +258,19 @@ test('an unknown outcome is resolved as done, with its result', async () => {
     await has(page, '.became', 'Done: 2.');
     const k = await shop.key('held', 'h-2');
     same([k.state, k.result.body], ['done', 'seen at the bank']);
+});
+
+test('a lease is taken back from a worker that hangs', async () => {
+    await shop.send('stuck', 'k-1', { n: 1 });
+    await shop.take('stuck', { consumer: 'worker-8', lease: '6h' });
+    const page = await open(shop, '#/q/stuck/leased');
+    await has(page, '.plain-table tr', 'worker-8');
+    await page.getByLabel('Select k-1', { exact: true }).check();
+    await page.locator('.tools button', { hasText: 'Take back 1 …' }).click();
+    await confirm(page, 'worker-8 hangs');
+    await has(page, '.became', 'Done: 1.');
+    const k = await shop.key('stuck', 'k-1');
+    same([k.state, k.attempts[0].ended], ['pending', 'revoked']);
 });
 
 test('what is refused says that nothing was applied, and nothing is done without a note', async () => {
@@ -310,6 +338,7 @@ test('the keyboard finds, helps and goes back', async () => {
     await page.keyboard.type('p-2');
     await page.keyboard.press('Enter');
     await has(page, 'h1', 'Find: p-2');
+    await has(page, '.why', 'The key p-2 leads to 1 message in 1 queue.');
     await page.keyboard.press('Escape');
     await page.keyboard.press('?');
     await has(page, 'dialog', 'find a key, id, request or trace');
