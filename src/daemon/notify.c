@@ -26,7 +26,8 @@ struct notice {
 };
 
 struct notify {
-    struct outbound *outbound;
+    struct loop *loop;
+    struct outbound *outbound; /* from the first url on: libcurl takes memory even when nobody is told */
     struct loop_alarm *alarm;
     struct rng rng;
     char *url; /* NULL: nobody is told */
@@ -213,7 +214,7 @@ struct notify *notify_new(struct loop *loop) {
     u64 seed;
     random_bytes(&seed, sizeof seed);
     rng_seed(&n->rng, seed);
-    n->outbound = outbound_new(loop_uv(loop), AT_ONCE);
+    n->loop = loop;
     n->alarm = loop_alarm_new(loop, on_alarm, n);
     return n;
 }
@@ -253,6 +254,7 @@ void notify_configure(struct notify *n, const struct top_alerts *c) {
     clear_place(n);
     if (c->notify_url.n) {
         CHECK(c->notify_secrets.count <= SECRETS_MAX);
+        if (!n->outbound) n->outbound = outbound_new(loop_uv(n->loop), AT_ONCE);
         n->url = (char *)(uintptr_t)own(c->notify_url).p;
         for (u32 i = 0; i < c->notify_secrets.count; i++) n->secrets[i] = own(c->notify_secrets.at[i]);
         n->secret_count = c->notify_secrets.count;
