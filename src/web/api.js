@@ -8,7 +8,6 @@ export class Problem extends Error {
         this.code = body.code ?? '';
         this.applied = body.applied ?? (changes ? 'unknown' : 'no');
     }
-    get missing() { return this.status === 404 && this.code === 'not_found'; }
     get forbidden() { return this.status === 401 || this.status === 403; }
 }
 
@@ -25,7 +24,6 @@ export const health = { gone: null, changed: () => {} };
 function heard(there) {
     const was = health.gone;
     health.gone = there ? null : (was ?? new Date());
-    if (!there) missing.clear();
     if ((was === null) !== there) health.changed();
 }
 
@@ -64,21 +62,6 @@ export async function call(method, path, body, signal) {
 
 export const get = (path, signal) => call('GET', path, undefined, signal);
 export const post = (path, body, signal) => call('POST', path, body, signal);
-
-// A part the broker does not have is null, not an error, and is not asked for again until the broker was away.
-const missing = new Set();
-
-export async function optional(path, signal) {
-    const part = path.split('?')[0];
-    if (missing.has(part)) return null;
-    try {
-        return await get(path, signal);
-    } catch (error) {
-        if (!(error instanceof Problem && error.missing)) throw error;
-        missing.add(part);
-        return null;
-    }
-}
 
 const enc = encodeURIComponent;
 

@@ -1,6 +1,6 @@
 // Which view the address means, when it is loaded again, and what the keyboard does.
 import { h, morph } from './dom.js';
-import { get, optional, health, Gone, to } from './api.js';
+import { get, health, Gone, to } from './api.js';
 import { clock, duration } from './format.js';
 import { notice } from './parts.js';
 import { closeDialog, showHelp } from './deeds.js';
@@ -126,13 +126,12 @@ function open() {
 let firing = '';
 
 async function bar() {
-    const [stats, alerts] = await Promise.all([get('/v1/stats'), optional('/v1/alerts')]);
+    const [stats, alerts] = await Promise.all([get('/v1/stats'), get('/v1/alerts')]);
     morph($('about'), h('span', {}, location.host), h('span', {}, stats.version), h('span', {}, `up ${duration(stats.uptime_ms)}`));
-    const count = alerts?.items.filter((a) => a.state === 'firing').length ?? 0;
-    const text = alerts === null ? '' : count ? `${count} firing` : 'quiet';
-    $('alarm').hidden = !text;
-    morph($('alarm'), text ? h('span', { class: `badge ${count ? 'failed' : 'ok'}` }, h('span', { class: 'sign', 'aria-hidden': 'true' }, '●'), text) : '');
-    const names = (alerts?.items ?? []).filter((a) => a.state === 'firing').map((a) => `${a.name}${a.queue ? ` on ${a.queue}` : ''}`).join(', ');
+    const fire = alerts.items.filter((a) => a.state === 'firing');
+    $('alarm').hidden = false;
+    morph($('alarm'), h('span', { class: `badge ${fire.length ? 'failed' : 'ok'}` }, h('span', { class: 'sign', 'aria-hidden': 'true' }, '●'), fire.length ? `${fire.length} firing` : 'quiet'));
+    const names = fire.map((a) => `${a.name}${a.queue ? ` on ${a.queue}` : ''}`).join(', ');
     if (names !== firing) $('live').textContent = names ? `Firing: ${names}` : 'No alert is firing any more';
     firing = names;
 }

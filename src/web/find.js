@@ -1,6 +1,6 @@
 // A key, an id, a request or a trace, wherever it went: a flow over several queues shows as one, in the order of time.
 import { h } from './dom.js';
-import { optional, query, to } from './api.js';
+import { get, query, to } from './api.js';
 import { moment, plural } from './format.js';
 import { badge, quiet, table } from './parts.js';
 
@@ -10,7 +10,7 @@ const KINDS = { accepted: 'waiting', delivered: 'waiting', settled: 'ok', failed
 // What is no id, say, is refused; it may still be a key.
 async function ask(way, text, signal) {
     try {
-        return await optional('/v1/find' + query({ [way]: text }), signal);
+        return await get('/v1/find' + query({ [way]: text }), signal);
     } catch (error) {
         if (error.status === 400 || error.status === 404) return { items: [], complete: true };
         throw error;
@@ -26,30 +26,28 @@ function words({ items, by, text }) {
 export default function findPage({ text }) {
     return {
         title: `Find ${text}`,
+        still: true, // a search costs more than a look
         async load(signal) {
             const answers = await Promise.all(Object.keys(WAYS).map((way) => ask(way, text, signal)));
-            if (answers.every((a) => a === null)) return null;
             const found = new Map();
-            for (const item of answers.flatMap((a) => a?.items ?? [])) found.set(`${item.at} ${item.queue} ${item.id} ${item.kind} ${item.request_id ?? ''}`, item);
+            for (const item of answers.flatMap((a) => a.items)) found.set(`${item.at} ${item.queue} ${item.id} ${item.kind} ${item.request_id ?? ''}`, item);
             return {
                 text, items: [...found].map(([name, item]) => ({ ...item, name })).sort((a, b) => (a.at < b.at ? -1 : a.at > b.at ? 1 : 0)),
-                by: Object.values(WAYS).filter((_, i) => answers[i]?.items.length), complete: answers.every((a) => a === null || a.complete || !a.items.length),
+                by: Object.values(WAYS).filter((_, i) => answers[i].items.length), complete: answers.every((a) => a.complete || !a.items.length),
             };
         },
         view: (data) => [
             h('h1', {}, `Find: ${text}`),
-            data === null ? quiet('This broker cannot search.') : [
-                h('p', { class: 'why' }, words(data)),
-                data.items.length ? table('What happened', [
-                    { title: 'when', cell: (i) => moment(i.at) },
-                    { title: 'queue', cell: (i) => h('a', { href: to('q', i.queue) }, i.queue) },
-                    { title: 'key', class: 'wide', cell: (i) => h('a', { href: i.key ? to('q', i.queue, 'key', i.key) : to('q', i.queue, 'id', i.id), 'data-nav': true }, i.key ?? i.id) },
-                    { title: 'what', cell: (i) => badge(i.kind, KINDS[i.kind] ?? 'none') },
-                    { title: 'request', cell: (i) => i.request_id ?? '' },
-                    { title: 'trace', class: 'wide', cell: (i) => i.trace_id ?? '' },
-                ], data.items, (i) => i.name) : '',
-                data.complete && data.items.length ? '' : quiet('Requests and traces are looked for among what is recent: what is older may be missing.'),
-            ],
+            h('p', { class: 'why' }, words(data)),
+            data.items.length ? table('What happened', [
+                { title: 'when', cell: (i) => moment(i.at) },
+                { title: 'queue', cell: (i) => h('a', { href: to('q', i.queue) }, i.queue) },
+                { title: 'key', class: 'wide', cell: (i) => h('a', { href: i.key ? to('q', i.queue, 'key', i.key) : to('q', i.queue, 'id', i.id), 'data-nav': true }, i.key ?? i.id) },
+                { title: 'what', cell: (i) => badge(i.kind, KINDS[i.kind] ?? 'none') },
+                { title: 'request', cell: (i) => i.request_id ?? '' },
+                { title: 'trace', class: 'wide', cell: (i) => i.trace_id ?? '' },
+            ], data.items, (i) => i.name) : '',
+            data.complete && data.items.length ? '' : quiet('Requests and traces are looked for among what is recent: what is older may be missing.'),
         ],
     };
 }

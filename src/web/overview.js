@@ -1,9 +1,9 @@
 // Is anything wrong? Which queue?
 import { h } from './dom.js';
-import { get, optional, pages, to } from './api.js';
+import { get, pages, to } from './api.js';
 import { count, rate, percent, plural, duration, stopwatch } from './format.js';
 import { spark } from './charts.js';
-import { alertLine, quiet, badge, LongTable } from './parts.js';
+import { alertLine, badge, LongTable } from './parts.js';
 
 const QUEUES_MOST = 20000;
 
@@ -82,7 +82,6 @@ function queueTable(queues, ui, long) {
 }
 
 export function alertList(alerts, none) {
-    if (alerts === null) return quiet('This broker does not evaluate alerts.');
     if (!alerts.items.length) return h('p', { class: 'calm' }, badge(none, 'ok'));
     return h('ul', { class: 'alerts' }, alerts.items.map(alertLine));
 }
@@ -98,7 +97,7 @@ export default function overview(params, ui) {
         close: () => long.close(),
         async load(signal) {
             const [queues, alerts] = await Promise.all([
-                pages('/v1/queues', { live: true }, QUEUES_MOST, signal), optional('/v1/alerts', signal),
+                pages('/v1/queues', { live: true }, QUEUES_MOST, signal), get('/v1/alerts', signal),
             ]);
             return { queues: queues.items, alerts };
         },

@@ -1,6 +1,6 @@
 // One queue: how it fares, by which rules, and who works on it.
 import { h } from './dom.js';
-import { get, optional, query, queuePath, to } from './api.js';
+import { get, query, queuePath, to } from './api.js';
 import { count, rate, percent, duration, stopwatch, moment, ago } from './format.js';
 import { spark, histogram } from './charts.js';
 import { badge, section, quiet, table, alertLine } from './parts.js';
@@ -28,7 +28,6 @@ function figures(q) {
 }
 
 function rates(history) {
-    if (!history) return quiet('This broker keeps no history.');
     const shown = SERIES.filter(([name]) => history.series[name]?.some((n) => n > 0) || ['accepted', 'duplicates', 'settled'].includes(name));
     const from = new Date(history.from);
     return [
@@ -41,8 +40,7 @@ function rates(history) {
 }
 
 function ages(histograms, q) {
-    const h1 = histograms?.replay_age_seconds;
-    if (!h1) return quiet('This broker keeps no histogram of repeats.');
+    const h1 = histograms.replay_age_seconds;
     if (!h1.counts.some((n) => n)) return quiet('No repeat since the broker started.');
     const marks = q.window_ms ? [{ at: q.window_ms / 1000, text: `window ${duration(q.window_ms)}` }] : [];
     return [
@@ -52,7 +50,6 @@ function ages(histograms, q) {
 }
 
 function consumers(list, q) {
-    if (!list) return quiet('This broker does not list consumers.');
     if (!list.items.length) return quiet('Nobody holds a lease.');
     return table('Consumers', [
         { title: 'name', cell: (c) => c.name || '(no name)' },
@@ -63,7 +60,6 @@ function consumers(list, q) {
 }
 
 function recent(events, q) {
-    if (events.missing) return quiet('This broker has no stream of events.');
     if (!events.items.length) return quiet('None that the broker still has; those to come show up here.');
     return table('Recent repeats', [
         { title: 'when', cell: (e) => moment(e.at) },
@@ -78,8 +74,7 @@ function recent(events, q) {
 async function listen(queue, events, signal, changed) {
     try {
         const reply = await fetch('/v1/events' + query({ queue, kind: 'duplicate' }), { signal, cache: 'no-store', headers: { 'Last-Event-ID': events.last } });
-        events.missing = reply.status === 404;
-        if (!reply.ok) return changed();
+        if (!reply.ok) throw new Error(reply.statusText);
         const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
         for (let rest = ''; ;) {
             const { value, done } = await reader.read();
@@ -90,7 +85,7 @@ async function listen(queue, events, signal, changed) {
             changed();
         }
     } catch {
-        // The broker went: the view's own requests say so.
+        // The broker went, or has too many readers: the view's own requests say so.
     }
     if (!signal.aborted) setTimeout(() => signal.aborted || listen(queue, events, signal, changed), 2000);
 }
@@ -122,7 +117,7 @@ function keys(found, q, ui) {
 }
 
 export default function queuePage({ queue }, ui) {
-    const stop = new AbortController(), events = { items: [], missing: false, count: 0, last: '0' };
+    const stop = new AbortController(), events = { items: [], count: 0, last: '0' };
     let due = false;
     const changed = () => {
         if (due) return;
@@ -130,22 +125,28 @@ export default function queuePage({ queue }, ui) {
         setTimeout(() => { due = false; if (!stop.signal.aborted) ui.redraw(); }, 200);
     };
     listen(queue, events, stop.signal, changed);
+    // A search reads the keys of the queue: once for what was typed, not at every look.
+    let asked = { prefix: '', found: null };
+    const look = async (prefix = '', signal) => {
+        if (prefix !== asked.prefix) asked = { prefix, found: prefix ? await get(queuePath(queue, 'keys') + query({ prefix, limit: 50 }), signal) : null };
+        return asked.found;
+    };
     return {
         title: queue,
         close: () => stop.abort(),
         async load(signal, state) {
             const q = await get(queuePath(queue), signal);
             const [alerts, history, histograms, consumersList, found] = await Promise.all([
-                optional('/v1/alerts', signal), optional('/v1/history' + query({ queue, since: '1h', step: '30s' }), signal),
-                optional(queuePath(queue, 'histograms'), signal), optional('/v1/consumers' + query({ queue }), signal),
-                state.keys ? get(queuePath(queue, 'keys') + query({ prefix: state.keys, limit: 50 }), signal) : null,
+                get('/v1/alerts', signal), get('/v1/history' + query({ queue, since: '1h', step: '30s' }), signal),
+                get(queuePath(queue, 'histograms'), signal), get('/v1/consumers' + query({ queue }), signal),
+                look(state.keys, signal),
             ]);
             return { q, alerts, history, histograms, consumersList, found };
         },
         view: ({ q, alerts, history, histograms, consumersList, found }) => [
             h('div', { class: 'head', key: 'head' }, h('h1', {}, q.name), q.paused ? badge('paused', 'person') : '', q.pressed ? badge('full: refuses new messages', 'failed') : '',
                 h('span', { class: 'push' }), h('button', { type: 'button', onclick: () => pauseQueue(q, ui.refresh) }, q.paused ? 'Resume …' : 'Pause …')),
-            alerts?.items.some((a) => a.queue === q.name) ? h('ul', { class: 'alerts', key: 'alerts' }, alerts.items.filter((a) => a.queue === q.name).map(alertLine)) : '',
+            alerts.items.some((a) => a.queue === q.name) ? h('ul', { class: 'alerts', key: 'alerts' }, alerts.items.filter((a) => a.queue === q.name).map(alertLine)) : '',
             figures(q),
             h('div', { class: 'columns', key: 'columns' },
                 h('div', { class: 'column' }, section('The last hour', rates(history)), section('How late repeats come', ages(histograms, q)), section('Recent repeats', recent(events, q)), section('Keys', keys(found, q, ui))),

@@ -40,9 +40,8 @@ export async function until(condition, what) {
 const running = new Set();
 
 export class Broker {
-    constructor(config) {
+    constructor() {
         this.data = mkdtempSync(join(tmpdir(), 'hapax-web-'));
-        this.config = config;
         this.port = 0;
     }
     async start() {
@@ -116,12 +115,7 @@ export async function open(broker, address, { width = 1440, height = 900, dark =
     context.setDefaultTimeout(TIMEOUT);
     const page = await context.newPage();
     page.complaints = [];
-    const lacks = await lacking(broker);
-    page.on('console', (m) => {
-        if (!['error', 'warning'].includes(m.type())) return;
-        const { url } = m.location();
-        if (!(/404/.test(m.text()) && lacks.some((part) => new URL(url).pathname === part || url.endsWith('/histograms')))) page.complaints.push(`${m.text()} ${url}`);
-    });
+    page.on('console', (m) => ['error', 'warning'].includes(m.type()) && page.complaints.push(`${m.text()} ${m.location().url}`));
     page.on('pageerror', (e) => page.complaints.push(String(e.stack)));
     page.go = async (hash) => {
         await page.goto(`${broker.url}/${hash}`);
@@ -132,13 +126,6 @@ export async function open(broker, address, { width = 1440, height = 900, dark =
     return page;
 }
 const opened = new AsyncLocalStorage(); // the pages of a test
-
-// Parts a broker may lack: the page says so, and the browser writes the 404 into the console.
-const PARTS = ['/v1/alerts', '/v1/events', '/v1/history', '/v1/consumers', '/v1/find'];
-async function lacking(broker) {
-    const answers = await Promise.all(PARTS.map((p) => broker.call('HEAD', p)));
-    return PARTS.filter((_, i) => answers[i].status === 404);
-}
 
 export const shot = (page, name) => page.screenshot({ path: join(SHOTS, `${name}.png`), fullPage: true });
 
