@@ -196,7 +196,7 @@ crash:
 	@set -e; for suite in tests/gate/*_test.py; do CRASHES=$(or $(CRASHES),2000) $$suite crash killed failover dies die_under; done
 fuzz: ; @tests/fuzz/run $(or $(SECONDS),600)
 mutants: ; @tests/mutants/run
-bench: ; @tools/deps --bench && tests/bench/run
+bench: ; @tools/deps --bench && tests/bench/run && tests/bench/watched.py
 lint: ; @tools/deps --test && tests/lint/run
 
 clean:

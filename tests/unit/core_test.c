@@ -288,6 +288,23 @@ static void a_renewed_lease_is_renewed_after_a_restart_too(void **state) {
     assert_int_equal(ack(&l, "r"), SETTLE_OK);
 }
 
+static void the_days_of_a_queue_outlive_restarts_and_compaction(void **state) {
+    (void)state;
+    struct rec_day days[DAYS_KEPT];
+    for (u32 day = 20000; day < 20020; day++) assert_true(core_day_end(w.core, w.now, w.queue, day, day, day - 20000));
+    assert_int_equal(core_days(w.core, w.queue, 20020, days), DAYS_KEPT);
+    compact();
+    restart_after(1000);
+    assert_int_equal(core_days(w.core, w.queue, 20020, days), DAYS_KEPT);
+    u64 duplicates = 0;
+    for (u32 i = 0; i < DAYS_KEPT; i++) {
+        assert_int_equal(days[i].accepted, days[i].day);
+        duplicates += days[i].duplicates;
+    }
+    assert_int_equal(duplicates, 6 + 7 + 8 + 9 + 10 + 11 + 12 + 13 + 14 + 15 + 16 + 17 + 18 + 19);
+    assert_int_equal(core_days(w.core, w.queue, 20030, days), 4); /* those of the last fourteen */
+}
+
 /* Whatever else operators have done by then: a queue that stays paused is never worked off. */
 static void on_a_full_disk_the_last_room_is_for_deeds_that_make_some(void **state) {
     (void)state;
@@ -1094,6 +1111,7 @@ int main(void) {
         T(what_settles_after_a_crash_is_remembered_though_clocks_had_no_room_before),
         T(on_a_full_disk_work_is_leased_begun_renewed_and_settled),
         T(a_renewed_lease_is_renewed_after_a_restart_too),
+        T(the_days_of_a_queue_outlive_restarts_and_compaction),
         T(on_a_full_disk_the_last_room_is_for_deeds_that_make_some),
         T(a_paused_queue_has_paid_for_its_resumption_however_long_its_rules_are),
         T(a_message_has_one_live_lease),
