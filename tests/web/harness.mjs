@@ -1,7 +1,7 @@
 // What the tests of the pages share: brokers of their own, one browser, TAP. A test is a sentence and a function; it ends with the
 // console free of errors. Nothing sleeps: what is awaited is asked for until it is there.
 import { AsyncLocalStorage } from 'node:async_hooks';
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
@@ -12,6 +12,7 @@ const require = createRequire(import.meta.url);
 export const ROOT = dirname(dirname(dirname(fileURLToPath(import.meta.url))));
 const BUILD = join(ROOT, process.env.BUILD ?? 'build');
 const HAPAXD = process.env.HAPAXD ?? join(BUILD, 'hapaxd');
+const HAPAX = process.env.HAPAX ?? join(BUILD, 'hapax');
 const SHOTS = join(dirname(HAPAXD), 'web');
 const SIDE_BY_SIDE = 4;
 const TIMEOUT = 40000; // of any single wait; only ever reached by a failure
@@ -84,6 +85,7 @@ export class Broker {
         ok(reply.status < 300, `${method} ${path}: ${reply.status} ${reply.text}`);
         return reply.json;
     }
+    hapax = (...words) => execFileSync(HAPAX, words, { encoding: 'utf8', env: { ...process.env, HAPAX_URL: this.url } });
     get = (path) => this.must('GET', path);
     rules = (queue, rules) => this.must('PUT', `/v1/queues/${queue}`, rules);
     send(queue, key, value, headers = {}) {

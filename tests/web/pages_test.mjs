@@ -105,15 +105,26 @@ test('what is wrong comes first, in words', async () => {
     await page.locator('.alert.firing', { hasText: 'sick' }).waitFor();
 });
 
-test('the figures of the page are those of /metrics', async () => {
+test('the figures of the page, of /metrics and of hapax top agree', async () => {
     const page = await open(shop, '#/');
-    const metrics = (await shop.call('GET', '/metrics')).text;
-    const metric = (queue, state) => new RegExp(`^hapax_messages\\{queue="${queue}",state="${state}"\\} (\\d+)$`, 'm').exec(metrics)?.[1];
-    for (const queue of ['slots', 'payments'])
-        for (const state of ['ready', 'leased', 'held', 'dead']) same(await cell(page, queue, state), metric(queue, state), `${state} of ${queue}`);
-    const page2 = await open(shop, '#/q/payments');
-    const shown = (await page2.locator('.figure', { hasText: 'keys remembered' }).locator('dd').innerText());
-    same(shown, /^hapax_keys\{queue="payments"\} (\d+)$/m.exec(metrics)[1]);
+    const figures = async (queue) => {
+        const metrics = (await shop.call('GET', '/metrics')).text;
+        const metric = (name, labels) => Number(new RegExp(`^${name}\\{queue="${queue}"${labels}\\} (\\S+)$`, 'm').exec(metrics)?.[1]);
+        const [, , dup, , ready, leased, dead, held] = shop.hapax('top', '--once', '--wide').split('\n').find((line) => line.startsWith(`${queue} `)).slice(queue.length).trim().split(/\s+/);
+        const percent = (text) => Number(text.replace(/[ %]/g, '')).toFixed(1);
+        return {
+            metrics: [...['ready', 'leased', 'dead', 'held'].map((state) => metric('hapax_messages', `,state="${state}"`)), (metric('hapax_duplicate_ratio', '') * 100).toFixed(1)],
+            top: [...[ready, leased, dead, held].map(Number), percent(dup)],
+            page: [...await Promise.all(['ready', 'leased', 'dead', 'held'].map(async (c) => Number(await cell(page, queue, c)))), percent(await row(page, queue).locator('.c-dup').innerText())],
+        };
+    };
+    await until(async () => (await figures('payments')).page[4] !== '0.0', 'the repeats are in the ratio');
+    for (const queue of ['slots', 'payments']) {
+        await until(async () => new Set(Object.values(await figures(queue)).map(String)).size === 1, `the three agree on ${queue}`);
+    }
+    const agreed = await figures('payments');
+    same(agreed.page.slice(0, 4), [0, 1, 0, 2]);
+    ok(Number(agreed.page[4]) > 0, 'and it is not nothing they agree on');
 });
 
 test('every figure leads to the list behind it', async () => {
