@@ -89,7 +89,10 @@ static const struct {
 #define ALERT(ident, unit, runbook, sentence) [ALERT_##ident] = {runbook, sentence, UNIT_##unit},
 #include "config/alerts.def"
 };
-static const char *const state_texts[] = {"ok", "pending", "firing", "resolved"};
+const char *alert_state_text(enum alert_state s) {
+    static const char *const texts[] = {"ok", "pending", "firing", "resolved"};
+    return texts[s];
+}
 
 const char *alert_name(enum alert a) {
     return names[a];
@@ -190,7 +193,7 @@ static void put_item(const struct broker *b, struct buf *out, enum alert a, u16 
         core_queue_info(b->core, b->now, queue, &q);
         json_put_member(out, "queue", q.name);
     }
-    json_put_member(out, "state", slice_str(state_texts[one->state]));
+    json_put_member(out, "state", slice_str(alert_state_text(one->state)));
     json_put_member_time(out, "since", one->since_ms);
     json_put_name(out, "value");
     buf_printf(out, "%.9g", one->value);
@@ -226,7 +229,8 @@ static void tell(struct broker *b, enum alert a, u16 queue, const struct alert_o
     struct queue_info q = {0};
     if (queue) core_queue_info(b->core, b->now, queue, &q);
     report_after(b, one->state == ALERT_IS_FIRING ? LOG_WARN : LOG_INFO, "alert", says[a].sentence,
-                 log_text("alert", slice_str(alert_name(a))), log_text("state", slice_str(state_texts[one->state])),
+                 log_text("alert", slice_str(alert_name(a))),
+                 log_text("state", slice_str(alert_state_text(one->state))),
                  queue ? log_text("queue", q.name) : (struct log_field){0}, log_real("value", one->value),
                  log_real("threshold", one->threshold), log_text("runbook", slice_str(says[a].runbook)), LOG_EVERY);
     watch_happened(b, &(struct happening){.kind = HAPPENING_ALERT,

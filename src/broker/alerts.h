@@ -35,6 +35,7 @@ void alerts_origin(struct broker *b, u16 queue, u64 origin, u64 key);
 
 u32 alerts_firing(const struct broker *b, u16 queue); /* 0: of the process */
 const char *alert_name(enum alert a);
+const char *alert_state_text(enum alert_state s);
 /* hapax_alerts{name,queue} of everything that fires. */
 void put_alert_metrics(const struct broker *b, struct buf *out);
 

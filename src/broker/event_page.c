@@ -1,6 +1,7 @@
 #include "broker/event_page.h"
 
 #include "base/json.h"
+#include "broker/alerts.h"
 #include "broker/broker_priv.h"
 #include "broker/lookup.h"
 #include "broker/render.h"
@@ -31,6 +32,10 @@ static void put_detail(struct buf *b, const struct event *e) {
         break;
     case HAPPENING_FAILED:
         put_text(b, "class", class_text((enum failure_class)e->detail));
+        break;
+    case HAPPENING_ALERT:
+        put_text(b, "name", alert_name((enum alert)e->detail));
+        put_text(b, "state", alert_state_text((enum alert_state)e->subject));
         break;
     case HAPPENING_RESOLVED:
         put_text(b, "decision", decision_text((enum decision)e->detail));

@@ -21,7 +21,7 @@ struct event {
     i64 at_ms;             /* wall clock */
     u64 hash;              /* of the key or message it is about; 0: of none */
     u64 seq;               /* of the message; 0: of none */
-    u64 subject;           /* AUDIT, CONFIG: number of the audit record; ALERT: what watch said */
+    u64 subject;           /* AUDIT, CONFIG: number of the audit record; ALERT: enum alert_state */
     u32 age_ms;            /* EVENT_NO_AGE: none */
     u32 request_id, trace; /* event_tag of the request id and of the trace id */
     u16 queue;             /* 0: of none */

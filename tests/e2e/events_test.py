@@ -143,6 +143,16 @@ def a_lease_that_runs_out_and_a_decision_are_told(q):
 
 
 @test
+def an_alert_that_fires_is_told(q):
+    b = hx.broker
+    b.rules(q, dead={"alert": {"count": 1, "within": "15m"}})
+    with Feed(f"queue={q}&kind=alert") as feed:
+        b.put(q, "k")
+        b.ok("nack", b.one(q), **{"class": "poison"})
+        members(feed.expect("alert")[0], queue=q, name="dead_letters", state="firing")
+
+
+@test
 def data_has_no_payload_and_stays_one_line_whatever_is_stored(q):
     secret, odd = "swordfish", 'a"b\\c<script>\u2028\U0001f40d'
     with Feed(f"queue={q}") as feed:
