@@ -75,14 +75,17 @@ export const queuePath = (queue, ...rest) => ['/v1/queues', enc(queue), ...rest.
 // Addresses of views, to be pasted into a chat.
 export const to = (...parts) => '#/' + parts.map(enc).join('/');
 
-// Pages of a list, up to `most` items. `more` says whether there are others.
+// Pages of a list, up to `most` items. `more` says whether there are others. Small ones: a page is made in one turn of the broker's, and others wait for it.
+const PAGE = 200;
+
 export async function pages(path, params, most, signal) {
-    const items = [];
+    const items = new Map(); // a page may repeat what was on one before
     let cursor;
-    do {
-        const page = await get(path + query({ ...params, limit: Math.min(1000, most), cursor }), signal);
-        items.push(...page.items);
+    for (let left = most / PAGE; left > 0; left--) {
+        const page = await get(path + query({ ...params, limit: PAGE, cursor }), signal);
+        for (const item of page.items) items.set(item.id ?? item.name, item);
         cursor = page.next_cursor;
-    } while (cursor && items.length < most);
-    return { items, more: Boolean(cursor) };
+        if (!cursor) break;
+    }
+    return { items: [...items.values()], more: Boolean(cursor) };
 }

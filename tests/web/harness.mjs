@@ -129,7 +129,7 @@ export async function open(broker, address, { width = 1440, height = 900, dark =
 }
 const opened = new AsyncLocalStorage(); // the pages of a test
 
-export const shot = (page, name) => page.screenshot({ path: join(SHOTS, `${name}.png`), fullPage: true });
+export const shot = (page, name, fullPage = true) => page.screenshot({ path: join(SHOTS, `${name}.png`), fullPage });
 
 export const wider = (page) => page.evaluate('document.documentElement.scrollWidth - document.documentElement.clientWidth');
 

@@ -182,7 +182,7 @@ test('a flow over several queues is found by its trace and by its request, a key
 });
 
 test('the inspector calls a late repeat late', async () => {
-    await shop.rules('late', { window: '8s' });
+    await shop.rules('late', { window: '16s' });
     const kinds = async () => {
         const reply = await shop.send('late', 'l-1', { n: 1 });
         if (reply.json.outcome === 'accepted') await shop.settle('ack', await shop.take('late'), { result: 'ok' });
@@ -219,11 +219,11 @@ test('a redrive says what it will do, does that, and is audited', async () => {
 
 test('a long redrive shows how far it is, and can be stopped', async () => {
     await shop.rules('long', FAST);
-    await shop.bury('long', ['a', 'b', 'c'], { class: 'poison', reason: 'broken' });
+    await shop.bury('long', Array.from({ length: 40 }, (_, i) => `l-${i}`), { class: 'poison', reason: 'broken' }); // at one a second: time enough to stop it
     const page = await open(shop, '#/q/long/dead');
     await page.locator('.all input').check();
-    await page.locator('.tools button', { hasText: 'Redrive 3 …' }).click();
-    await has(page, 'dialog button[type=submit]', 'Redrive 3: 3 run again');
+    await page.locator('.tools button', { hasText: 'Redrive 40 …' }).click();
+    await has(page, 'dialog button[type=submit]', 'Redrive 40: 40 run again');
     await page.locator('#field-rate').fill('1');
     const task = page.waitForResponse((r) => /\/v1\/tasks\/\d+$/.test(r.url()));
     await confirm(page, 'slowly');
@@ -324,7 +324,7 @@ test('a thousand queues scroll, filter and are walked by keyboard', async () => 
     await page.evaluate('scrollTo(0, document.body.scrollHeight)');
     await has(page, '.long a', 'queue-0999');
     ok(await page.locator('.long tbody tr[key^=queue]').count() < 150, 'only what is in sight is made');
-    await shot(page, 'thousand-1440');
+    await shot(page, 'thousand-1440', false);
     await page.locator('#filter').fill('0420');
     await has(page, '.tools', '1 of 1,000 queues');
     same(await page.locator('.long a[data-nav]').allInnerTexts(), ['queue-0420']);
