@@ -7,7 +7,7 @@
 #include "broker/traffic.h"
 #include "broker/waits.h"
 
-#define TOGETHER_MS     40          /* what comes within so much leaves together */
+#define TOGETHER_MS     100         /* what comes within so much leaves together */
 #define KEEP_ALIVE_MS   15000       /* at the latest: a proxy must not take it for dead */
 #define WRITE_BYTES     (64u << 10) /* at once; the rest with a later turn */
 #define LOOK_AT         64u         /* events looked at between two looks at the clock */
