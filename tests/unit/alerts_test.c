@@ -15,7 +15,7 @@ static void elapse(i64 ms) {
 /* "firing" or whatever the alert is of this queue (NULL: of the process); "ok" if it is not listed. */
 static const char *alert(const char *name, const char *queue) {
     static char state[16];
-    char want[128];
+    char want[256];
     assert_int_equal(call("GET /v1/alerts?all=true", ""), 200);
     if (queue)
         snprintf(want, sizeof want, "{\"name\":\"%s\",\"queue\":\"%s\",\"state\":\"", name, queue);
@@ -36,7 +36,7 @@ static void assert_alert(const char *name, const char *queue, const char *state)
 
 /* It fires now, and the log, the notice and the metric say the same. */
 static void assert_fires(const char *name, const char *queue) {
-    char text[160];
+    char text[256];
     assert_alert(name, queue, "firing");
     snprintf(text, sizeof text, "alert alert=%s state=firing", name);
     assert_true(heard(text) >= 1);
@@ -88,7 +88,7 @@ static void deaths_over_days_are_counted_too(void **state) {
     (void)state;
     assert_int_equal(call("PUT /v1/queues/r", "{\"dead\":{\"alert\":{\"count\":4,\"within\":\"2d\"}}}"), 201);
     for (int i = 0; i < 4; i++) {
-        char key[8];
+        char key[32];
         assert_alert("dead_letters", "r", "ok");
         snprintf(key, sizeof key, "k%d", i);
         send("r", key, "x");
@@ -266,7 +266,7 @@ static void loss_beyond_what_was_accepted_is_told(void **state) {
 
 static void an_origin_that_comes_under_several_keys_is_a_hop_that_makes_new_ones(void **state) {
     (void)state;
-    char key[16], payload[32];
+    char key[32], payload[64];
     assert_int_equal(call("PUT /v1/queues/q", "{\"origin\":\"${client}\"}"), 201);
     for (int i = 0; i < 6; i++) {
         snprintf(payload, sizeof payload, "{\"client\":\"c%d\"}", i);
@@ -340,7 +340,7 @@ static void a_queue_made_anew_has_no_alerts_of_the_former(void **state) {
 
 static void types_are_counted_apart_the_first_fifty_of_them(void **state) {
     (void)state;
-    char key[16], payload[64];
+    char key[32], payload[64];
     assert_int_equal(call("PUT /v1/queues/q", "{\"event_type\":\"${type}\"}"), 201);
     for (int i = 0; i < 60; i++) {
         snprintf(key, sizeof key, "k%d", i);
