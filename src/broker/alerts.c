@@ -9,9 +9,11 @@
 #include "broker/call.h"
 #include "broker/effects.h"
 #include "broker/limits.h"
+#include "broker/lookup.h"
 #include "broker/metrics.h"
 #include "broker/parse.h"
 #include "broker/queue_rules.h"
+#include "broker/render.h"
 #include "broker/report.h"
 #include "broker/series.h"
 #include "broker/traffic.h"
@@ -44,6 +46,7 @@ struct alert_one {
     i64 since_ms; /* wall clock: of this state */
     i64 fired_mono_ms[FIRED_KEPT];
     double value, threshold;
+    struct ref about; /* the message or key it is about; seq 0: of no single one */
 };
 
 /* Of one queue. */
@@ -70,6 +73,7 @@ struct alerts {
     struct queue_alerting **of; /* by queue; [0] is the process */
     u32 cap, count;
     struct queue_config *plain; /* what holds where nothing was said */
+    bool judged;                /* all queues once, since the start */
     struct hist sync_minutes[SYNC_MINUTES + 1], sync_hours[SYNC_HOURS + 1];
     u32 looks;
     u64 refused_507;
@@ -183,7 +187,14 @@ static void put_summary(struct buf *out, enum alert a, const struct alert_one *o
     buf_free(&text);
 }
 
-static void put_item(const struct broker *b, struct buf *out, enum alert a, u16 queue) {
+/* Its id, and its key if it is still known. */
+static void put_about(struct broker *b, struct buf *out, const struct ref *ref) {
+    const struct seen *s = lookup_id(b, b->other, ref->hash, ref->seq);
+    put_id(out, "id", ref);
+    if (s && seen_key(s).n) json_put_member(out, "key", seen_key(s));
+}
+
+static void put_item(struct broker *b, struct buf *out, enum alert a, u16 queue) {
     const struct alert_one *one = &alerting_at(b, queue)->at[a];
     slice owner = rules_said(b, queue)->dead_owner;
     struct queue_info q;
@@ -204,6 +215,7 @@ static void put_item(const struct broker *b, struct buf *out, enum alert a, u16 
     buf_printf(out, "\"docs/runbooks/%s\"", says[a].runbook);
     if (owner.n) json_put_member(out, "owner", owner);
     json_put_member_i64(out, "count_1h", fired_within_hour(b, one));
+    if (one->about.seq) put_about(b, out, &one->about);
     buf_char(out, '}');
 }
 
@@ -255,7 +267,13 @@ struct condition {
     bool holds;
     double value, threshold;
     i64 for_ms;
+    struct ref about;
 };
+
+static struct condition about(struct condition c, struct ref ref) {
+    c.about = ref;
+    return c;
+}
 
 static void does_not_hold(struct broker *b, enum alert a, u16 queue, struct alert_one *one) {
     if (one->state == ALERT_IS_PENDING) change(b, a, queue, one, ALERT_IS_OK);
@@ -272,6 +290,7 @@ static void judge(struct broker *b, enum alert a, u16 queue, struct condition c)
     if (!c.holds) return does_not_hold(b, a, queue, one);
     one->calm = 0;
     one->value = c.value;
+    one->about = c.about;
     one->threshold = c.threshold;
     if (one->state == ALERT_IS_OK || one->state == ALERT_IS_RESOLVED) {
         one->holds_mono_ms = b->time.mono_ms;
@@ -314,7 +333,7 @@ static struct condition vanished(struct broker *b, struct queue_alerting *qa, u1
         qa->accepted_then = c->accepted;
     }
     double missing = usual_ratio(b, queue, today) * (double)(c->accepted - qa->accepted_then);
-    return (struct condition){missing >= MISSING_LEAST, missing, MISSING_LEAST, HOUR_MS};
+    return (struct condition){missing >= MISSING_LEAST, missing, MISSING_LEAST, HOUR_MS, {0}};
 }
 
 static struct condition many_duplicates(const struct broker *b, u16 queue, const struct queue_config *said) {
@@ -323,13 +342,13 @@ static struct condition many_duplicates(const struct broker *b, u16 queue, const
     repeats -= drilled < repeats ? drilled : repeats;
     u64 arrivals = repeats + series_sum(b, queue, SERIES_accepted, QUARTER_STEPS);
     double ratio = arrivals ? (double)repeats / (double)arrivals : 0, most = said->alerts.duplicates_high_ppm / 1e6;
-    return (struct condition){arrivals >= ARRIVALS_LEAST && ratio >= most, ratio, most, 0};
+    return (struct condition){arrivals >= ARRIVALS_LEAST && ratio >= most, ratio, most, 0, {0}};
 }
 
 static struct condition late(const struct broker *b, u16 queue, const struct queue_config *said) {
     u64 again = series_sum(b, queue, SERIES_again, SERIES_STEPS), n = series_sum(b, queue, SERIES_late, SERIES_STEPS);
-    if (again) return (struct condition){true, (double)again, 1, 0};
-    return (struct condition){n >= said->alerts.late_replays, (double)n, said->alerts.late_replays, 0};
+    if (again) return (struct condition){true, (double)again, 1, 0, {0}};
+    return (struct condition){n >= said->alerts.late_replays, (double)n, said->alerts.late_replays, 0, {0}};
 }
 
 static struct condition doubled(const struct broker *b, struct queue_alerting *qa, u16 queue) {
@@ -339,7 +358,8 @@ static struct condition doubled(const struct broker *b, struct queue_alerting *q
         qa->doubled = now;
         qa->doubled_mono_ms = b->time.mono_ms;
     }
-    return (struct condition){b->time.mono_ms - qa->doubled_mono_ms < DAY_MS, (double)now, 1, 0};
+    bool today = b->time.mono_ms - qa->doubled_mono_ms < DAY_MS;
+    return (struct condition){today, (double)now, 1, 0, w ? w->last_doubled : (struct ref){0}};
 }
 
 /* Within an hour the series tell. Beyond it, what died in this stretch, and the share of the last one that is not over yet. */
@@ -362,11 +382,12 @@ static struct condition dead(struct broker *b, struct queue_alerting *qa, u16 qu
     u64 most = said->dead_alert_count ? said->dead_alert_count : DEAD_COUNT;
     i64 within_ms = said->dead_alert_within_ms ? said->dead_alert_within_ms : DEAD_WITHIN_MS;
     double n = died_within(b, qa, queue, within_ms, died);
-    return (struct condition){n >= (double)most, n, (double)most, 0};
+    return (struct condition){n >= (double)most, n, (double)most, 0, {0}};
 }
 
 static struct condition aged(i64 age_ms, i64 most_ms, i64 for_ms) {
-    return (struct condition){most_ms > 0 && age_ms > most_ms, (double)age_ms / 1e3, (double)most_ms / 1e3, for_ms};
+    return (struct condition){
+        most_ms > 0 && age_ms > most_ms, (double)age_ms / 1e3, (double)most_ms / 1e3, for_ms, {0}};
 }
 
 static struct condition lagging(const struct queue_info *q, const struct queue_live *live,
@@ -378,14 +399,14 @@ static struct condition lagging(const struct queue_info *q, const struct queue_l
 
 static struct condition losing(const struct counters *c, const struct queue_config *said) {
     double ratio = c->handed_out ? (double)c->lost / (double)c->handed_out : 0, most = said->loss_ppm / 1e6;
-    return (struct condition){said->loss_ppm && c->handed_out >= HANDED_LEAST && ratio > most, ratio, most, 0};
+    return (struct condition){said->loss_ppm && c->handed_out >= HANDED_LEAST && ratio > most, ratio, most, 0, {0}};
 }
 
 static struct condition skewed(const struct broker *b, const struct queue_alerting *qa) {
     u32 n = 0;
     for (u32 i = 0; qa->origins && i < ORIGINS; i++)
         n += qa->origins[i].skewed && b->time.mono_ms - qa->origins[i].mono_ms < HOUR_MS;
-    return (struct condition){n >= ORIGINS_SKEWED, n, ORIGINS_SKEWED, 0};
+    return (struct condition){n >= ORIGINS_SKEWED, n, ORIGINS_SKEWED, 0, {0}};
 }
 
 void alerts_origin(struct broker *b, u16 queue, u64 origin, u64 key) {
@@ -417,14 +438,17 @@ void alerts_judge_queue(struct broker *b, const struct queue_info *q) {
     judge(b, ALERT_DUPLICATES_VANISHED, q->queue, vanished(b, qa, q->queue, &c));
     judge(b, ALERT_DUPLICATES_HIGH, q->queue, many_duplicates(b, q->queue, said));
     judge(b, ALERT_LATE_REPLAYS, q->queue, late(b, q->queue, said));
-    judge(b, ALERT_OLDEST_UNSETTLED, q->queue, aged(live->oldest_unsettled_ms, said->alerts.oldest_unsettled_ms, 0));
+    judge(b, ALERT_OLDEST_UNSETTLED, q->queue,
+          about(aged(live->oldest_unsettled_ms, said->alerts.oldest_unsettled_ms, 0), live->started));
     judge(b, ALERT_DOUBLED_EFFECT, q->queue, doubled(b, qa, q->queue));
     judge(b, ALERT_DEAD_LETTERS, q->queue, dead(b, qa, q->queue, said, c.dead_lettered + (w ? w->refused : 0)));
-    judge(b, ALERT_HELD_WAITING, q->queue, aged(live->oldest_held_ms, said->alerts.held_waiting_ms, 0));
+    judge(b, ALERT_HELD_WAITING, q->queue,
+          about(aged(live->oldest_held_ms, said->alerts.held_waiting_ms, 0), live->held));
     judge(b, ALERT_LAG, q->queue, lagging(q, live, said));
     judge(b, ALERT_LOSS_RATE, q->queue, losing(&c, said));
     judge(b, ALERT_GROUP_BLOCKED, q->queue,
-          (struct condition){live->blocked_groups > 0, live->blocked_groups, 1, said->alerts.group_blocked_ms});
+          (struct condition){live->blocked_groups > 0, live->blocked_groups, 1, said->alerts.group_blocked_ms,
+                             live->blocking});
     judge(b, ALERT_KEY_SKEW, q->queue, skewed(b, qa));
     judge(b, ALERT_RELAY_LAG, q->queue, relay_behind(b, q));
 }
@@ -438,13 +462,13 @@ static struct condition disk(struct broker *b, const struct process_sample *p) {
     a->refused_507 = refused;
     double least = config_in_force(b)->alerts.disk_low_ppm / 1e6;
     double free = p->around.disk_size ? (double)p->around.disk_free / (double)p->around.disk_size : 1;
-    return (struct condition){(full && !core_memory_short(b->core)) || free < least, free, least, 0};
+    return (struct condition){(full && !core_memory_short(b->core)) || free < least, free, least, 0, {0}};
 }
 
 static struct condition memory(const struct broker *b, const struct process_sample *p) {
     double most = config_in_force(b)->alerts.memory_high_ppm / 1e6;
     double used = p->memory_max ? (double)p->around.resident_bytes / (double)p->memory_max : 0;
-    return (struct condition){core_memory_short(b->core) || used > most, used, most, 0};
+    return (struct condition){core_memory_short(b->core) || used > most, used, most, 0, {0}};
 }
 
 static struct hist hist_since(const struct hist *now, const struct hist *then) {
@@ -463,7 +487,7 @@ static struct condition slow(struct broker *b, const struct hist *now) {
     double p99 = (double)hist_quantile(&minutes, hist_us, 99) / 1e6;
     double most = (double)hist_quantile(&hours, hist_us, 50) / 1e6 * config_in_force(b)->alerts.sync_slow;
     bool known = hour > 0 && hist_total(&minutes) >= SYNCS_LEAST && hist_total(&hours) >= 2 * hist_total(&minutes);
-    return (struct condition){known && p99 > most, p99, most, 0};
+    return (struct condition){known && p99 > most, p99, most, 0, {0}};
 }
 
 void alerts_judge_process(struct broker *b) {
@@ -474,6 +498,7 @@ void alerts_judge_process(struct broker *b) {
     judge(b, ALERT_MEMORY_HIGH, 0, memory(b, &p));
     judge(b, ALERT_SYNC_SLOW, 0, slow(b, &p.journal.sync_us));
     b->alerts->looks++;
+    b->alerts->judged = true;
 }
 
 /* ---- looking at them */
@@ -502,18 +527,18 @@ void put_alert_metrics(const struct broker *b, struct buf *out) {
 void api_alerts(struct call *c) {
     const struct alerts *a = c->b->alerts;
     struct buf *body = &c->b->scratch->body;
-    bool all, any = false;
+    bool all;
+    u32 shown = 0;
     if (!param_bool(c, "all", &all)) return reply_failure(c);
     buf_reset(body);
     buf_lit(body, "{\"items\":[");
-    for (u32 queue = 0; queue < a->cap && body->len < REPLY_BYTES_MAX; queue++)
-        for (u32 i = 0; a->of[queue] && i < ALERT_COUNT; i++) {
+    for (u32 queue = 0; queue < a->cap; queue++)
+        for (u32 i = 0; a->of[queue] && i < ALERT_COUNT && shown < LIST_LIMIT_MAX; i++) {
             u8 state = a->of[queue]->at[i].state;
             if (all ? state == ALERT_IS_OK : state != ALERT_IS_FIRING) continue;
-            if (any) buf_char(body, ',');
-            any = true;
+            if (shown++) buf_char(body, ',');
             put_item(c->b, body, (enum alert)i, (u16)queue);
         }
-    buf_lit(body, "]}");
+    buf_printf(body, "],\"judged\":%s}", a->judged ? "true" : "false");
     reply_json(c, 200, buf_slice(body));
 }

@@ -4,6 +4,7 @@
 #include "broker/alerts.h"
 #include "broker/broker_priv.h"
 #include "broker/budget.h"
+#include "broker/render.h"
 
 #define LOOK_AT      200u /* messages of each lane */
 #define MINUTES      5u   /* of waits that the p95 is of */
@@ -119,6 +120,9 @@ static void look_at_ages(struct broker *b, struct queue_series *qs, u16 queue) {
     }
     i64 age_ms = began_ms == INT64_MAX ? 0 : b->now.wall_ms - began_ms;
     qs->live.oldest_unsettled_ms = age_ms > 0 ? age_ms : 0;
+    qs->live.started = age_ms > 0 ? qs->started : (struct ref){0};
+    qs->live.held = ages.held;
+    qs->live.blocking = ages.blocking;
 }
 
 static void look_at_queue(struct broker *b, u16 queue) {
@@ -173,11 +177,8 @@ void series_run(struct broker *b) {
     struct series *s = b->series;
     struct budget g = budget_of(b, WATCH_US);
     u32 step = (u32)(b->time.mono_ms / SERIES_STEP_MS);
-    if (s->step == 0) { /* the first one has only begun */
-        s->step = step;
-        return;
-    }
-    if (s->cursor == 0 && step == s->step) return;
+    if (s->cursor == 0 && step == s->step)
+        return; /* at a start it is not: what was there before is looked at at once */
     if (s->cursor == 0) begin_step(s, step);
     for (; s->cursor <= core_queue_count(b->core); s->cursor++) {
         if (budget_spent(&g)) return;
@@ -296,6 +297,7 @@ void put_live(const struct broker *b, struct buf *out, const struct queue_info *
         buf_lit(out, "null");
     json_put_member_i64(out, "oldest_ready_ms", q->oldest_ready_ms);
     json_put_member_i64(out, "oldest_unsettled_ms", live->oldest_unsettled_ms);
+    if (live->started.seq) put_id(out, "oldest_unsettled_id", &live->started);
     json_put_member_i64(out, "oldest_held_ms", live->oldest_held_ms);
     json_put_member_i64(out, "blocked_groups", live->blocked_groups);
     json_put_member_i64(out, "alerts", alerts_firing(b, q->queue));

@@ -59,8 +59,9 @@ void put_live(const struct broker *b, struct buf *out, const struct queue_info *
 struct queue_live {
     i64 oldest_held_ms, oldest_unsettled_ms; /* 0: none */
     u32 blocked_groups;
-    u64 wait_p95_ms; /* of those handed out in the last five minutes */
-    u64 waits;       /* so many were */
+    u64 wait_p95_ms;                    /* of those handed out in the last five minutes */
+    struct ref held, started, blocking; /* the oldest held and unsettled one, and a head that blocks; seq 0: none */
+    u64 waits;                          /* so many were */
 };
 const struct queue_live *queue_live(const struct broker *b, u16 queue);
 

@@ -160,7 +160,9 @@ static void count(struct watch *w, const struct happening *h) {
         watched(w, h->queue)->fenced++;
         break;
     case HAPPENING_DOUBLED:
-        watched(w, h->queue)->doubled++;
+        q = watched(w, h->queue);
+        q->doubled++;
+        q->last_doubled = h->ref;
         break;
     default:
         break;

@@ -81,7 +81,8 @@ struct queue_watch {
     u64 again;   /* accepted though known before, past the window */
     u64 drilled; /* of the duplicates: somebody tried whether repeats are known */
     u64 fenced, doubled;
-    u64 refused; /* copies of what failed the schema that went into the dead lane */
+    struct ref last_doubled; /* the key it was */
+    u64 refused;             /* copies of what failed the schema that went into the dead lane */
     u64 deliveries[DELIVERY_COUNT], settled[STATE_COUNT];
     u64 failures[CLASS_COUNT + 1];
     u64 answers[ANSWER_COUNT];

@@ -9,11 +9,21 @@ static i64 first_attempt_ms(const struct message *m) {
     return INT64_MAX;
 }
 
-static u32 blocked_in(const struct core *c, const struct list *l, u32 look_at) {
-    u32 count = 0;
+static void look_for_blocked(const struct core *c, const struct list *l, u32 look_at, struct queue_ages *out) {
     for (u32 no = l->head; no != MESSAGE_NONE && look_at; no = message_at(c, no)->next, look_at--)
-        if (is_group_head(c, no) && group_waiting(c, no)) count++;
-    return count;
+        if (is_group_head(c, no) && group_waiting(c, no) && out->blocked_groups++ == 0)
+            out->blocking = message_ref(c, message_at(c, no));
+}
+
+/* Leased now, or waiting for its next try. */
+static void look_for_begun(const struct core *c, const struct list *l, u32 look_at, struct queue_ages *out) {
+    for (u32 no = l->head; no != MESSAGE_NONE && look_at; no = message_at(c, no)->next, look_at--) {
+        const struct message *m = message_at(c, no);
+        i64 at_ms = m->attempts ? first_attempt_ms(m) : INT64_MAX;
+        if (at_ms >= out->started_ms) continue;
+        out->started_ms = at_ms;
+        out->started = message_ref(c, m);
+    }
 }
 
 bool core_started_ms(const struct core *c, const struct ref *ref, i64 *wall_ms) {
@@ -26,17 +36,18 @@ bool core_started_ms(const struct core *c, const struct ref *ref, i64 *wall_ms) 
 
 void core_queue_ages(const struct core *c, struct core_now now, u16 queue, u32 look_at, struct queue_ages *out) {
     const struct queue *q = queue_at(c, queue);
-    const struct list *leased = &q->places[PLACE_LEASED], *held = &q->places[PLACE_HELD];
+    const struct list *held = &q->places[PLACE_HELD];
     *out = (struct queue_ages){.started_ms = INT64_MAX};
-    if (held->head != MESSAGE_NONE) out->oldest_held_ms = now.run_ms - message_at(c, held->head)->when_ms;
-    out->blocked_groups = blocked_in(c, held, look_at) + blocked_in(c, &q->places[PLACE_DEAD], look_at);
-    for (u32 no = leased->head; no != MESSAGE_NONE && look_at; no = message_at(c, no)->next, look_at--) {
-        const struct message *m = message_at(c, no);
-        i64 at_ms = m->started ? first_attempt_ms(m) : INT64_MAX;
-        if (at_ms >= out->started_ms) continue;
-        out->started_ms = at_ms;
-        out->started = message_ref(c, m);
+    if (held->head != MESSAGE_NONE) {
+        const struct message *m = message_at(c, held->head);
+        out->oldest_held_ms = now.run_ms - m->when_ms;
+        out->held = message_ref(c, m);
     }
+    look_for_blocked(c, held, look_at, out);
+    look_for_blocked(c, &q->places[PLACE_DEAD], look_at, out);
+    look_for_begun(c, &q->places[PLACE_LEASED], look_at, out);
+    look_for_begun(c, &q->places[PLACE_READY], look_at, out);
+    look_for_begun(c, &q->places[PLACE_DELAYED], look_at, out);
 }
 
 /* ---- days */

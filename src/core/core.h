@@ -148,9 +148,11 @@ enum pause_verdict core_queue_pause(struct core *c, struct core_now now, u16 que
 void core_queue_info(const struct core *c, struct core_now now, u16 queue, struct queue_info *out);
 /* How long things have been waiting there. Looks at up to look_at messages of each lane, those first that came there first. */
 struct queue_ages {
-    i64 oldest_held_ms; /* running time; 0: nothing is held */
-    u32 blocked_groups; /* with a dead or held head that others wait behind */
-    i64 started_ms; /* wall clock: when the work on `started`, of those leased now, first began; INT64_MAX: of none */
+    i64 oldest_held_ms;  /* running time; 0: nothing is held */
+    struct ref held;     /* that one */
+    u32 blocked_groups;  /* with a dead or held head that others wait behind */
+    struct ref blocking; /* one such head */
+    i64 started_ms; /* wall clock: when the work on `started`, of those begun and unsettled, first began; INT64_MAX: of none */
     struct ref started;
 };
 void core_queue_ages(const struct core *c, struct core_now now, u16 queue, u32 look_at, struct queue_ages *out);
