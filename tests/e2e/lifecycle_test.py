@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Starting, stopping, starting again: what survives, what is refused, and in which words."""
 import os
+import re
 import shutil
 import signal
 import socket
@@ -131,6 +132,7 @@ def views(b):
     for view in got.values():
         for moving in ("lease_expires_at", "expires_at"):
             view.pop(moving, None)
+        view["why"] = re.sub(r"for another \S+ \w+", "for a while", view["why"])  # what is left of its lease
     return got
 
 
