@@ -443,6 +443,11 @@ static void note_head(struct http_conn *c, const struct http_head *head) {
 static bool body_accepted(struct http_conn *c, const struct http_head *head) {
     struct http_server *s = c->server;
     c->limit = s->handler.body_limit(s->handler.ctx, &head->req);
+    if (c->limit == HTTP_BODY_UNWANTED && !c->dead) {
+        c->keep_alive = false; /* where the next request would begin is not looked for */
+        deliver(c, (slice){0});
+        return false;
+    }
     if (c->limit > s->limits.buffered_max) c->limit = s->limits.buffered_max;
     if (c->dead || head->length <= c->limit) return !c->dead;
     fail(c, 413, "the body is larger than is accepted here");

@@ -32,7 +32,10 @@ struct http_request {
     slice body;
     u64 body_length; /* declared length when known at head time (body_limit call), else body.n */
     bool chunked;
-    u64 noted[2]; /* what the handler's on_ahead left here for its on_request; 0 otherwise */
+    slice host; /* it is meant for: NAME or NAME:PORT; empty: HTTP/1.0, and not said */
+    slice origin, fetch_site,
+        fetch_mode; /* what a browser says of the page that asks; empty: no browser, or not said */
+    u64 noted[2];   /* what the handler's on_ahead left here for its on_request; 0 otherwise */
 };
 
 /* The value of a field by case-insensitive name. Returns how many such fields there are; *value is the first. */
@@ -72,6 +75,8 @@ struct http_reply {
 
 struct http_conn; /* one connection with a request being answered */
 
+#define HTTP_BODY_UNWANTED UINT64_MAX
+
 struct http_handler {
     void *ctx;
     /* The whole request is here. Call http_respond(conn, ...) now or later, exactly once. */
@@ -80,7 +85,8 @@ struct http_handler {
      * handler may have what they need brought nearer, and note something in them. May be NULL. */
     void (*on_ahead)(void *ctx, struct http_request *const *reqs, u32 count);
     /* The head is here: how many body bytes are acceptable (more: 413 before reading them). Only path, method and
-     * fields are set. */
+     * fields are set. HTTP_BODY_UNWANTED: the head alone decides; on_request gets it at once with an empty body, none of which
+     * is read, and the connection closes behind the reply. */
     u64 (*body_limit)(void *ctx, const struct http_request *head);
     /* A request not yet answered (http_respond not called) lost its client: it must not be answered any more; `conn`
      * is invalid after this call. */

@@ -229,6 +229,11 @@ static enum http_parse expect_field(struct reader *r, slice value) {
     return HTTP_PARSE_OK;
 }
 
+/* Said twice it is no browser's word: it counts as the worst there is to say. */
+static void browser_field(slice *to, slice value, slice worst) {
+    *to = to->n || value.n == 0 ? worst : value;
+}
+
 static void connection_field(struct reader *r, slice value) {
     bool more = true;
     while (more) {
@@ -240,7 +245,7 @@ static void connection_field(struct reader *r, slice value) {
     }
 }
 
-/* The few fields that say where the message ends and what becomes of the connection. */
+/* The few fields that say where the message ends, what becomes of the connection, and whose page asks. */
 static enum http_parse note_field(struct reader *r, const struct http_field *f) {
     switch (f->name.n) {
     case 4:
@@ -248,12 +253,17 @@ static enum http_parse note_field(struct reader *r, const struct http_field *f) 
         break;
     case 6:
         if (slice_spells(f->name, SL("expect"))) return expect_field(r, f->value);
+        if (slice_spells(f->name, SL("origin"))) browser_field(&r->head->req.origin, f->value, SL("null"));
         break;
     case 10:
         if (slice_spells(f->name, SL("connection"))) connection_field(r, f->value);
         break;
     case 14:
         if (slice_spells(f->name, SL("content-length"))) return length_field(r, f->value);
+        if (slice_spells(f->name, SL("sec-fetch-site")))
+            browser_field(&r->head->req.fetch_site, f->value, SL("cross-site"));
+        if (slice_spells(f->name, SL("sec-fetch-mode")))
+            browser_field(&r->head->req.fetch_mode, f->value, SL("no-cors"));
         break;
     case 17:
         if (slice_spells(f->name, SL("transfer-encoding"))) return coding_field(r, f->value);
@@ -317,6 +327,7 @@ static enum http_parse judge(struct reader *r) {
     if (r->has_te && !r->http11) return refuse(r, "Transfer-Encoding in an HTTP/1.0 request");
     head->chunked = head->req.chunked = r->has_te;
     head->req.body_length = head->length;
+    head->req.host = r->has_host ? r->host : r->authority;
     head->keep_alive = !r->close && (r->http11 || r->keep);
     head->http11 = r->http11;
     head->expect_continue = r->has_expect && r->http11;

@@ -21,6 +21,7 @@
     X(414, "URI Too Long")                                                                                             \
     X(415, "Unsupported Media Type")                                                                                   \
     X(417, "Expectation Failed")                                                                                       \
+    X(421, "Misdirected Request")                                                                                      \
     X(422, "Unprocessable Content")                                                                                    \
     X(428, "Precondition Required")                                                                                    \
     X(429, "Too Many Requests")                                                                                        \

@@ -140,8 +140,7 @@ static inline void on_request(void *ctx, struct http_conn *conn, const struct ht
 
 static inline u64 body_limit(void *ctx, const struct http_request *head) {
     (void)ctx;
-    (void)head;
-    return BODY_LIMIT;
+    return slice_eq(head->path, SL("/unwanted")) ? HTTP_BODY_UNWANTED : BODY_LIMIT;
 }
 
 static inline void on_gone(void *ctx, struct http_conn *conn) {

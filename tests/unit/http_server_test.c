@@ -523,6 +523,32 @@ static void continue_is_said_only_when_the_body_is_wanted_and_missing(void **sta
     assert_int_equal(replies(c), 1);
 }
 
+static slice smuggled = SL("GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
+
+static void an_unwanted_body_is_not_read_and_its_request_answered_from_the_head(void **state) {
+    (void)state;
+    start(NULL);
+    static const char *const bodies[] = {"Content-Length: 500000\r\n\r\n", "Content-Length: 5\r\n\r\nhello",
+                                         "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+                                         "Transfer-Encoding: chunked\r\n\r\nffff\r\nhel"};
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
+        struct client *c = dial();
+        get(c, "/before");
+        say(c, SL("POST /unwanted HTTP/1.1\r\nHost: a\r\n"));
+        say(c, slice_str(bodies[i]));
+        say(c, smuggled);
+        WAIT_FOR(c->eof);
+        assert_int_equal(replies(c), 2);
+        assert_true(has(c, "Connection: close\r\n"));
+        assert_false(has(c, "100 Continue"));
+    }
+    assert_false(saw("/smuggled"));
+    struct client *c = dial();
+    say(c, SL("POST /unwanted HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
+    get(c, "/after");
+    WAIT_FOR(replies(c) == 2);
+}
+
 static void continue_does_not_overtake_an_earlier_reply(void **state) {
     (void)state;
     start(NULL);
@@ -540,8 +566,6 @@ static void continue_does_not_overtake_an_earlier_reply(void **state) {
 }
 
 /* ---- refusals */
-
-static slice smuggled = SL("GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
 
 static void expect_refusal(const struct http_case *t, struct client *c) {
     char line[32];
@@ -1067,6 +1091,7 @@ int main(void) {
         TEST(nothing_is_answered_after_a_reply_that_closes),
         TEST(a_content_type_cannot_write_header_lines),
         TEST(continue_is_said_only_when_the_body_is_wanted_and_missing),
+        TEST(an_unwanted_body_is_not_read_and_its_request_answered_from_the_head),
         TEST(continue_does_not_overtake_an_earlier_reply),
         TEST(every_framing_doubt_is_refused_once_and_ends_the_connection),
         TEST(every_framing_doubt_is_refused_however_slowly_it_comes),
