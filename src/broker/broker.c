@@ -1,6 +1,7 @@
 /* The turn: time in, decisions through the core into the journal, replies out behind their position. */
 #include "broker/alerts.h"
 #include "broker/broker_priv.h"
+#include "broker/browsers.h"
 #include "broker/budget.h"
 #include "broker/call.h"
 #include "broker/compaction.h"
@@ -92,6 +93,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->lookup = lookup_new();
     b->other = lookup_new();
     b->scratch = scratch_new();
+    b->browsers = browsers_new(options->address);
     b->watch = watch_new();
     b->series = series_new();
     b->alerts = alerts_new();
@@ -154,6 +156,7 @@ void broker_free(struct broker *b) {
     lookup_free(b->lookup);
     lookup_free(b->other);
     scratch_free(b->scratch);
+    browsers_free(b->browsers);
     watch_free(b->watch);
     series_free(b->series);
     alerts_free(b->alerts);

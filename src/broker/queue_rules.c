@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "broker/broker_priv.h"
+#include "broker/browsers.h"
 #include "broker/limits.h"
 #include "broker/operator.h"
 #include "broker/parse.h"
@@ -220,6 +221,7 @@ hx_st broker_configure(struct broker *b, struct broker_time t, struct config *co
     core_audit_keep(b->core, config->audit_keep_ms);
     struct config *before = b->rulebook->config;
     b->rulebook->config = config;
+    browsers_forget(b->browsers);
     bind_all(b);
     config_free(before);
     return ST_OK;

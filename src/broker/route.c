@@ -2,6 +2,7 @@
 #include "broker/route.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
+#include "broker/browsers.h"
 #include "broker/call.h"
 #include "broker/diff.h"
 #include "broker/limits.h"
@@ -19,7 +20,8 @@ static const struct route routes[] = {
 #include "broker/route.def"
 #undef ROUTE
 };
-#define ROUTES (sizeof routes / sizeof routes[0])
+#define HOST_SHOWN 253u /* bytes of a name in a complaint */
+#define ROUTES     (sizeof routes / sizeof routes[0])
 
 static const char *const method_names[] = {
     [HTTP_GET] = "GET", [HTTP_HEAD] = "HEAD", [HTTP_POST] = "POST", [HTTP_PUT] = "PUT", [HTTP_DELETE] = "DELETE",
@@ -69,7 +71,7 @@ static const struct route *find_route(const struct http_request *req, slice args
 }
 
 u64 broker_body_limit(struct broker *b, const struct http_request *head) {
-    (void)b;
+    if (browser_verdict(b, head) != BROWSER_WELCOME) return HTTP_BODY_UNWANTED;
     if (!head->chunked && head->body_length <= SMALL_BODY_MAX) return SMALL_BODY_MAX; /* fits everywhere */
     slice args[2];
     const struct route *r = find_route(head, args, NULL);
@@ -91,8 +93,28 @@ static bool decode_args(struct call *c) {
     return true;
 }
 
+/* Before anything is looked at: whatever the path, nothing is applied and nothing told. */
+static bool turned_away(struct call *c) {
+    slice host = c->req->host, origin = c->req->origin.n ? c->req->origin : SL("another site");
+    enum browser_verdict verdict = browser_verdict(c->b, c->req);
+    if (verdict == BROWSER_WELCOME) return false;
+    if (verdict == BROWSER_MISDIRECTED)
+        fail(c, PROBLEM_misdirected,
+             "this broker does not answer to %.*s: only to its own address, localhost, and the names in `hosts` of the "
+             "config file",
+             (int)(host.n < HOST_SHOWN ? host.n : HOST_SHOWN), host.p);
+    else
+        fail(c, PROBLEM_foreign_origin,
+             "a page of %.*s asks, and only pages of this broker may: no other origin is let in",
+             (int)(origin.n < HOST_SHOWN ? origin.n : HOST_SHOWN), origin.p);
+    traffic_asked(c->b, ROUTES);
+    reply_failure(c);
+    return true;
+}
+
 static void dispatch(struct call *c) {
     struct buf allow = {0};
+    if (turned_away(c)) return;
     const struct route *r = find_route(c->req, c->arg, &allow);
     traffic_asked(c->b, r ? (u32)(r - routes) : ROUTES);
     if (r && decode_args(c)) {

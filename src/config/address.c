@@ -19,8 +19,23 @@ bool address_parse(slice text, struct address *out) {
     return six == bracketed && inet_pton(six ? AF_INET6 : AF_INET, out->host, unused) == 1;
 }
 
+bool address_bytes(slice host, u8 out[ADDRESS_BYTES]) {
+    char text[INET6_ADDRSTRLEN];
+    if (host.n == 0 || host.n >= sizeof text || memchr(host.p, 0, host.n)) return false;
+    memcpy(text, host.p, host.n);
+    text[host.n] = 0;
+    memset(out, 0, ADDRESS_BYTES);
+    if (inet_pton(AF_INET6, text, out) == 1) return true;
+    out[10] = out[11] = 0xFF;
+    return inet_pton(AF_INET, text, out + 12) == 1;
+}
+
+bool address_bytes_local(const u8 address[ADDRESS_BYTES]) {
+    static const u8 six[ADDRESS_BYTES] = {[15] = 1}, four[13] = {[10] = 0xFF, [11] = 0xFF, [12] = 127};
+    return memcmp(address, six, sizeof six) == 0 || memcmp(address, four, sizeof four) == 0;
+}
+
 bool address_is_local(const struct address *a) {
-    struct in6_addr six;
-    if (strncmp(a->host, "127.", 4) == 0) return true;
-    return inet_pton(AF_INET6, a->host, &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+    u8 bytes[ADDRESS_BYTES];
+    return address_bytes(slice_str(a->host), bytes) && address_bytes_local(bytes);
 }

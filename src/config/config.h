@@ -118,8 +118,15 @@ struct relay_config {
     struct said_at at, queue_at;
 };
 
+struct host_names {
+    slice *at;
+    u32 count;
+    bool any; /* "*" */
+};
+
 struct config {
     slice listen, data;
+    struct host_names hosts; /* answered to beside the listener's address and localhost */
     bool insecure_listen, auto_create;
     i64 audit_keep_ms; /* WINDOW_FOREVER: never dropped */
     struct top_alerts alerts;

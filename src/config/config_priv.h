@@ -20,6 +20,7 @@
     X(SECRETS, "a list of secrets, each text with ${NAME} from the environment")                                       \
     X(URL, "an address like https://example.com/alerts, with ${NAME} from the environment")                            \
     X(ADDRESS, "an address like 127.0.0.1:4279")                                                                       \
+    X(HOSTS, "a list of host names like queue.example.com, without ports")                                             \
     X(CHOICE, "one word")                                                                                              \
     X(NAMES, "a list")                                                                                                 \
     X(TEMPLATE, "a template like \"capture:${payment_id}\"")                                                           \

@@ -350,6 +350,11 @@ static void listen_open(struct lint *l) {
     found_in_file(l, c->said[TOP_KEY_insecure_listen], "insecure_listen is set; the broker asks for no credentials");
 }
 
+static void hosts_any(struct lint *l) {
+    if (l->config->hosts.any)
+        found_in_file(l, l->config->said[TOP_KEY_hosts], "hosts has *: every host name is answered to");
+}
+
 /* It may have been made through the API; a file that says so by itself can be read by itself. */
 static void relay_undeclared(struct lint *l) {
     const struct config *c = l->config;

@@ -1,4 +1,5 @@
 /* Single values: from a node to a field. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,7 +9,7 @@
 #include "config/schema.h"
 #include "config/template.h"
 
-enum { TEXT_BYTES_MAX = 255 };
+enum { TEXT_BYTES_MAX = 255, HOST_BYTES_MAX = 253, HOSTS_MAX = 64 };
 
 static bool is(slice s, const char *text) {
     return slice_eq(s, slice_str(text));
@@ -162,6 +163,32 @@ static hx_st read_address(const struct binding *b, const struct key *k, const st
     return st == ST_OK && !address_parse(n->text, &address) ? not_a(n, k, b->err) : st;
 }
 
+static hx_st read_host(const struct binding *b, const struct key *k, const struct node *n, struct host_names *hosts) {
+    u8 address[ADDRESS_BYTES];
+    if (n->kind == NODE_NULL) return bind_no_value(n, b->err);
+    hx_st st = check_text(b, k, n);
+    if (st != ST_OK) return st;
+    hosts->any |= is(n->text, "*");
+    bool name = n->text.n <= HOST_BYTES_MAX;
+    for (size_t i = 0; i < n->text.n; i++) name &= isalnum((u8)n->text.p[i]) || strchr("-._", n->text.p[i]);
+    if (!name && !is(n->text, "*") && !address_bytes(n->text, address))
+        return node_error(n, b->err, "\"%.*s\" is neither a host name nor an address, without a port, nor *",
+                          (int)(n->text.n > 80 ? 80 : n->text.n), n->text.p);
+    hosts->at[hosts->count++] = arena_copy(b->arena, n->text);
+    return ST_OK;
+}
+
+static hx_st read_hosts(const struct binding *b, const struct key *k, const struct node *n) {
+    struct host_names *hosts = value_field(k, b->base);
+    CHECK(k->size == sizeof(*hosts));
+    if (n->kind != NODE_SEQ) return not_a(n, k, b->err);
+    if (n->count > HOSTS_MAX) return node_error(n, b->err, "more than %d names", HOSTS_MAX);
+    *hosts = (struct host_names){.at = arena_alloc(b->arena, n->count * sizeof(*hosts->at))};
+    hx_st st = ST_OK;
+    for (const struct node *c = n->first; c; c = c->next) st = both(st, read_host(b, k, c, hosts));
+    return st;
+}
+
 static hx_st read_template(const struct binding *b, const struct key *k, const struct node *n) {
     struct errbuf why = {0};
     u32 column = 1;
@@ -279,6 +306,8 @@ hx_st value_read(const struct binding *b, const struct key *k, const struct node
         return secrets_read(b, k, n);
     case TYPE_NAMES:
         return read_names(b, k, n);
+    case TYPE_HOSTS:
+        return read_hosts(b, k, n);
     case TYPE_ADDRESS:
         return read_address(b, k, n);
     case TYPE_TEMPLATE:

@@ -28,6 +28,8 @@ bool value_is_set(const struct key *k, const void *base) {
         return ((const struct secrets *)value_field(k, base))->count > 0;
     case TYPE_NAMES:
         return value_load(k, base) != 0;
+    case TYPE_HOSTS:
+        return ((const struct host_names *)value_field(k, base))->count > 0;
     case TYPE_UPSTREAMS:
         return ((const struct upstreams *)value_field(k, base))->count > 0;
     case TYPE_RELAYS:
@@ -105,6 +107,15 @@ static void put_names(const struct key *k, u64 bits, struct buf *out) {
     buf_char(out, ']');
 }
 
+static void put_hosts(const struct host_names *hosts, struct buf *out) {
+    buf_char(out, '[');
+    for (u32 i = 0; i < hosts->count; i++) {
+        if (i) buf_char(out, ',');
+        json_put_string(out, hosts->at[i]);
+    }
+    buf_char(out, ']');
+}
+
 static void put_fingerprint(const struct queue_config *q, struct buf *out) {
     buf_slice_add(out, q->fingerprint_json.n ? q->fingerprint_json : SL("\"bytes\""));
 }
@@ -119,6 +130,9 @@ void value_put_json(const struct key *k, const void *base, struct buf *out) {
         break;
     case TYPE_NAMES:
         put_names(k, value_load(k, base), out);
+        break;
+    case TYPE_HOSTS:
+        put_hosts(value_field(k, base), out);
         break;
     case TYPE_TEXT:
     case TYPE_ADDRESS:

@@ -61,8 +61,9 @@ struct daemon {
     const struct settings *settings;
     struct reload reload;
     bool reload_again;
-    const char *data; /* the directory */
-    i64 started_ms;   /* wall clock */
+    const char *data;    /* the directory */
+    const char *address; /* numeric, of the listener */
+    i64 started_ms;      /* wall clock */
 };
 
 /* What flags and environment say; NULL where they say nothing, and the file or the defaults decide. */
@@ -649,6 +650,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
                  .surroundings = surroundings,
                  .relay_oldest_ms = relay_oldest_ms,
                  .log = put_log},
+        .address = d->address,
         .downtime_said = d->settings->downtime != NULL,
         .downtime_ms = d->settings->downtime_ms,
     };
@@ -767,6 +769,7 @@ int main(int argc, char **argv) {
     } else if (status == 0) {
         signal(SIGPIPE, SIG_IGN);
         d.data = at.data;
+        d.address = at.address.host;
         d.started_ms = clock_wall_ms();
         disk_posix_watch_maps();
         d.relays = relays_new(config);

@@ -239,11 +239,11 @@ def one_line_more_is_refused_and_nothing_is_applied(q):
 def more_than_8_mib_are_refused_unread_and_nothing_is_applied(q):
     limit = 8 << 20
     with hx.broker.connect() as c:
-        c.write(f"POST /v1/queues/{q}/batch HTTP/1.1\r\nHost: t\r\nContent-Length: {limit + 1}\r\n\r\n".encode())
+        c.write(f"POST /v1/queues/{q}/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {limit + 1}\r\n\r\n".encode())
         problem(c.reply(), 413, "too_large")
     with hx.broker.connect() as c:
         first = json.dumps(line("k")).encode() + b"\n"
-        c.write(f"POST /v1/queues/{q}/batch HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        c.write(f"POST /v1/queues/{q}/batch HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         c.write(b"%x\r\n%s\r\n%x\r\n" % (len(first), first, limit))
         problem(c.reply(), 413, "too_large")
     nothing_arrived(q)
@@ -287,9 +287,9 @@ def a_small_batch_cannot_ask_for_gigabytes(q):
 def a_batch_that_breaks_off_applies_nothing(q):
     body = b"".join(json.dumps(line(f"k{n}")).encode() + b"\n" for n in range(100))
     with hx.broker.connect() as c:
-        c.write(f"POST /v1/queues/{q}/batch HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body[:-1])
+        c.write(f"POST /v1/queues/{q}/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body[:-1])
     with hx.broker.connect() as c:
-        c.write(f"POST /v1/queues/{q}/batch HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n".encode() + body + b"\r\n")
+        c.write(f"POST /v1/queues/{q}/batch HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n".encode() + body + b"\r\n")
     nothing_arrived(q)
 
 

@@ -39,7 +39,7 @@ class Load:
         self.threads.append(threading.Thread(target=self.run))
 
     def burst(self, producer):
-        request = "POST /v1/queues/{0}-busy/messages HTTP/1.1\r\nHost: t\r\nIdempotency-Key: {1}-{2}\r\nContent-Length: 1\r\n\r\nx"
+        request = "POST /v1/queues/{0}-busy/messages HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: {1}-{2}\r\nContent-Length: 1\r\n\r\nx"
         return "".join(request.format(self.queue, producer, n) for n in range(REQUESTS)).encode()
 
     def run(self):

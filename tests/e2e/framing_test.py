@@ -10,12 +10,12 @@ import hx
 from hx import members, problem, same, test
 
 RESPONSE = re.compile(rb"HTTP/1\.1 (\d{3}) ")
-SMUGGLED = b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n"
+SMUGGLED = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CODES = {400: {"bad_request"}, 413: {"too_large"}, 414: {"uri_too_long"}, 417: {"expectation_failed"}, 431: {"fields_too_large"},
          501: {"not_implemented"}, 505: {"http_version"}}
 
 
-def head(*fields, line=b"POST /v1/ack HTTP/1.1", host=b"Host: t"):
+def head(*fields, line=b"POST /v1/ack HTTP/1.1", host=b"Host: localhost"):
     return b"\r\n".join([line] + ([host] if host else []) + list(fields)) + b"\r\n\r\n"
 
 
@@ -66,21 +66,21 @@ CASES = [
     ("tab before the colon", head(b"X\t: 1"), {400}),
     ("a folded line", head(b"X: 1", b" folded"), {400}),
     ("a folded line with a tab", head(b"X: 1", b"\tfolded"), {400}),
-    ("a space before the first field", b"GET /healthz HTTP/1.1\r\n Host: t\r\n\r\n", {400}),
+    ("a space before the first field", b"GET /healthz HTTP/1.1\r\n Host: localhost\r\n\r\n", {400}),
     ("an empty field name", head(b": 1"), {400}),
     ("a line without a colon", head(b"nonsense"), {400}),
-    ("bare LF after the request line", b"GET /healthz HTTP/1.1\nHost: t\r\n\r\n", {400}),
-    ("bare LF after a field", b"GET /healthz HTTP/1.1\r\nHost: t\nX: 1\r\n\r\n", {400}),
-    ("bare LF for the empty line", b"GET /healthz HTTP/1.1\r\nHost: t\r\n\n", {400}),
+    ("bare LF after the request line", b"GET /healthz HTTP/1.1\nHost: localhost\r\n\r\n", {400}),
+    ("bare LF after a field", b"GET /healthz HTTP/1.1\r\nHost: localhost\nX: 1\r\n\r\n", {400}),
+    ("bare LF for the empty line", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\n", {400}),
     ("bare CR in a value", head(b"X: a\rb"), {400}),
-    ("bare CR in the request line", b"GET /healthz\r HTTP/1.1\r\nHost: t\r\n\r\n", {400}),
+    ("bare CR in the request line", b"GET /healthz\r HTTP/1.1\r\nHost: localhost\r\n\r\n", {400}),
     ("NUL in a name", head(b"X\0Y: 1"), {400}),
     ("NUL in a value", head(b"X: a\0b"), {400}),
-    ("NUL in the target", b"GET /health\0z HTTP/1.1\r\nHost: t\r\n\r\n", {400}),
+    ("NUL in the target", b"GET /health\0z HTTP/1.1\r\nHost: localhost\r\n\r\n", {400}),
     ("a control byte in a value", head(b"X: a\x01b"), {400}),
     ("DEL in a value", head(b"X: a\x7fb"), {400}),
     ("a byte above 0x7f in a name", head(b"X\xe9: 1"), {400}),
-    ("a byte above 0x7f in the target", b"GET /healthz\xe9 HTTP/1.1\r\nHost: t\r\n\r\n", {400}),
+    ("a byte above 0x7f in the target", b"GET /healthz\xe9 HTTP/1.1\r\nHost: localhost\r\n\r\n", {400}),
     ("chunk size with an underscore", chunked(b"0_2e\r\n"), {400}),
     ("chunk size 0x", chunked(b"0x5\r\nhello\r\n0\r\n\r\n"), {400}),
     ("chunk size negative", chunked(b"-1\r\n"), {400}),
@@ -105,13 +105,13 @@ CASES = [
     ("an endless chunk line", chunked(b"5;" + b"a" * 20000), {400, 413, 431}),
     ("no Host", head(host=None), {400}),
     ("two Hosts", head(b"Host: u"), {400}),
-    ("two equal Hosts", head(b"Host: t"), {400}),
+    ("two equal Hosts", head(b"Host: localhost"), {400}),
     ("an empty Host", head(host=b"Host:"), {400}),
-    ("a Host with a path", head(host=b"Host: t/x"), {400}),
-    ("a Host with a user", head(host=b"Host: u@t"), {400}),
+    ("a Host with a path", head(host=b"Host: localhost/x"), {400}),
+    ("a Host with a user", head(host=b"Host: u@localhost"), {400}),
     ("an absolute target and another Host", head(line=b"GET http://other/healthz HTTP/1.1"), {400}),
-    ("an https target", head(line=b"GET https://t/healthz HTTP/1.1"), {400}),
-    ("an authority target", head(line=b"CONNECT t:80 HTTP/1.1"), {400}),
+    ("an https target", head(line=b"GET https://localhost/healthz HTTP/1.1"), {400}),
+    ("an authority target", head(line=b"CONNECT localhost:80 HTTP/1.1"), {400}),
     ("a target without a slash", head(line=b"GET healthz HTTP/1.1"), {400}),
     ("HTTP/1.32", head(line=b"GET /healthz HTTP/1.32"), {400, 505}),
     ("HTTP/1.2", head(line=b"GET /healthz HTTP/1.2"), {400, 505}),
@@ -134,7 +134,7 @@ CASES = [
     ("an endless request line", b"GET /" + b"a" * 100000, {414}),
     ("a method without end", b"A" * 100000, {400, 414}),
     ("headers of more than 16 KiB", head(b"X: " + b"a" * 16384), {431}),
-    ("an endless header", b"GET / HTTP/1.1\r\nHost: t\r\nX: " + b"a" * 100000, {431}),
+    ("an endless header", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100000, {431}),
     ("101 fields", head(*[b"X%d: 1" % n for n in range(100)]), {431}),
     ("thousands of fields", head(*[b"X: 1"] * 3000), {431}),
 ]
@@ -188,11 +188,11 @@ def every_framing_doubt_is_refused_in_small_pieces_too():
 
 ODD = [
     ("an empty line first", b"\r\n" + head(line=b"GET /healthz HTTP/1.1")),
-    ("names in any case", b"GET /healthz HTTP/1.1\r\nhOST: t\r\n\r\n"),
+    ("names in any case", b"GET /healthz HTTP/1.1\r\nhOsT: localhost\r\n\r\n"),
     ("blanks around values", head(b"X:\t a \t", line=b"GET /healthz HTTP/1.1")),
     ("an empty value", head(b"X:", line=b"GET /healthz HTTP/1.1")),
     ("bytes above 0x7f in a value", head(b"X: \xe9", line=b"GET /healthz HTTP/1.1")),
-    ("an absolute target", head(line=b"GET http://t/healthz HTTP/1.1")),
+    ("an absolute target", head(line=b"GET http://localhost/healthz HTTP/1.1")),
     ("a GET with a body of none", head(b"Content-Length: 0", line=b"GET /healthz HTTP/1.1")),
     ("a GET with a body", head(b"Content-Length: 35", line=b"GET /healthz HTTP/1.1") + SMUGGLED[:35].ljust(35, b"x")),
     ("a GET with a chunked body", head(b"Transfer-Encoding: chunked", line=b"GET /healthz HTTP/1.1") + b"3\r\nabc\r\n0\r\nX: 1\r\n\r\n"),
@@ -207,7 +207,7 @@ ODD = [
 def what_is_odd_but_clear_is_understood_and_the_next_request_too():
     for name, data in ODD:
         with hx.broker.connect() as c:
-            c.write(data + b"GET /readyz HTTP/1.1\r\nHost: t\r\n\r\n")
+            c.write(data + b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             same((c.reply().json(), c.reply().json()), ({"status": "ok"}, {"status": "ready"}), name)
 
 
@@ -242,8 +242,8 @@ def a_thousand_pipelined_requests_in_one_write_of_mixed_kinds_keep_their_order(q
         data = b""
         for n in range(250):
             data += send_head(q, f"k{n}", b"Content-Length: 1") + b"x"
-            data += b"GET /v1/queues/%s/keys/k%d HTTP/1.1\r\nHost: t\r\n\r\n" % (q.encode(), n)
-            data += b"GET /v1/nothing%d HTTP/1.1\r\nHost: t\r\n\r\n" % n
+            data += b"GET /v1/queues/%s/keys/k%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % (q.encode(), n)
+            data += b"GET /v1/nothing%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % n
             data += send_head(q, f"k{n}", b"Transfer-Encoding: chunked") + b"1\r\nx\r\n0\r\n\r\n"
         sender = hx.Later(c.write, data)
         for n in range(250):
@@ -344,7 +344,7 @@ def a_body_shorter_than_promised_applies_nothing(q):
     for number, rest in enumerate(partial):
         for reset in (False, True):
             with hx.broker.connect() as c:
-                c.write(b"POST /v1/queues/%s/messages HTTP/1.1\r\nHost: t\r\nIdempotency-Key: k%d\r\n" % (q.encode(), number) + rest)
+                c.write(b"POST /v1/queues/%s/messages HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k%d\r\n" % (q.encode(), number) + rest)
                 if reset:
                     c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 else:
@@ -360,7 +360,7 @@ def an_ack_that_breaks_off_settles_nothing(q):
     m = hx.broker.one(q)
     body = b'{"token":"%s"}' % m["token"].encode()
     with hx.broker.connect() as c:
-        c.write(b"POST /v1/ack HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n" % (len(body) + 1) + body)
+        c.write(b"POST /v1/ack HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (len(body) + 1) + body)
     same(hx.broker.key(q, "k")["state"], "leased")
 
 
@@ -410,7 +410,7 @@ def a_client_that_reads_nothing_does_not_block_the_others(q):
     hx.broker.put(q, "k", payload="x" * 500000)
     with hx.broker.connect() as deaf:
         deaf.sock.setblocking(False)
-        request = b"GET /v1/queues/%s/keys/k HTTP/1.1\r\nHost: t\r\n\r\n" % q.encode()
+        request = b"GET /v1/queues/%s/keys/k HTTP/1.1\r\nHost: localhost\r\n\r\n" % q.encode()
         try:
             for _ in range(2000):
                 deaf.sock.send(request)
@@ -431,7 +431,7 @@ def more_unfinished_bodies_than_fit_are_turned_away_and_the_rest_is_served(q):
             c = hx.broker.connect()
             conns.append(c)
             try:
-                c.write(b"POST /v1/queues/%s/batch HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n" % (q.encode(), 8 << 20))
+                c.write(b"POST /v1/queues/%s/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (q.encode(), 8 << 20))
                 for _ in range(8):
                     c.write(b" " * ((1 << 20) - 1))
             except OSError:

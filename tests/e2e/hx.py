@@ -98,7 +98,7 @@ class Conn:
         self.sock.sendall(data)
 
     def start(self, method, path, body=None, headers=()):
-        lines = [f"{method} {path} HTTP/1.1".encode(), b"Host: t"]
+        lines = [f"{method} {path} HTTP/1.1".encode(), b"Host: localhost"]
         for name, value in headers:
             value = value.encode() if isinstance(value, str) else value
             lines.append(name.encode() + b": " + value)

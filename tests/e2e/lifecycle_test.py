@@ -70,7 +70,7 @@ def sigterm_on_an_idle_broker_with_open_connections_exits_0():
         conns = [b.connect() for _ in range(5)]
         same(conns[0].request("GET", "/healthz").status, 200)
         half = b.connect()
-        half.write(b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: t\r\nContent-Le")
+        half.write(b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: localhost\r\nContent-Le")
         same(b.stop(), 0)
         for c in conns + [half]:
             c.close()
@@ -80,7 +80,7 @@ def sigterm_on_an_idle_broker_with_open_connections_exits_0():
 def a_request_that_arrives_whole_only_while_stopping_is_told_to_come_again():
     with Broker() as b:
         with b.connect() as c:
-            c.write(b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: t\r\nIdempotency-Key: k\r\nContent-Length: 5\r\n\r\nhe")
+            c.write(b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k\r\nContent-Length: 5\r\n\r\nhe")
             with b.connect() as idle:
                 same(idle.request("GET", "/healthz").status, 200)
                 b.process.send_signal(signal.SIGTERM)

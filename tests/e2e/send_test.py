@@ -308,11 +308,11 @@ def a_payload_of_exactly_1_mib_goes_through_unharmed(q):
 @test
 def one_byte_more_than_1_mib_is_refused_before_the_body_is_read(q):
     with hx.broker.connect() as c:
-        c.write(f"POST /v1/queues/{q}/messages HTTP/1.1\r\nHost: t\r\nIdempotency-Key: k\r\nContent-Length: {(1 << 20) + 1}\r\n\r\n".encode())
+        c.write(f"POST /v1/queues/{q}/messages HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k\r\nContent-Length: {(1 << 20) + 1}\r\n\r\n".encode())
         problem(c.reply(), 413, "too_large")  # not one byte of the body was sent
         assert c.closed()
     with hx.broker.connect() as c:
-        c.write(f"POST /v1/queues/{q}/messages HTTP/1.1\r\nHost: t\r\nIdempotency-Key: k\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        c.write(f"POST /v1/queues/{q}/messages HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         c.write(b"100001\r\n")
         problem(c.reply(), 413, "too_large")
     problem(hx.broker.get(f"/v1/queues/{q}/keys/k"), 404, "no_such_queue")
@@ -328,7 +328,7 @@ def an_empty_payload_is_a_payload(q):
 def a_chunked_payload_is_the_same_payload(q):
     hx.broker.put(q, "k", payload="hello world")
     with hx.broker.connect() as c:
-        c.write(f"POST /v1/queues/{q}/messages HTTP/1.1\r\nHost: t\r\nIdempotency-Key: k\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        c.write(f"POST /v1/queues/{q}/messages HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         c.write(b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n")
         same(c.reply().json()["outcome"], "duplicate")
 

@@ -29,6 +29,7 @@ static struct world {
     u64 after, released;     /* what the last reply waits for; what may leave */
     struct buf body, fields, log;
     u64 memory_max;
+    const char *address; /* where it is served */
     struct surroundings around;
     i64 relay_oldest_ms;
     struct buf notices; /* "id json\n" */
@@ -111,6 +112,7 @@ static inline void open_broker(void) {
     assert_int_equal(journal_file_open(&jo, &w.journal, &err), ST_OK);
     struct broker_options bo = {.journal = w.journal,
                                 .memory_max = w.memory_max,
+                                .address = w.address,
                                 .port = {.respond = respond,
                                          .release = release,
                                          .now_us = now_us,

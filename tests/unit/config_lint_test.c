@@ -95,6 +95,8 @@ static const struct example examples[] = {
      "auto_create: true\n"},
     {"listen-open", "listen: 0.0.0.0:4279\ninsecure_listen: true\n",
      "2:1 : insecure_listen is set; the broker asks for no credentials", "listen: 127.0.0.1:4279\n"},
+    {"hosts-any", "hosts: ['*']\n", "1:1 : hosts has *: every host name is answered to",
+     "hosts: [queue.example.com]\n"},
     {"relay-undeclared", "relay: [{dsn: d, queue: orders}]\nqueues: {q: {}}\n",
      "1:25 : relay[0] sends to queue orders, which the file does not declare",
      "relay: [{dsn: d, queue: q}]\nqueues: {q: {}}\n"},

@@ -215,8 +215,8 @@ static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
         {"queues: {'': {}}\n", "f:1:10: queues: a key is missing before ':'"},
         /* unknown names */
         {"listne: x\n", "f:1:1: no key \"listne\". Did you mean listen?"},
-        {"zzz: x\n", "f:1:1: no key \"zzz\": known are listen, data, insecure_listen, auto_create, audit_keep, alerts, "
-                     "relay, queues"},
+        {"zzz: x\n", "f:1:1: no key \"zzz\": known are listen, data, insecure_listen, hosts, auto_create, audit_keep, "
+                     "alerts, relay, queues"},
         {Q("windw: 1d"), "f:2:7: queue q: no key \"windw\". Did you mean window?"},
         {Q("Lease: 1d"), "f:2:7: queue q: no key \"Lease\". Did you mean lease?"},
         {Q("visibility_timeout: 30s"), "f:2:7: queue q: no key \"visibility_timeout\". Did you mean lease?"},
@@ -242,6 +242,14 @@ static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
         {Q("key: [a]"), "f:2:12: queue q: key: expected a template like \"capture:${payment_id}\", not a list"},
         {Q("dead: {owner: {a: b}}"), "f:2:21: queue q: dead.owner: expected text, not a map"},
         {Q("dead: {owner: ''}"), "f:2:21: queue q: dead.owner: empty"},
+        {"hosts: queue.example.com\n",
+         "f:1:8: hosts: \"queue.example.com\" is not a list of host names like queue.example.com, without ports"},
+        {"hosts: [a.example:4279]\n",
+         "f:1:9: hosts[0]: \"a.example:4279\" is neither a host name nor an address, without a port, nor *"},
+        {"hosts: ['*.example']\n",
+         "f:1:9: hosts[0]: \"*.example\" is neither a host name nor an address, without a port, nor *"},
+        {"hosts: ['']\n", "f:1:9: hosts[0]: empty"},
+        {"hosts: [~]\n", "f:1:9: hosts[0]: nothing is given; leave the line out for the default"},
         {"auto_create: yes\n", "f:1:14: auto_create: \"yes\" is not true or false"},
         {"auto_create: 'true'\n", "f:1:14: auto_create: \"true\" is not true or false"},
         {"relay: {dsn: x}\n", "f:1:8: relay: expected a list of maps, not a map"},
@@ -662,13 +670,14 @@ static void a_reload_says_what_changes(void **state) {
     struct config *before = parse("auto_create: true\nqueues:\n  a: {window: 1d}\n  b: {}\n  c: {lease: 30}\n");
     struct config *after =
         parse("queues:\n  a: {window: 7d, limits: {pending: 5}, alerts: {held_waiting: 2h, off: [lag]}}\n"
-              "  c: {lease: 30s}\n  d: {}\nalerts: {disk_low: 5%}\n");
+              "  c: {lease: 30s}\n  d: {}\nalerts: {disk_low: 5%}\nhosts: [queue.example.com, '::2']\n");
     struct buf b = {0};
     config_diff(before, before, &b);
     assert_int_equal(b.len, 0);
     config_diff(before, after, &b);
     buf_char(&b, '\0');
-    assert_string_equal(b.p, "auto_create: true -> false\n"
+    assert_string_equal(b.p, "hosts: none -> [\"queue.example.com\",\"::2\"]\n"
+                             "auto_create: true -> false\n"
                              "alerts.disk_low: 10% -> 5%\n"
                              "queue a: window: 1d -> 7d\n"
                              "queue a: limits.pending: none -> 5\n"

@@ -127,6 +127,16 @@ export async function open(broker, address, { width = 1440, height = 900, dark =
     opened.getStore().push(page);
     return page;
 }
+// A page that is not the dashboard. Browsers complain about what such pages try; that is no failure.
+export async function browse(address) {
+    const context = await browser.newContext();
+    context.setDefaultTimeout(TIMEOUT);
+    const page = await context.newPage();
+    page.complaints = [];
+    opened.getStore().push(page);
+    page.first = await page.goto(address);
+    return page;
+}
 const opened = new AsyncLocalStorage(); // the pages of a test
 
 export const shot = (page, name, fullPage = true) => page.screenshot({ path: join(SHOTS, `${name}.png`), fullPage });
@@ -191,7 +201,7 @@ export async function main() {
     }
     mkdirSync(SHOTS, { recursive: true });
     axeSource = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
-    browser = await require('playwright-core').chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu'] });
+    browser = await require('playwright-core').chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu', '--host-resolver-rules=MAP evil.example 127.0.0.1'] });
     const failed = await all(chosen);
     await browser.close();
     for (const broker of [...running]) await broker.remove();

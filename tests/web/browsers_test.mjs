@@ -1,0 +1,132 @@
+#!/usr/bin/env node
+// A real browser on a page of another origin. Whatever that page tries, nothing is applied and nothing is read; and the
+// dashboard, which is of the broker's own origin, does everything.
+import { createServer } from 'node:http';
+import { Broker, browse, main, ok, open, same, test, until } from './harness.mjs';
+
+const broker = await new Broker().start();
+const own = await new Broker().start(); // for what is allowed to change something
+await broker.send('payments', 'p-1', { secret: 'do-not-read-me' });
+
+// A site of somebody else: one empty page, and a note of what it was asked.
+const site = createServer((request, reply) => {
+    reply.setHeader('Content-Type', 'text/html');
+    reply.end('<!doctype html><title>elsewhere</title><link rel=icon href=data:,><body></body>');
+});
+await new Promise((on) => site.listen(0, '127.0.0.1', on));
+site.unref();
+const elsewhere = `http://127.0.0.1:${site.address().port}`; // the same host, another port: another origin, the same site
+const evil = `http://evil.example:${site.address().port}`; // another site; resolved to this machine, as by rebinding
+
+const state = async () => JSON.stringify([
+    (await broker.get('/v1/queues')).items.map((q) => ({ ...q, oldest_ready_ms: 0 })),
+    (await broker.get('/v1/audit')).items,
+    (await broker.get('/v1/tasks')).items,
+]);
+
+// What a page can do with fetch: whether it read anything, and what.
+const attempt = (page, path, init) => page.evaluate(async ([address, how]) => {
+    try {
+        const reply = await fetch(address, how);
+        return { type: reply.type, status: reply.status, text: await reply.text() };
+    } catch (e) {
+        return { type: 'failed' };
+    }
+}, [broker.url + path, init]);
+
+const blind = (answer) => ['failed', 'opaque'].includes(answer.type) && !answer.text;
+
+const DEEDS = [
+    ['/v1/queues/payments/messages', { method: 'POST', body: 'x', headers: { 'Idempotency-Key': 'from-elsewhere' } }],
+    ['/v1/queues/payments/messages', { method: 'POST', body: 'x' }],
+    ['/v1/queues/payments/batch', { method: 'POST', body: '{"key":"a","payload":"x"}\n' }],
+    ['/v1/queues/payments/purge', { method: 'POST' }],
+    ['/v1/queues/payments/purge', { method: 'POST', body: '{}', headers: { 'Content-Type': 'text/plain' } }],
+    ['/v1/queues/payments/pause', { method: 'POST', body: 'by=eve', headers: { 'Content-Type': 'application/x-www-form-urlencoded' } }],
+    ['/v1/queues/payments/receive', { method: 'POST' }],
+    ['/v1/queues/made-elsewhere', { method: 'PUT', body: '{}' }],
+    ['/v1/queues/payments', { method: 'DELETE' }],
+    ['/v1/queues/payments/keys/p-1', { method: 'DELETE' }],
+    ['/v1/queues/payments/keys/p-1', { method: 'GET' }],
+    ['/v1/queues/payments/messages?state=ready', { method: 'GET' }],
+    ['/v1/queues', { method: 'GET' }],
+    ['/metrics', { method: 'GET' }],
+    ['/', { method: 'GET' }],
+];
+
+for (const [name, origin] of [['another port', elsewhere], ['another site', evil]])
+    test(`a page of ${name} sends, purges and reads nothing by fetch`, async () => {
+        const page = await browse(origin);
+        const before = await state();
+        for (const [path, init] of DEEDS)
+            for (const mode of ['cors', 'no-cors']) {
+                const answer = await attempt(page, path, { ...init, mode });
+                ok(blind(answer), `${mode} ${init.method} ${path} read ${JSON.stringify(answer)}`);
+            }
+        same(await state(), before, 'what the broker holds');
+    });
+
+test('a form, an image, a script and a frame of another site do and show nothing', async () => {
+    const page = await browse(evil);
+    const before = await state();
+    const statuses = [];
+    page.on('response', (r) => r.url().startsWith(broker.url) && statuses.push(r.status()));
+    for (const type of ['text/plain', 'application/x-www-form-urlencoded', 'multipart/form-data']) {
+        const posted = page.waitForNavigation();
+        await page.evaluate(([address, kind]) => {
+            const form = document.body.appendChild(document.createElement('form'));
+            Object.assign(form, { method: 'POST', enctype: kind, action: address });
+            form.appendChild(Object.assign(document.createElement('input'), { name: '{"by":"eve","note":"', value: '"}' }));
+            form.submit();
+        }, [`${broker.url}/v1/queues/payments/purge`, type]);
+        same((await posted).status(), 403, `a form of ${type}`);
+        await page.goto(evil);
+    }
+    const loaded = (tag, attribute, path) => page.evaluate(([t, a, address]) => new Promise((on) => {
+        const element = document.createElement(t);
+        element.onload = () => on('load');
+        element.onerror = () => on('error');
+        element[a] = address;
+        document.body.appendChild(element);
+    }), [tag, attribute, broker.url + path]);
+    same(await loaded('img', 'src', '/v1/queues/payments/keys/p-1'), 'error');
+    same(await loaded('script', 'src', '/v1/queues'), 'error');
+    same(await loaded('script', 'src', '/ui/app.js'), 'error');
+    await loaded('iframe', 'src', '/v1/queues');
+    ok(statuses.every((s) => s === 403), `answers were ${statuses}`);
+    same(await state(), before, 'what the broker holds');
+});
+
+test('a page whose name was rebound to this machine reaches nothing', async () => {
+    const page = await browse(`http://evil.example:${broker.port}/`);
+    const before = await state();
+    same(page.first.status(), 421);
+    for (const [path, init] of DEEDS) {
+        const status = await page.evaluate(async ([p, how]) => (await fetch(p, how)).status, [path, init]);
+        same(status, 421, `${init.method} ${path}`);
+    }
+    ok(!(await page.content()).includes('do-not-read-me'), 'the payload is in the page');
+    same(await state(), before, 'what the broker holds');
+});
+
+test('a link to the dashboard can be followed from anywhere, and the dashboard then works', async () => {
+    const page = await browse(evil);
+    await page.evaluate((address) => {
+        document.body.appendChild(Object.assign(document.createElement('a'), { href: address, textContent: 'to the queues' }));
+    }, `${own.url}/#/alerts`);
+    await page.getByText('to the queues').click();
+    await page.locator('#view h1', { hasText: 'Alerts' }).waitFor();
+    const paused = await page.evaluate(async () => (await fetch('/v1/queues/linked/pause', { method: 'POST', body: '{"by":"ann","note":"from the dashboard"}' })).status);
+    same(paused, 200, 'a POST of the dashboard');
+});
+
+for (const name of ['localhost', '127.0.0.1'])
+    test(`the dashboard is itself at ${name}`, async () => {
+        const page = await open({ url: `http://${name}:${own.port}` }, '#/');
+        const done = await page.evaluate(async (key) => (await fetch('/v1/queues/own/messages', { method: 'POST', body: 'x', headers: { 'Idempotency-Key': key } })).status, name);
+        same(done, 202);
+        await until(async () => (await own.key('own', name)).state === 'pending', 'it is there');
+    });
+
+await main();
+await Promise.all([broker, own].map((b) => b.remove()));
