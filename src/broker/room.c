@@ -17,6 +17,7 @@ struct room {
     u64 ahead;    /* wanted beyond that */
     i64 looked_run_ms;
     bool refused; /* since the end of the last turn the disk had no more to give */
+    u64 lacking;  /* the most that was refused in this spell, beside what is promised */
     struct spell disk_short, memory_short;
 };
 
@@ -37,13 +38,20 @@ void room_take(struct broker *b, u64 bytes) {
     b->room->appended += bytes;
 }
 
-bool room_beside_promises(struct broker *b, u64 bytes) {
+bool room_to_spare(struct broker *b, u64 bytes) {
     u64 need = core_reserved_bytes(b->core) + bytes;
     if (core_room(b->core) >= need) return true;
     bool there = journal_need(b->journal, need);
     core_room_set(b->core, journal_room(b->journal));
-    b->room->refused |= !there;
     return there;
+}
+
+bool room_beside_promises(struct broker *b, u64 bytes) {
+    struct room *r = b->room;
+    if (room_to_spare(b, bytes)) return true;
+    r->refused = true;
+    if (r->lacking < bytes) r->lacking = bytes;
+    return false;
 }
 
 void room_prepare(struct broker *b, u64 said) {
@@ -67,11 +75,18 @@ static void look(struct broker *b) {
     r->looked_run_ms = b->now.run_ms;
 }
 
+/* That nobody asked since does not make room: what was refused must fit. */
+static bool disk_is_short(const struct broker *b) {
+    const struct room *r = b->room;
+    return r->refused || (r->disk_short.on && core_room(b->core) < core_reserved_bytes(b->core) + r->lacking);
+}
+
 static void tell_disk(struct broker *b) {
     struct room *r = b->room;
     struct journal_stats s;
-    enum spell_change change = spell_look(&r->disk_short, r->refused, b->now.run_ms);
+    enum spell_change change = spell_look(&r->disk_short, disk_is_short(b), b->now.run_ms);
     r->refused = false;
+    if (!r->disk_short.on) r->lacking = 0;
     if (change == SPELL_SAME) return;
     journal_stats_get(b->journal, &s);
     struct log_field room = log_number("room_bytes", (i64)core_room(b->core)),
@@ -103,6 +118,7 @@ void room_look_ahead(struct broker *b) {
     look(b);
     tell_disk(b);
     tell_memory(b);
-    journal_want(b->journal, b->room->promised + b->room->ahead);
+    u64 ahead = b->room->ahead > b->room->lacking ? b->room->ahead : b->room->lacking;
+    journal_want(b->journal, b->room->promised + ahead);
     core_room_set(b->core, journal_room(b->journal));
 }

@@ -18,6 +18,8 @@ void room_take(struct broker *b, u64 bytes);
 void room_prepare(struct broker *b, u64 said);
 /* Can that much be written beside what is promised to accepted messages (P8)? Waits as room_prepare does. */
 bool room_beside_promises(struct broker *b, u64 bytes);
+/* The same for what can be left undone: that it does not fit refuses nobody, and the log does not hear of it. */
+bool room_to_spare(struct broker *b, u64 bytes);
 /* At the end of a turn: has room preallocated in the background, as far ahead as the load calls for. */
 void room_look_ahead(struct broker *b);
 u64 room_appended(const struct broker *b); /* bytes, since start */

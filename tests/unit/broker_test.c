@@ -483,6 +483,20 @@ static void a_disk_that_is_full_is_told_once_and_once_when_it_is_not_any_more(vo
     assert_int_equal(heard("disk_enough"), 1);
 }
 
+static void a_disk_has_room_again_only_when_what_was_refused_would_be_taken(void **state) {
+    (void)state;
+    disk_sim_set_capacity(w.disk, 24u << 20);
+    fill_disk("q");
+    assert_int_equal(heard("disk_short room_bytes="), 1);
+    for (u32 i = 0; i < 300; i++) pass(100); /* nobody asks, and nothing changes */
+    assert_int_equal(heard("disk_enough"), 0);
+    disk_sim_set_capacity(w.disk, 64u << 20);
+    for (u32 i = 0; i < 300; i++) pass(100);
+    assert_int_equal(heard("disk_enough"), 1);
+    assert_int_equal(send("q", "more", "x"), 202);
+    assert_int_equal(heard("disk_short"), 1);
+}
+
 static void memory_that_is_short_is_told_once_and_once_when_it_is_not_any_more(void **state) {
     (void)state;
     char key[16];
@@ -493,8 +507,9 @@ static void memory_that_is_short_is_told_once_and_once_when_it_is_not_any_more(v
         snprintf(key, sizeof key, "m%u-", n++);
         send_many("q", key, 1000);
     } while (!strstr(w.body.p, "\"status\":507"));
-    for (u32 i = 0; i < 20; i++) pass(100);
+    for (u32 i = 0; i < 300; i++) pass(100);
     assert_int_equal(heard("memory_short limit_bytes=16777216"), 1);
+    assert_int_equal(heard("memory_enough"), 0);
     call("POST /v1/queues/q/purge", "{\"by\":\"ada\"}");
     for (u32 i = 0; i < 100; i++) pass(100);
     assert_int_equal(heard("memory_short"), 1);
@@ -1057,6 +1072,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_is_refused_for_lack_of_room_is_not_in_the_audit_trail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(operators_can_make_room_on_a_full_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_disk_that_is_full_is_told_once_and_once_when_it_is_not_any_more, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_disk_has_room_again_only_when_what_was_refused_would_be_taken, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(memory_that_is_short_is_told_once_and_once_when_it_is_not_any_more, set_up,
                                         tear_down),
