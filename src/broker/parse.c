@@ -165,7 +165,7 @@ bool param_duration(struct call *c, const char *name, i64 low, i64 high, i64 fal
         buf_duration(&range, low);
         buf_lit(&range, " to ");
         buf_duration(&range, high);
-        ok = fail(c, PROBLEM_param_invalid, "%s must be a duration from %.*s, such as 500ms or 30s", name,
+        ok = fail(c, PROBLEM_param_invalid, "%s must be a duration with its unit (ms, s, m, h or d), from %.*s", name,
                   (int)range.len, range.p);
     }
     buf_free(&store);

@@ -111,7 +111,21 @@ static bool is_here(const char *root, i64 pid) {
     return pid > 0 && slice_eq(read_some(root, path, name, sizeof name), SL("hapaxd"));
 }
 
+static bool has_proc(const char *root) {
+    struct buf path = {0};
+    buf_printf(&path, "%s/proc/", root);
+    buf_char(&path, 0);
+    bool has = access(path.p, X_OK) == 0;
+    buf_free(&path);
+    return has;
+}
+
 void doctor_machine(struct doctor *d, const char *root, i64 pid) {
+    if (!has_proc(root)) {
+        doctor_found(d, FOUND_elsewhere, "There is no %s/proc: nothing of the broker's machine can be seen there.",
+                     root);
+        return;
+    }
     if (!is_here(root, pid)) {
         doctor_found(d, FOUND_elsewhere, "The broker runs on another machine.");
         return;

@@ -33,6 +33,18 @@ static void say_if_cut(slice json) {
     if (slice_eq(member_raw(json, "complete"), SL("false"))) say("there may be more: not everything was searched");
 }
 
+/* A search. Nothing found is exit code 1, as everywhere. */
+static int search(struct cli *cli, const char *target, void (*show)(slice json)) {
+    hx_request request = {.method = "GET", .target = target};
+    hx_reply reply;
+    int rc;
+    if (!cli_ask(cli, &request, &reply, &rc)) return rc;
+    cli_show(cli, &reply, show);
+    if (slice_eq(member_raw(slice_of(reply.body.data, reply.body.size), "items"), SL("[]"))) rc = EXIT_REFUSED;
+    hx_reply_free(&reply);
+    return rc;
+}
+
 static void show_keys_found(slice json) {
     static const struct column columns[] = {
         {"key", NULL, true}, {"state", NULL, false}, {"at", column_at, false}, {"id", NULL, false}, {0}};
@@ -50,7 +62,7 @@ int cmd_key_find(struct cli *cli) {
     buf_lit(&target, "prefix=");
     buf_percent_encode(&target, slice_str(args_word(cli, 1)));
     buf_char(&target, 0);
-    int rc = cli_request(cli, "GET", target.p, SL(""), show_keys_found);
+    int rc = search(cli, target.p, show_keys_found);
     buf_free(&target);
     return rc;
 }
@@ -88,7 +100,7 @@ int cmd_find(struct cli *cli) {
         buf_percent_encode(&target, slice_str(value));
         buf_char(&target, 0);
     }
-    int rc = given == 1 ? cli_request(cli, "GET", target.p, SL(""), show_found)
+    int rc = given == 1 ? search(cli, target.p, show_found)
                         : args_wrong(cli, "one of --request-id, --trace-id, --key and --id says what to look for");
     buf_free(&target);
     return rc;

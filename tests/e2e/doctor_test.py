@@ -66,6 +66,14 @@ def a_sound_broker_on_a_sound_machine_has_nothing_wrong():
 
 
 @test
+def a_root_that_is_not_there_is_named():
+    with hx.Broker() as b, tempfile.TemporaryDirectory(prefix="hapax-e2e-") as root:
+        for nowhere in (root, os.path.join(root, "nope")):
+            summary = found(b, "--root", nowhere)["elsewhere"]["summary"]
+            assert f"no {nowhere}/proc" in summary and "another machine" not in summary, summary
+
+
+@test
 def kernel_settings_that_hurt_are_told_with_what_to_do():
     bad = {"proc/sys/vm/overcommit_memory": "2", "sys/kernel/mm/transparent_hugepage/defrag": "[always] defer madvise never",
            "proc/sys/net/core/somaxconn": "16"}

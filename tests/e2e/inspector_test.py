@@ -346,6 +346,14 @@ def the_command_finds_keys_and_flows(q):
     hapax("find", "--id", id, "--key", "k", exits=2)
 
 
+@test
+def a_search_that_finds_nothing_exits_1(q):
+    hx.broker.put(q, "order-1")
+    for args in (("find", "--key", f"{q}-none"), ("find", "--request-id", f"{q}-none"), ("key", "find", q, "none")):
+        hapax(*args, exits=1)
+        same(hapax(*args, "--json", exits=1).json["items"], [])
+
+
 # ---- consumers
 
 @test
