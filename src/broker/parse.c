@@ -3,6 +3,8 @@
 #include "broker/broker_priv.h"
 #include "broker/call.h"
 
+#define PARAM_SHOWN_MAX 64u /* bytes of a name that is unknown */
+
 bool key_bytes_valid(slice key, const char **why) {
     *why = NULL;
     if (key.n == 0)
@@ -117,6 +119,32 @@ void request_id_or_none(slice *id) {
 }
 
 /* ---- query parameters */
+
+/* Of names that end in a NUL each, the last one in two. */
+static const char *name_at(const void *names, size_t i) {
+    const char *name = names;
+    while (*name && i--) name += strlen(name) + 1;
+    return *name ? name : NULL;
+}
+
+static bool refuse_param(struct call *c, slice sent, const char *names) {
+    struct buf decoded = {0}, list = {0};
+    slice name = buf_percent_decode(&decoded, sent) && utf8_valid(buf_slice(&decoded)) ? buf_slice(&decoded) : sent;
+    for (const char *p = names; *p; p++) buf_char(&list, *p == ' ' ? '\0' : *p);
+    buf_add(&list, "\0", 2);
+    const char *near = nearest_name(name, name_at, list.p);
+    name = cut_text(name, PARAM_SHOWN_MAX);
+    fail(c, PROBLEM_param_invalid, "this call has no parameter \"%.*s\"; it has%s%s%s%s%s", (int)name.n, name.p,
+         *names ? ": " : " none", names, near ? ". Did you mean " : "", near ? near : "", near ? "?" : "");
+    buf_free(&decoded);
+    buf_free(&list);
+    return false;
+}
+
+bool params_known(struct call *c, const char *names) {
+    slice unknown;
+    return http_query_known(c->req, slice_str(names), &unknown) || refuse_param(c, unknown, names);
+}
 
 static bool param(struct call *c, const char *name, struct buf *store, slice *value, bool *given) {
     bool bad = false;

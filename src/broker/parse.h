@@ -17,6 +17,7 @@ bool key_bytes_valid(slice key, const char **why);
 void request_id_or_none(slice *id);
 
 /* Query parameters. false: the call's failure is set. */
+bool params_known(struct call *c, const char *names); /* no other than these, which have blanks between them */
 bool param_wait(struct call *c, i64 *wait_ms);
 bool param_text(struct call *c, const char *name, struct buf *store, slice *out); /* empty if it is not given */
 bool param_bool(struct call *c, const char *name, bool *out);                     /* false if it is not given */

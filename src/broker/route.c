@@ -6,17 +6,19 @@
 #include "broker/call.h"
 #include "broker/diff.h"
 #include "broker/limits.h"
+#include "broker/parse.h"
 #include "broker/traffic.h"
 
 struct route {
     enum http_method method;
     const char *path;
     void (*handler)(struct call *c);
+    const char *params; /* with blanks between them */
     u64 body_max;
 };
 
 static const struct route routes[] = {
-#define ROUTE(method, path, handler, body_max) {method, path, handler, body_max},
+#define ROUTE(method, path, handler, params, body_max) {method, path, handler, params, body_max},
 #include "broker/route.def"
 #undef ROUTE
 };
@@ -117,7 +119,7 @@ static void dispatch(struct call *c) {
     if (turned_away(c)) return;
     const struct route *r = find_route(c->req, c->arg, &allow);
     traffic_asked(c->b, r ? (u32)(r - routes) : ROUTES);
-    if (r && decode_args(c)) {
+    if (r && decode_args(c) && params_known(c, r->params)) {
         if (!c->b->draining || r->method == HTTP_GET || r->handler == api_ack) {
             r->handler(c);
             buf_free(&allow);

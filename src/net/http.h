@@ -43,6 +43,8 @@ size_t http_field_get(const struct http_request *req, slice name, slice *value);
 /* A query parameter, percent-decoded into `scratch` when needed (then *value points there: use it before scratch grows
  * again). false if absent; *bad is set when it is given twice or badly encoded, and never cleared. */
 bool http_query_get(const struct http_request *req, slice name, struct buf *scratch, slice *value, bool *bad);
+/* Is every parameter one of `names`, which have blanks between them? *unknown: the first that is not, as it was sent. */
+bool http_query_known(const struct http_request *req, slice names, slice *unknown);
 
 /* What a reply has seen, and waits for: everything up to `position` of `stream`. Position 0 is nothing: such a reply
  * leaves at once, even while the stream is held. */

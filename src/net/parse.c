@@ -521,6 +521,26 @@ static bool name_spells(slice encoded, slice name) {
     return at == name.n;
 }
 
+static bool spells_one_of(slice encoded, slice names) {
+    while (names.n) {
+        slice name;
+        slice_cut(names, ' ', &name, &names);
+        if (name_spells(encoded, name)) return true;
+    }
+    return false;
+}
+
+bool http_query_known(const struct http_request *req, slice names, slice *unknown) {
+    slice rest = req->query;
+    while (rest.n) {
+        slice pair, value;
+        slice_cut(rest, '&', &pair, &rest);
+        slice_cut(pair, '=', unknown, &value);
+        if (pair.n && !spells_one_of(*unknown, names)) return false;
+    }
+    return true;
+}
+
 bool http_query_get(const struct http_request *req, slice name, struct buf *scratch, slice *value, bool *bad_out) {
     slice rest = req->query, raw = {0};
     size_t found = 0;

@@ -6,7 +6,7 @@ import re
 import shlex
 
 import hx
-from hx import same, test
+from hx import problem, same, test
 
 PAGE = open(os.path.join(hx.ROOT, "docs", "HTTP.md"), encoding="utf-8").read()
 ADDRESS = "http://127.0.0.1:4279"
@@ -39,6 +39,20 @@ def every_route_has_its_own_words_below_the_table():
     for method, path in table("route.def", r'^ROUTE\(HTTP_(\w+), "(.*?)"'):
         pattern = re.escape(f"`{method} /{path}").replace(r"\*", r"\{\w+\}") + r"[`?]"
         assert re.search(pattern, text), f"{method} /{path}"
+
+
+@test
+def every_call_refuses_a_parameter_it_does_not_have_and_takes_those_it_has(q):
+    routes = table("route.def", r'^ROUTE\(HTTP_(\w+), "(.*?)", \w+, "(.*?)",')
+    same(len(routes), len(table("route.def", "^ROUTE")))
+    for method, path, names in routes:
+        path = "/" + path.replace("*", q)
+        refused = problem(hx.broker.call(method, f"{path}?no_such_thing=1", None if method == "GET" else b""), 400, "param_invalid")
+        assert '"no_such_thing"' in refused["detail"], (path, refused)
+        for name in names.split():
+            assert f"`{name}`" in PAGE or f"{name}=" in PAGE or f"?{name}" in PAGE, (path, name)
+            reply = hx.broker.call("HEAD" if path == "/v1/events" else method, f"{path}?{name}=", None if method == "GET" else b"")
+            assert b"this call has no" not in reply.body, (path, name, reply)
 
 
 @test

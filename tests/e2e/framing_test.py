@@ -199,7 +199,7 @@ ODD = [
     ("chunked in capitals", head(b"Transfer-Encoding: CHUNKED", line=b"GET /healthz HTTP/1.1") + b"0\r\n\r\n"),
     ("a size with zeros before it", head(b"Transfer-Encoding: chunked", line=b"GET /healthz HTTP/1.1") + b"0003;a=\"b c\"\r\nabc\r\n000\r\n\r\n"),
     ("99 fields and Host", head(*[b"X%d: 1" % n for n in range(99)], line=b"GET /healthz HTTP/1.1")),
-    ("an unknown query", head(line=b"GET /healthz?a=b&&c HTTP/1.1")),
+    ("an empty query", head(line=b"GET /healthz?&& HTTP/1.1")),
 ]
 
 
@@ -214,7 +214,7 @@ def what_is_odd_but_clear_is_understood_and_the_next_request_too():
 @test
 def a_request_line_of_exactly_8_kib_is_read():
     with hx.broker.connect() as c:
-        line = b"GET /healthz?" + b"a" * 8192
+        line = b"GET /healthz?" + b"&" * 8192
         line = line[:8192 - len(b" HTTP/1.1")] + b" HTTP/1.1"
         same(len(line), 8192)
         c.write(head(line=line))

@@ -20,6 +20,27 @@ static void rules_given_with_put_survive_a_restart(void **state) {
     assert_said("\"origin\":\"api\"");
 }
 
+static void a_parameter_that_a_call_does_not_have_is_refused_and_the_nearest_one_named(void **state) {
+    (void)state;
+    assert_int_equal(send("q", "k", "x"), 202);
+    assert_int_equal(call("POST /v1/queues/q/receive?max=1&wiat=5s", ""), 400);
+    assert_said("\"code\":\"param_invalid\"");
+    assert_said("no parameter \\\"wiat\\\"; it has: max wait lease start consumer. Did you mean wait?");
+    assert_int_equal(call("POST /v1/queues/q/receive?w%69at=5s", ""), 400);
+    assert_said("\\\"wiat\\\"");
+    assert_int_equal(call("POST /v1/queues/q/receive?%zz=1", ""), 400);
+    assert_said("\\\"%zz\\\"");
+    assert_int_equal(call("POST /v1/queues/q/receive?=1", ""), 400);
+    assert_int_equal(call("POST /v1/queues/q/messages?delay=1h", "x"), 400);
+    assert_said("\\\"delay\\\"; it has none\"");
+    assert_int_equal(call("DELETE /v1/queues/q?force", ""), 400);
+    assert_int_equal(call("GET /?theme=dark", ""), 400);
+    assert_int_equal(call("GET /v1/queues/q/messages?limit=1&acepted_since=1h", ""), 400);
+    assert_said("Did you mean accepted_since?");
+    assert_int_equal(call("POST /v1/queues/q/receive?&m%61x=1&", ""), 200); /* as another would write it */
+    assert_said("\"key\":\"k\"");
+}
+
 static void a_file_wins_over_the_api_and_what_it_lets_go_keeps_its_rules(void **state) {
     (void)state;
     call("PUT /v1/queues/q", "{\"window\":\"1h\"}");
@@ -1050,6 +1071,8 @@ static void health_is_told_while_the_disk_has_yet_to_answer(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(rules_given_with_put_survive_a_restart, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_parameter_that_a_call_does_not_have_is_refused_and_the_nearest_one_named,
+                                        set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_file_wins_over_the_api_and_what_it_lets_go_keeps_its_rules, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(rules_that_cannot_be_read_stop_one_queue_and_not_the_start, set_up, tear_down),
