@@ -89,6 +89,11 @@ bool queue_to_receive(struct call *c, u16 *queue) {
     return may_make(c, c->arg[0]);
 }
 
+bool queue_to_watch(struct call *c, slice name) {
+    u16 queue;
+    return core_queue_find(c->b->core, name, &queue) || may_make(c, name);
+}
+
 struct seen *seen_of_key(struct call *c, slice key) {
     const char *why;
     u16 queue;

@@ -16,6 +16,7 @@ bool queue_name_ok(struct call *c, slice name);
 bool queue_of_call(struct call *c, bool create, u16 *queue);
 /* To receive from: *queue is 0 if it is not there, but may come to be. */
 bool queue_to_receive(struct call *c, u16 *queue);
+bool queue_to_watch(struct call *c, slice name); /* it is there, or may come to be */
 /* By the key, or the id, in the path. What is past its window is not there. */
 struct seen *seen_of_key(struct call *c, slice key);
 struct seen *seen_of_id(struct call *c);

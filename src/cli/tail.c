@@ -143,6 +143,21 @@ static void put_target(struct cli *cli, struct buf *b) {
     buf_char(b, '\0');
 }
 
+/* Its first message may be what is waited for; but whoever mistyped it would wait for ever. */
+static void say_if_absent(struct cli *cli) {
+    struct buf target = {0};
+    hx_reply reply = {0};
+    hx_error err;
+    const char *queue = args_word(cli, 0);
+    if (!queue) return;
+    cli_queue_target(&target, queue, "", NULL, "");
+    hx_request request = {.method = "GET", .target = target.p};
+    if (hx_call(cli->client, &request, &reply, &err) != HX_OK && strcmp(err.code, "no_such_queue") == 0)
+        say("there is no queue %s so far", queue);
+    hx_reply_free(&reply);
+    buf_free(&target);
+}
+
 /* One connection, from the last id on. */
 static hx_status follow(struct tail *t, const char *target, int stop_fd, hx_error *err) {
     char id[128];
@@ -167,6 +182,7 @@ int cmd_tail(struct cli *cli) {
     int stop_fd = cli_stop_fd(), rc = EXIT_DONE;
     signal(SIGPIPE, SIG_DFL); /* whoever read this has seen enough */
     put_target(cli, &target);
+    say_if_absent(cli);
     for (bool stopped = false; !stopped;) {
         hx_status st = follow(&t, target.p, stop_fd, &err);
         if (st == HX_CANCELLED || ferror(stdout)) break;

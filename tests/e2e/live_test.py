@@ -108,11 +108,13 @@ def tail_tells_events_in_lines_that_fit_and_drive_nothing():
 
 @test
 def tail_honours_no_color_and_its_filters():
-    with hx.Broker() as b, Terminal("tail", "a", "--kind", "settled,accepted", "--key", "k", of=b, NO_COLOR="1") as screen:
+    with hx.Broker() as b, contextlib.ExitStack() as ends:
+        b.put("a", "earlier")
+        screen = ends.enter_context(Terminal("tail", "a", "--kind", "settled,accepted", "--key", "k", of=b, NO_COLOR="1"))
         until(lambda: readers(b) == 1, "a reader")
         b.put("b", "k")
         b.put("a", "other", "k")
-        for m in b.receive("a", max=2):
+        for m in b.receive("a", max=3):
             b.ok("ack", m)
         screen.until(lambda: "settled" in screen.text, "the last event")
         same([line.split()[1:3] for line in screen.text.strip("\n").split("\n")], [["accepted", "k"], ["settled", "k"]])
@@ -142,6 +144,19 @@ def tail_ends_quietly_when_nobody_reads_it():
         same(tail.wait(hx.TIMEOUT), -signal.SIGPIPE)
         same(tail.stderr.read(), b"")
         tail.stdout = None
+
+
+@test
+def tail_of_a_queue_that_is_not_there_says_so():
+    with hx.Broker() as b, piped_tail("nope", of=b) as tail:
+        assert b"no queue nope so far" in tail.stderr.readline()
+        b.put("nope", "k")
+        assert b"accepted" in tail.stdout.readline(), "it may come"
+    with hx.Broker(config="queues: {pay: {}}\n") as b:
+        same(hx.hapax("tail", "nope", "--json", of=b, exits=1).json["code"], "no_such_queue")
+        hx.problem(b.get("/v1/events?queue=nope"), 404, "no_such_queue")
+        with piped_tail("pay", of=b):
+            pass
 
 
 @test
