@@ -82,7 +82,7 @@ $(BUILD)/pic/%.o: src/%.c Makefile VERSION
 
 # The dashboard's pages, too (broker/web_files.c). Link-time optimization would lose what the assembler took in.
 $(BUILD)/obj/broker/web_files.o: LTO :=
-$(BUILD)/obj/broker/web_files.o: $(wildcard src/web/*)
+$(BUILD)/obj/broker/web_files.o: $(wildcard src/web/* docs/runbooks/*)
 
 # The gate's SQL goes into the binary: `hapax gate install` needs no file beside it.
 $(GEN)/gate_sql.c: tools/embed $(GATE_SQL)

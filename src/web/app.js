@@ -2,7 +2,7 @@
 import { h, morph } from './dom.js';
 import { get, health, Gone, to } from './api.js';
 import { clock, duration } from './format.js';
-import { notice } from './parts.js';
+import { notice, NOT_JUDGED } from './parts.js';
 import { closeDialog, showHelp } from './deeds.js';
 import overview from './overview.js';
 import queuePage from './queue.js';
@@ -10,6 +10,7 @@ import keyPage from './key.js';
 import triage from './triage.js';
 import findPage from './find.js';
 import { alerts, tasks, audit, relays, targets } from './lists.js';
+import runbook from './runbook.js';
 
 const POLL_MS = 2000, POLL_MS_MOST = 5000, RETRY_MS = 1000;
 const REST = 20; // after an answer, so many times as long as it took
@@ -26,6 +27,7 @@ function pageOf(parts) {
     const [first, name, what, rest] = parts;
     if (!first) return [overview, {}];
     if (first === 'find') return [findPage, { text: name ?? '' }];
+    if (first === 'runbook' && /^[a-zA-Z-]+$/.test(name ?? '')) return [runbook, { name }];
     if (first === 'q' && name && !what) return [queuePage, { queue: name }];
     if (first === 'q' && LANES.includes(what)) return [triage, { queue: name, lane: what }];
     if (first === 'q' && what === 'key' && rest) return [keyPage, { queue: name, key: rest }];
@@ -123,17 +125,28 @@ function open() {
 
 // ---- the bar
 
-let firing = '';
+let firing = '', began = 0; // when the broker did, as it was last heard
+
+// A broker that began anew has forgotten what fired, and says so until it has looked: silence is no all-clear.
+function announce(names, stats, judged) {
+    const start = Date.parse(stats.now) - stats.uptime_ms, anew = began && start - began > 1000;
+    began = start;
+    if (anew) $('live').textContent = `The broker began anew at ${clock(start)} and judges its alerts afresh`;
+    if (!judged || names === firing) return;
+    if (names) $('live').textContent = `Firing: ${names}`;
+    else if (!anew) $('live').textContent = 'No alert is firing any more';
+    firing = names;
+}
 
 async function bar() {
     const [stats, alerts] = await Promise.all([get('/v1/stats'), get('/v1/alerts')]);
     morph($('about'), h('span', {}, location.host), h('span', {}, stats.version), h('span', {}, `up ${duration(stats.uptime_ms)}`));
     const fire = alerts.items.filter((a) => a.state === 'firing');
     $('alarm').hidden = false;
-    morph($('alarm'), h('span', { class: `badge ${fire.length ? 'failed' : 'ok'}` }, h('span', { class: 'sign', 'aria-hidden': 'true' }, '●'), fire.length ? `${fire.length} firing` : 'quiet'));
-    const names = fire.map((a) => `${a.name}${a.queue ? ` on ${a.queue}` : ''}`).join(', ');
-    if (names !== firing) $('live').textContent = names ? `Firing: ${names}` : 'No alert is firing any more';
-    firing = names;
+    const judged = alerts.judged !== false || fire.length > 0;
+    morph($('alarm'), h('span', { class: `badge ${fire.length ? 'failed' : judged ? 'ok' : 'none'}` }, h('span', { class: 'sign', 'aria-hidden': 'true' }, judged ? '●' : '○'),
+        fire.length ? `${fire.length} firing` : judged ? 'quiet' : NOT_JUDGED));
+    announce(fire.map((a) => `${a.name}${a.queue ? ` on ${a.queue}` : ''}`).join(', '), stats, judged);
 }
 
 async function keepBar() {

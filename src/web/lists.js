@@ -2,16 +2,25 @@
 import { h } from './dom.js';
 import { get, query, to } from './api.js';
 import { count, duration, moment } from './format.js';
-import { badge, quiet, table } from './parts.js';
+import { badge, plainly, quiet, table } from './parts.js';
 import { alertList } from './overview.js';
 import { stopTask } from './deeds.js';
+
+const DAY_MS = 86400000;
 
 const queueLink = (name) => (name ? h('a', { href: to('q', name), 'data-nav': true }, name) : '');
 
 export const alerts = () => ({
     title: 'Alerts',
-    load: (signal) => get('/v1/alerts?all=true', signal),
-    view: (data) => [h('h1', {}, 'Alerts'), alertList(data, 'nothing fires, nothing did in the last 24 hours')],
+    load: async (signal) => {
+        const [data, stats] = await Promise.all([get('/v1/alerts?all=true', signal), get('/v1/stats', signal)]);
+        return { ...data, began: Date.parse(stats.now) - stats.uptime_ms, uptime: stats.uptime_ms };
+    },
+    view: (data) => [
+        h('h1', {}, 'Alerts'),
+        alertList(data, data.uptime < DAY_MS ? 'nothing fires, nothing did since the broker began' : 'nothing fires, nothing did in the last 24 hours'),
+        data.uptime < DAY_MS ? quiet('The broker began anew at ', moment(new Date(data.began).toISOString()), ' and judges afresh: what fired before is not shown.') : '',
+    ],
 });
 
 export const tasks = (params, ui) => ({
@@ -32,7 +41,23 @@ export const tasks = (params, ui) => ({
     ],
 });
 
-const AUDIT_PAGE = 100;
+const AUDIT_PAGE = 100, DETAIL_LINES = 3;
+
+// What was done, in lines; many are folded.
+function detailCell(detail) {
+    if (detail === undefined) return '';
+    let value = detail;
+    if (typeof detail === 'string' && /^\s*[[{]/.test(detail)) {
+        try {
+            value = JSON.parse(detail);
+        } catch {
+            // It is text that looks like JSON.
+        }
+    }
+    const lines = plainly(value).split('\n');
+    const text = h('pre', { class: 'detail' }, lines.join('\n'));
+    return lines.length <= DETAIL_LINES ? text : h('details', {}, h('summary', {}, `${lines[0]} … ${lines.length} lines`), text);
+}
 
 export function audit(params, ui) {
     let pagesWanted = 1;
@@ -54,13 +79,13 @@ export function audit(params, ui) {
         view: ({ items, more }) => [
             h('h1', {}, 'Audit'),
             h('div', { class: 'tools', key: 'tools' }, field('queue', 'queue'), field('who', 'who'), field('what', 'what')),
-            items.length ? table('Audit', [
+            items.length ? h('div', { class: 'stacked', key: 'audit' }, table('Audit', [
                 { title: 'when', cell: (a) => moment(a.at) }, { title: 'who', cell: (a) => a.who }, { title: 'what', cell: (a) => a.what },
                 { title: 'queue', cell: (a) => queueLink(a.queue) },
                 { title: 'key', class: 'wide', cell: (a) => (a.key && a.queue ? h('a', { href: to('q', a.queue, 'key', a.key) }, a.key) : a.key ?? '') },
                 { title: 'why', class: 'wide', cell: (a) => a.why ?? '' },
-                { title: 'detail', class: 'wide', cell: (a) => (a.detail === undefined ? '' : typeof a.detail === 'string' ? a.detail : JSON.stringify(a.detail)) },
-            ], items, (a) => `${a.at} ${a.what} ${a.id ?? ''}${a.key ?? ''}`) : quiet('Nobody has done anything that matches.'),
+                { title: 'detail', class: 'wide', cell: (a) => detailCell(a.detail) },
+            ], items, (a) => `${a.at} ${a.what} ${a.id ?? ''}${a.key ?? ''}`)) : quiet('Nobody has done anything that matches.'),
             more ? h('button', { type: 'button', onclick: () => { pagesWanted++; ui.refresh(); } }, 'Older …') : '',
         ],
     };

@@ -1,22 +1,11 @@
 // Is anything wrong? Which queue?
 import { h } from './dom.js';
 import { get, pages, to } from './api.js';
-import { count, rate, percent, plural, duration, stopwatch } from './format.js';
+import { count, rate, percent, plural, stopwatch } from './format.js';
 import { spark } from './charts.js';
-import { alertLine, badge, LongTable } from './parts.js';
+import { alertLine, badge, lagOf, lagWords, LongTable, NOT_JUDGED, oldestHref } from './parts.js';
 
 const QUEUES_MOST = 20000;
-
-function slo(q) {
-    const p95 = q.config?.lag?.p95;
-    return p95 ? String(p95) : null;
-}
-
-const ms = { ms: 1, s: 1000, m: 60000, h: 3600000, d: 86400000 };
-export function parseDuration(text) {
-    const found = /^(\d+)(ms|s|m|h|d)?$/.exec(text ?? '');
-    return found ? Number(found[1]) * ms[found[2] ?? 's'] : null;
-}
 
 // Each figure leads to what is behind it; none where there is nothing.
 const figure = (n, href, kind, title) =>
@@ -27,7 +16,7 @@ const COLUMNS = [
     { id: 'in', title: 'in/s', class: 'n', sort: (q) => -(q.live?.accepted_per_s ?? 0) },
     { id: 'spark', title: 'last hour', class: 'spark-cell' },
     { id: 'dup', title: 'dup %', class: 'n', sort: (q) => -(q.live?.duplicate_ratio ?? 0) },
-    { id: 'lag', title: 'lag p95 / SLO', class: 'n', sort: (q) => -(q.live?.wait_p95_ms ?? -1) },
+    { id: 'lag', title: 'lag / SLO', class: 'n', sort: (q) => -(lagOf(q) ?? -1) },
     { id: 'oldest', title: 'oldest in flight', class: 'n', sort: (q) => -(q.live?.oldest_unsettled_ms ?? 0) },
     { id: 'ready', title: 'ready', class: 'n', sort: (q) => -q.ready },
     { id: 'leased', title: 'leased', class: 'n', sort: (q) => -q.leased },
@@ -37,15 +26,14 @@ const COLUMNS = [
 
 function cells(q) {
     const live = q.live ?? {};
-    const want = slo(q), over = want && live.wait_p95_ms > parseDuration(want);
     return [
         [h('a', { href: to('q', q.name), 'data-nav': true }, q.name), q.paused ? badge('paused', 'person') : '', q.pressed ? badge('full', 'failed') : '',
             live.alerts ? h('a', { href: '#/alerts', class: 'failed', title: 'alerts firing' }, h('span', { class: 'sign' }, '● '), count(live.alerts)) : ''],
         rate(live.accepted_per_s),
         spark(live.spark, `accepted in the last hour: ${count(live.spark?.reduce((a, b) => a + b, 0))}`),
         percent(live.duplicate_ratio),
-        h('span', { class: over ? 'failed' : '' }, duration(live.wait_p95_ms), h('span', { class: 'zero' }, ` / ${want ?? '–'}`), over ? ' ✕' : ''),
-        live.oldest_unsettled_ms ? h('a', { href: to('q', q.name, 'leased') }, stopwatch(live.oldest_unsettled_ms)) : h('span', { class: 'zero' }, '–'),
+        lagWords(q),
+        live.oldest_unsettled_ms ? h('a', { href: oldestHref(q) }, stopwatch(live.oldest_unsettled_ms)) : h('span', { class: 'zero' }, '–'),
         figure(q.ready, to('q', q.name, 'pending'), '', 'waiting to be handed out'),
         figure(q.leased, to('q', q.name, 'leased'), '', 'being worked on'),
         figure(q.held, to('q', q.name, 'held'), 'person', 'await a decision'),
@@ -82,7 +70,7 @@ function queueTable(queues, ui, long) {
 }
 
 export function alertList(alerts, none) {
-    if (!alerts.items.length) return h('p', { class: 'calm' }, badge(none, 'ok'));
+    if (!alerts.items.length) return h('p', { class: 'calm' }, alerts.judged === false ? badge(NOT_JUDGED, 'none') : badge(none, 'ok'));
     return h('ul', { class: 'alerts' }, alerts.items.map(alertLine));
 }
 

@@ -1,7 +1,7 @@
 // What several pages show alike.
 import { h } from './dom.js';
-import { Gone } from './api.js';
-import { moment } from './format.js';
+import { Gone, to } from './api.js';
+import { duration, moment } from './format.js';
 
 // Four states that mean the same everywhere; a sign beside the colour, for colour alone says nothing to many.
 const SIGNS = { ok: '✓', waiting: '◦', person: '!', failed: '✕', none: '·' };
@@ -30,12 +30,22 @@ export function pretty(body, type) {
     }
 }
 
+// A value in lines, as one would write it down: text as it is, members by name.
+export function plainly(value, indent = '') {
+    if (typeof value !== 'object' || value === null) return String(value).replace(/\n/g, `\n${indent}`);
+    return Object.entries(value).map(([name, v]) => {
+        const text = plainly(v, `${indent}  `);
+        if (Array.isArray(value)) return `- ${text}`;
+        return `${name}:${text.includes('\n') || (typeof v === 'object' && v !== null) ? `\n${indent}  ` : ' '}${text}`;
+    }).join(`\n${indent}`);
+}
+
 // [{title, class, cell(item)}] and items. Each row has its key.
 export function table(label, columns, items, keyOf) {
     return h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': label }, h('table', { class: 'plain-table' },
         h('caption', { class: 'off-screen' }, label),
         h('thead', {}, h('tr', {}, columns.map((c) => h('th', { scope: 'col', class: c.class }, c.title)))),
-        h('tbody', {}, items.map((item) => h('tr', { key: keyOf(item) }, columns.map((c) => h('td', { class: c.class }, c.cell(item))))))));
+        h('tbody', {}, items.map((item) => h('tr', { key: keyOf(item) }, columns.map((c) => h('td', { class: c.class, 'data-label': c.title }, c.cell(item))))))));
 }
 
 export function appliedWords(error) {
@@ -50,16 +60,53 @@ export function notice(error, deed) {
     return h('div', { class: 'notice', role: 'alert' }, h('b', {}, `${what}: `), error.message, error.message.endsWith('.') ? '' : '.', deed ? ` ${appliedWords(error)}` : '');
 }
 
+// ---- how a queue fares
+
+const MS = { ms: 1, s: 1000, m: 60000, h: 3600000, d: 86400000 };
+function parseDuration(text) {
+    const found = /^(\d+)(ms|s|m|h|d)?$/.exec(text ?? '');
+    return found ? Number(found[1]) * MS[found[2] ?? 's'] : null;
+}
+
+// What was handed out waited that long, or what is ready does: with the consumers gone, only the latter shows.
+export function lagOf(q) {
+    const known = [q.live?.wait_p95_ms, q.live?.oldest_ready_ms].filter((ms) => typeof ms === 'number');
+    return known.length ? Math.max(...known) : undefined;
+}
+
+export function lagWords(q) {
+    const want = q.config?.lag?.p95 ? String(q.config.lag.p95) : null, over = want && lagOf(q) > parseDuration(want);
+    return h('span', { class: over ? 'failed' : '', title: 'the longer of: the p95 of what was handed out in the last five minutes, the oldest that is ready' },
+        duration(lagOf(q)), h('span', { class: 'zero' }, ` / ${want ?? '–'}`), over ? ' ✕' : '');
+}
+
+// The work that was begun longest ago: itself, for it may be leased, or wait for its next try.
+export const oldestHref = (q) => (q.live?.oldest_unsettled_id ? to('q', q.name, 'id', q.live.oldest_unsettled_id) : to('q', q.name, 'leased'));
+
+// ---- alerts
+
+export const NOT_JUDGED = 'not judged yet';
+
+function alertAbout(a) {
+    if (!a.queue || !(a.key || a.id)) return '';
+    return h('a', { href: a.key ? to('q', a.queue, 'key', a.key) : to('q', a.queue, 'id', a.id), 'data-nav': true }, a.key || a.id);
+}
+
+function runbookLink(runbook) {
+    const page = /^docs\/runbooks\/([a-z-]+)\.md$/.exec(runbook);
+    if (page) return h('a', { href: to('runbook', page[1]) }, runbook);
+    return /^https:\/\//.test(runbook) ? h('a', { href: runbook, rel: 'noreferrer' }, runbook) : code(runbook);
+}
+
 export function alertLine(a) {
-    const link = a.queue ? `#/q/${encodeURIComponent(a.queue)}` : '#/alerts';
     return h('li', { key: `${a.name} ${a.queue ?? ''}`, class: `alert ${a.state}` },
         badge(a.state, a.state === 'firing' ? 'failed' : a.state === 'pending' ? 'person' : 'ok'),
-        h('b', {}, a.name), a.queue ? h('a', { href: link, 'data-nav': true }, a.queue) : '',
+        h('b', {}, a.name), a.queue ? h('a', { href: to('q', a.queue), 'data-nav': true }, a.queue) : '', alertAbout(a),
         h('span', { class: 'alert-words' }, a.summary ?? ''),
         h('span', { class: 'about' },
             h('span', {}, 'since ', moment(a.since)),
             a.owner ? h('span', {}, `owner ${a.owner}`) : '',
-            a.runbook ? h('span', {}, 'runbook ', /^https:\/\//.test(a.runbook) ? h('a', { href: a.runbook, rel: 'noreferrer' }, a.runbook) : code(a.runbook)) : ''));
+            a.runbook ? h('span', {}, 'runbook ', runbookLink(a.runbook)) : ''));
 }
 
 // A list of thousands: only the rows in sight are made. Rows are of one height, measured.

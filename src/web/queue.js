@@ -3,7 +3,7 @@ import { h } from './dom.js';
 import { get, query, queuePath, to } from './api.js';
 import { count, rate, percent, duration, stopwatch, moment, ago } from './format.js';
 import { spark, histogram } from './charts.js';
-import { badge, section, quiet, table, alertLine } from './parts.js';
+import { badge, section, quiet, table, alertLine, lagWords, oldestHref } from './parts.js';
 import { ruleWords } from './words.js';
 import { pauseQueue } from './deeds.js';
 
@@ -20,8 +20,8 @@ function figures(q) {
     const one = (label, value, href, kind) => h('div', { class: 'figure' }, h('dt', {}, label),
         h('dd', { class: kind, 'data-flash': true }, href ? h('a', { href }, value) : value));
     return h('dl', { class: 'figures', key: 'figures' },
-        one('in/s', rate(live.accepted_per_s)), one('repeats', percent(live.duplicate_ratio)), one('lag p95', duration(live.wait_p95_ms)),
-        one('oldest in flight', live.oldest_unsettled_ms ? stopwatch(live.oldest_unsettled_ms) : '–', live.oldest_unsettled_ms ? to('q', q.name, 'leased') : null),
+        one('in/s', rate(live.accepted_per_s)), one('repeats', percent(live.duplicate_ratio)), one('lag / SLO', lagWords(q)),
+        one('oldest in flight', live.oldest_unsettled_ms ? stopwatch(live.oldest_unsettled_ms) : '–', live.oldest_unsettled_ms ? oldestHref(q) : null),
         one('ready', count(q.ready), to('q', q.name, 'pending')), one('delayed', count(q.delayed), to('q', q.name, 'pending')), one('behind', count(q.behind), to('q', q.name, 'pending')),
         one('leased', count(q.leased), to('q', q.name, 'leased')), one('held', count(q.held), to('q', q.name, 'held'), q.held ? 'person' : ''),
         one('dead', count(q.dead), to('q', q.name, 'dead'), q.dead ? 'failed' : ''), one('keys remembered', count(q.keys)));

@@ -7,6 +7,7 @@ import hx
 from hx import problem, same, test
 
 WEB = os.path.join(hx.ROOT, "src", "web")
+RUNBOOKS = os.path.join(hx.ROOT, "docs", "runbooks")
 FILES = sorted(os.listdir(WEB))
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 WHOLE_BYTES_MAX = 150 * 1024
@@ -30,6 +31,15 @@ def every_page_is_served_as_it_lies_in_the_tree(_q):
     problem(b.get("/ui/..%2Fhapaxd.c"), 404, "not_found")
     problem(b.post("/", {}), 405, "method_not_allowed")
     same(b.call("HEAD", "/").status, 200)
+
+
+@test
+def every_runbook_an_alert_names_can_be_read_in_the_dashboard(_q):
+    for name in sorted(os.listdir(RUNBOOKS)):
+        reply = hx.broker.get(f"/ui/{name}")
+        same((reply.status, reply.header("Content-Type")), (200, "text/markdown; charset=utf-8"), name)
+        with open(os.path.join(RUNBOOKS, name), "rb") as file:
+            assert reply.body == file.read(), f"{name} is another one"
 
 
 @test

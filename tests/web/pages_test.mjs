@@ -27,7 +27,7 @@ await fill(shop);
 
 const PAGES = {
     overview: '#/', queue: '#/q/payments', key: '#/q/payments/key/p-2', dead: '#/q/slots/dead', held: '#/q/payments/held', leased: '#/q/payments/leased',
-    alerts: '#/alerts', tasks: '#/tasks', relays: '#/relays', targets: '#/targets', audit: '#/audit', find: '#/find/p-2',
+    alerts: '#/alerts', runbook: '#/runbook/disk-full', tasks: '#/tasks', relays: '#/relays', targets: '#/targets', audit: '#/audit', find: '#/find/p-2',
 };
 
 const row = (page, queue) => page.locator('.long tbody tr', { has: page.locator(`a[href="#/q/${queue}"]`) });
@@ -52,7 +52,7 @@ for (const dark of [false, true])
         ok(dark ? red < 60 : red > 200, `the background has ${red} of red`);
     });
 
-for (const width of [375, 1024])
+for (const width of [375, 768, 1024])
     test(`every page fits ${width} pixels`, async () => {
         const page = await open(shop, '#/', { width, height: 800 });
         for (const [name, hash] of Object.entries(PAGES)) {
@@ -98,7 +98,7 @@ test('what is wrong comes first, in words', async () => {
     for (const want of ['dead_letters', 'Messages die', 'since', 'owner ward-7', 'docs/runbooks/dlq-filling.md']) ok(words.includes(want), `${want} is not in ${words}`);
     await has(page, '#alarm', 'firing');
     await shot(page, 'alert-1440');
-    await alert.locator('a').click();
+    await alert.locator('a', { hasText: 'sick' }).click();
     await has(page, 'h1', 'sick');
     await page.locator('.alert.firing', { hasText: 'dead_letters' }).waitFor();
     await page.go('#/alerts');
@@ -125,6 +125,92 @@ test('the figures of the page, of /metrics and of hapax top agree', async () => 
     const agreed = await figures('payments');
     same(agreed.page.slice(0, 4), [0, 1, 0, 2]);
     ok(Number(agreed.page[4]) > 0, 'and it is not nothing they agree on');
+});
+
+// What the broker will say at a moment that a test cannot make, said in its place.
+const answer = (page, path, change) => page.route((url) => url.pathname === path, async (route) => {
+    const reply = await route.fetch();
+    await route.fulfill({ response: reply, json: change(await reply.json()) });
+});
+
+test('work that waits without a consumer shows as lag, red above what the queue may have', async () => {
+    await shop.rules('orphan', { lag: { p95: '1ms', alert: '5m', for: '2m' } });
+    await shop.send('orphan', 'o-1', { n: 1 });
+    const page = await open(shop, '#/', { width: 375, height: 800 });
+    for (const width of [375, 1440]) {
+        await page.setViewportSize({ width, height: 800 });
+        const lag = row(page, 'orphan').locator('.c-lag .failed');
+        await lag.waitFor();
+        ok(/^\d.* \/ 1ms ✕$/.test(await lag.innerText()), await lag.innerText());
+    }
+    await page.go('#/q/orphan');
+    await page.locator('.figure', { hasText: 'lag / SLO' }).locator('.failed', { hasText: '/ 1ms ✕' }).waitFor();
+});
+
+test('the oldest in flight leads to itself, wherever it waits', async () => {
+    const page = await open(shop, '#/targets');
+    const [oldest] = (await shop.get('/v1/queues/payments/messages?state=leased')).items;
+    const named = (q) => ({ ...q, live: { ...q.live, oldest_unsettled_id: oldest.id } });
+    await answer(page, '/v1/queues', (list) => ({ ...list, items: list.items.map((q) => (q.name === 'payments' ? named(q) : q)) }));
+    await answer(page, '/v1/queues/payments', named);
+    await page.go('#/');
+    await row(page, 'payments').locator(`.c-oldest a[href="#/q/payments/id/${oldest.id}"]`).click();
+    await has(page, 'h1', oldest.key);
+    await page.go('#/q/payments');
+    await page.locator(`.figure a[href="#/q/payments/id/${oldest.id}"]`).waitFor();
+});
+
+test('an alert leads to the key it is about, and to what to do', async () => {
+    const page = await open(shop, '#/targets');
+    const alert = { name: 'held_waiting', queue: 'payments', key: 'p-1', state: 'firing', since: new Date().toISOString(), value: 1, threshold: 1, summary: 'It waits.', runbook: 'docs/runbooks/stuck-in-flight.md', count_1h: 1 };
+    await answer(page, '/v1/alerts', () => ({ judged: true, items: [alert, { ...alert, key: '', id: 'no-key-1' }] }));
+    await page.go('#/alerts');
+    await page.locator('.alert a[href="#/q/payments/id/no-key-1"]').waitFor();
+    await page.locator('.alert a', { hasText: 'p-1' }).click();
+    await has(page, 'h1', 'p-1');
+    await page.go('#/alerts');
+    await page.locator('.alert a', { hasText: 'docs/runbooks/stuck-in-flight.md' }).first().click();
+    await has(page, 'h1', 'Stuck in flight');
+    await has(page, 'pre', 'hapax messages list payments');
+    await shot(page, 'runbook-1440');
+    await page.go('#/runbook/duplicate-effect');
+    await has(page, '.runbook td', 'somebody replayed the key on purpose');
+    await page.go('#/runbook/duplicates-vanished');
+    await page.locator('.runbook a', { hasText: 'duplicate-effect.md' }).click();
+    await has(page, 'h1', 'An effect happened twice');
+});
+
+test('a broker that has just begun is not called quiet', async () => {
+    const page = await open(shop, '#/targets');
+    const alert = { name: 'lag', queue: 'payments', state: 'firing', since: new Date().toISOString(), value: 1, threshold: 1, summary: 'They wait.', runbook: 'docs/runbooks/lag-alert.md', count_1h: 1 };
+    let uptime = 5 * 86400000, said = { judged: true, items: [alert] };
+    await answer(page, '/v1/alerts', () => said);
+    await answer(page, '/v1/stats', (stats) => ({ ...stats, uptime_ms: uptime }));
+    await page.go('#/alerts');
+    await has(page, '#alarm .failed', '1 firing');
+    said = { judged: false, items: [] };
+    uptime = 3000;
+    await has(page, '#alarm .badge.none', 'not judged yet');
+    await has(page, '.calm .badge.none', 'not judged yet');
+    await has(page, '.quiet', 'The broker began anew at');
+    await page.locator('#live', { hasText: /^The broker began anew at .* and judges its alerts afresh$/ }).waitFor({ state: 'attached' });
+    said = { judged: true, items: [] };
+    await has(page, '#alarm .ok', 'quiet');
+    ok(!(await page.locator('#live').innerText()).includes('any more'), 'a restart is no all-clear');
+});
+
+test('the audit tells what was done in lines, on a telephone too', async () => {
+    await shop.rules('audited', { window: '2h', dead: { owner: 'clerk' } });
+    const page = await open(shop, '#/audit?queue=audited', { width: 375, height: 800 });
+    const detail = page.locator('td .detail').first();
+    await detail.waitFor({ state: 'attached' });
+    const text = await detail.evaluate((node) => node.textContent);
+    ok(!/\\n|[{}"]/.test(text), `raw: ${text}`);
+    const summary = page.locator('td summary').first();
+    if (await summary.count()) await summary.click();
+    const box = await detail.boundingBox();
+    ok(box.x >= 0 && box.x + box.width <= 375, `off the screen: ${JSON.stringify(box)}`);
+    await shot(page, 'audit-detail-375');
 });
 
 test('every figure leads to the list behind it', async () => {
