@@ -93,6 +93,10 @@ static const struct {
 #define ALERT(ident, unit, runbook, sentence) [ALERT_##ident] = {runbook, sentence, UNIT_##unit},
 #include "config/alerts.def"
 };
+static const u8 gravest_first[ALERT_COUNT] = {
+#define ALERT(ident, unit, runbook, sentence) ALERT_##ident,
+#include "config/alerts.def"
+};
 const char *alert_state_text(enum alert_state s) {
     static const char *const texts[] = {"ok", "pending", "firing", "resolved"};
     return texts[s];
@@ -532,12 +536,12 @@ void api_alerts(struct call *c) {
     if (!param_bool(c, "all", &all)) return reply_failure(c);
     buf_reset(body);
     buf_lit(body, "{\"items\":[");
-    for (u32 queue = 0; queue < a->cap; queue++)
-        for (u32 i = 0; a->of[queue] && i < ALERT_COUNT && shown < LIST_LIMIT_MAX; i++) {
-            u8 state = a->of[queue]->at[i].state;
+    for (u32 i = 0; i < ALERT_COUNT; i++)
+        for (u32 queue = 0; queue < a->cap && shown < LIST_LIMIT_MAX; queue++) {
+            u8 state = a->of[queue] ? a->of[queue]->at[gravest_first[i]].state : ALERT_IS_OK;
             if (all ? state == ALERT_IS_OK : state != ALERT_IS_FIRING) continue;
             if (shown++) buf_char(body, ',');
-            put_item(c->b, body, (enum alert)i, (u16)queue);
+            put_item(c->b, body, (enum alert)gravest_first[i], (u16)queue);
         }
     buf_printf(body, "],\"judged\":%s}", a->judged ? "true" : "false");
     reply_json(c, 200, buf_slice(body));

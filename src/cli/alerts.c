@@ -19,10 +19,13 @@ static void column_since(struct buf *b, slice item) {
 }
 
 static void show_alerts(slice json) {
-    static const struct column columns[] = {
-        {"name", NULL, false},          {"queue", NULL, false},  {"state", NULL, false},
-        {"since", column_since, false}, {"owner", NULL, false},  {"count_1h", NULL, false},
-        {"runbook", NULL, false},       {"summary", NULL, true}, {0}};
+    static const struct column columns[] = {{"name", NULL, false},          {"queue", NULL, false},
+                                            {"key", column_key, false},     {"state", NULL, false},
+                                            {"since", column_since, false}, {"owner", NULL, false},
+                                            {"count_1h", NULL, false},      {"runbook", NULL, false},
+                                            {"summary", NULL, true},        {0}};
+    if (slice_eq(member_raw(json, "judged"), SL("false")))
+        say("not judged yet: the broker has begun anew and has not looked so far");
     print_list(json, columns);
 }
 

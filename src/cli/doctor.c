@@ -174,6 +174,7 @@ static void look_at_alert(struct doctor *d, slice alert) {
     member_text(alert, "name", &name);
     buf_printf(&text, "%.*s", (int)name.len, name.p);
     if (member_raw(alert, "queue").n) buf_lit(&text, " of "), member_text(alert, "queue", &text);
+    if (member_raw(alert, "key").n || member_raw(alert, "id").n) buf_lit(&text, ", "), column_key(&text, alert);
     buf_lit(&text, ": ");
     member_text(alert, "summary", &text);
     member_text(alert, "runbook", &runbook);
@@ -192,9 +193,11 @@ static void look_at_alert(struct doctor *d, slice alert) {
 static void look_at_alerts(struct doctor *d) {
     hx_reply reply;
     hx_error err;
-    if (ask(d, "/v1/alerts", &reply, &err))
+    if (ask(d, "/v1/alerts", &reply, &err)) {
         each_of(d, member_raw(body_of(&reply), "items"), look_at_alert);
-    else if (err.http_status == 404)
+        if (slice_eq(member_raw(body_of(&reply), "judged"), SL("false")))
+            doctor_found(d, FOUND_alerts_not_judged, "The broker has not judged its alerts yet.");
+    } else if (err.http_status == 404)
         doctor_found(d, FOUND_alerts_unknown, "The broker cannot be asked for alerts.");
     hx_reply_free(&reply);
 }

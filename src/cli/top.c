@@ -18,9 +18,9 @@ const struct flag flags_top[] = {
 };
 const char about_top[] =
     "The queues on a screen, made anew every two seconds: messages in and out a second (of the last minute), the part\n"
-    "of the last hour's arrivals that were duplicates, how long the oldest ready message waits, what is ready, "
-    "leased,\n"
-    "dead and held, blocked groups, consumers that hold leases. An exclamation mark is an alert that fires.\n"
+    "of the last hour's arrivals that were duplicates, the lag (how long 95 % of what was handed out in the last five\n"
+    "minutes had waited, or how long the oldest ready message waits, if that is longer), what is ready, leased, dead\n"
+    "and held, blocked groups, consumers that hold leases. An exclamation mark is an alert that fires, gravest first.\n"
     "The keys that sort are on the screen's last line; q ends it.";
 
 struct top {

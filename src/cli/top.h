@@ -8,7 +8,8 @@
     X(IN, "accepted_per_s")                                                                                            \
     X(OUT, "settled_per_s")                                                                                            \
     X(REPEATS, "duplicate_ratio")                                                                                      \
-    X(LAG, "oldest_ready_ms")                                                                                          \
+    X(LAG, "oldest_ready_ms") /* or WAITED, whichever is longer */                                                     \
+    X(WAITED, "wait_p95_ms")                                                                                           \
     X(READY, "ready")                                                                                                  \
     X(LEASED, "leased")                                                                                                \
     X(DEAD, "dead")                                                                                                    \
@@ -33,9 +34,8 @@ struct top_view {
     struct buf alerts; /* firing: a clean line each */
     size_t alert_count;
     struct buf stats; /* as it came */
-
     size_t consumer_count;
-    bool more_queues;
+    bool more_queues, not_judged;
 };
 
 void view_free(struct top_view *v);

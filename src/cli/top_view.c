@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "cli/top.h"
 
-enum { PAGES_MAX = 10, NAME_LEAST = 17, ALERTS_SHOWN = 3 };
+enum { PAGES_MAX = 10, NAME_LEAST = 17, ROWS_LEAST = 5 };
 
 const struct top_sort top_sorts[] = {
     {'r', "rate", FIGURE_IN},      {'l', "lag", FIGURE_LAG},
@@ -32,7 +32,6 @@ void view_free(struct top_view *v) {
     drop_rows(v);
     buf_free(&v->alerts);
     buf_free(&v->stats);
-
     *v = (struct top_view){0};
 }
 
@@ -78,6 +77,7 @@ static void add_queue(struct top_view *v, slice item) {
     struct top_row *row = &v->rows[v->count++];
     *row = (struct top_row){0};
     read_row(row, item, false);
+    if (row->of[FIGURE_WAITED] > row->of[FIGURE_LAG]) row->of[FIGURE_LAG] = row->of[FIGURE_WAITED];
 }
 
 static int by_name(const void *a, const void *b) {
@@ -121,6 +121,7 @@ static void add_alert(struct top_view *v, slice item) {
     if (row) row->of[FIGURE_ALERTS]++;
     add_clean(&v->alerts, item, "name", "");
     add_clean(&v->alerts, item, "queue", " ");
+    add_clean(&v->alerts, item, member_raw(item, "key").n ? "key" : "id", " ");
     add_clean(&v->alerts, item, "summary", ": ");
     buf_char(&v->alerts, '\n');
 }
@@ -174,12 +175,22 @@ static bool load_all_queues(struct top_view *v, struct cli *cli, hx_error *err) 
 
 /* A list that the broker may not have, being older: then there is nothing in it. */
 static bool load_list(struct top_view *v, struct cli *cli, const char *target,
-                      void (*add)(struct top_view *v, slice item), hx_error *err) {
+                      void (*add)(struct top_view *v, slice json), hx_error *err) {
     hx_reply reply;
     bool ok = ask(cli, target, &reply, err);
-    if (ok) each_item(v, body_of(&reply), add);
+    if (ok) add(v, body_of(&reply));
     hx_reply_free(&reply);
     return ok || err->http_status == 404;
+}
+
+/* Gravest first, as they come. */
+static void add_alerts(struct top_view *v, slice json) {
+    each_item(v, json, add_alert);
+    v->not_judged = slice_eq(member_raw(json, "judged"), SL("false"));
+}
+
+static void add_consumers(struct top_view *v, slice json) {
+    each_item(v, json, add_consumer);
 }
 
 static bool load_stats(struct top_view *v, struct cli *cli, hx_error *err) {
@@ -193,8 +204,8 @@ static bool load_stats(struct top_view *v, struct cli *cli, hx_error *err) {
 bool view_load(struct top_view *v, struct cli *cli, hx_error *err) {
     struct top_view fresh = {0};
     bool ok = load_stats(&fresh, cli, err) && load_all_queues(&fresh, cli, err) &&
-              load_list(&fresh, cli, "/v1/consumers", add_consumer, err) &&
-              load_list(&fresh, cli, "/v1/alerts", add_alert, err);
+              load_list(&fresh, cli, "/v1/consumers", add_consumers, err) &&
+              load_list(&fresh, cli, "/v1/alerts", add_alerts, err);
     if (!ok) {
         view_free(&fresh);
         return false;
@@ -273,16 +284,20 @@ static void put_figure(struct buf *b, const struct top_column *c, double v) {
     buf_free(&text);
 }
 
-static size_t figures_width(void) {
-    size_t width = 0;
-    for (size_t i = 0; i < COLUMN_COUNT; i++) width += columns_shown[i].width;
-    return width;
+/* How many columns of figures find room beside a name, and how wide they are: the last ones go first. */
+static size_t figures_that_fit(size_t columns, size_t *width) {
+    size_t count = 0;
+    for (*width = 0; count < COLUMN_COUNT; count++) {
+        if (columns < NAME_LEAST + *width + columns_shown[count].width) break;
+        *width += columns_shown[count].width;
+    }
+    return count;
 }
 
 /* The first column: what the terminal leaves, or what the longest name takes. */
-static size_t name_width(const struct top_view *v, size_t columns) {
+static size_t name_width(const struct top_view *v, size_t columns, size_t figures) {
     size_t width = NAME_LEAST;
-    if (columns != SIZE_MAX) return columns > figures_width() + NAME_LEAST ? columns - figures_width() : NAME_LEAST;
+    if (columns != SIZE_MAX) return columns > figures + 3 ? columns - figures : 3;
     for (size_t i = 0; i < v->count; i++)
         if (v->rows[i].name.len + 2 > width) width = v->rows[i].name.len + 2;
     return width;
@@ -301,11 +316,11 @@ static void put_name(struct buf *b, const struct top_row *row, size_t width) {
     buf_free(&cut);
 }
 
-static void put_title(struct buf *out, size_t name, const struct top_sort *sort) {
+static void put_title(struct buf *out, size_t name, size_t count, const struct top_sort *sort) {
     struct buf line = {0};
     buf_lit(&line, "queue");
     for (size_t n = line.len; n < name; n++) buf_char(&line, ' ');
-    for (size_t i = 0; i < COLUMN_COUNT; i++) {
+    for (size_t i = 0; i < count; i++) {
         struct buf title = {0};
         buf_printf(&title, "%s%s", columns_shown[i].figure == sort->by ? ">" : "", columns_shown[i].title);
         put_padded(&line, buf_slice(&title), columns_shown[i].width);
@@ -340,25 +355,31 @@ static void put_summary(const struct top_view *v, struct cli *cli, const struct 
         buf_printf(&line, "%s%s ", i ? "  " : "", sums[i]);
         put_amount(&line, (double)member_number(stats, sums[i]), false);
     }
-    buf_printf(&line, "  consumers %zu  alerts %zu", v->consumer_count, v->alert_count);
+    buf_printf(&line, "  consumers %zu  alerts ", v->consumer_count);
+    if (v->not_judged && !v->alert_count)
+        buf_lit(&line, "not judged yet");
+    else
+        buf_printf(&line, "%zu", v->alert_count);
     put_cut_line(out, TONE_PLAIN, buf_slice(&line), f->columns);
     buf_free(&line);
 }
 
-/* Returns how many lines. */
-static size_t put_alerts(const struct top_view *v, const struct top_frame *f, struct buf *out) {
+/* In at most so many lines, the last of which says what found no room. Returns how many. */
+static size_t put_alerts(const struct top_view *v, const struct top_frame *f, size_t lines, struct buf *out) {
     slice rest = buf_slice(&v->alerts), line;
-    size_t most = f->lines == SIZE_MAX ? SIZE_MAX : ALERTS_SHOWN, n = 0;
-    while (rest.n && n < most) {
-        slice_cut(rest, '\n', &line, &rest);
+    size_t shown = v->alert_count <= lines ? v->alert_count : lines ? lines - 1 : 0;
+    for (size_t n = 0; n < v->alert_count && n < lines; n++) {
         struct buf text = {0};
+        slice_cut(rest, '\n', &line, &rest);
         buf_lit(&text, "! ");
-        buf_slice_add(&text, line);
+        if (n < shown)
+            buf_slice_add(&text, line);
+        else
+            buf_printf(&text, "and %zu more: hapax alerts", v->alert_count - shown);
         put_cut_line(out, TONE_BAD, buf_slice(&text), f->columns);
         buf_free(&text);
-        n++;
     }
-    return n;
+    return v->alert_count <= lines ? v->alert_count : lines;
 }
 
 static void put_help(const struct top_frame *f, struct buf *out) {
@@ -371,9 +392,9 @@ static void put_help(const struct top_frame *f, struct buf *out) {
     buf_free(&line);
 }
 
-static void put_row(const struct top_row *row, size_t name, struct buf *out) {
+static void put_row(const struct top_row *row, size_t name, size_t count, struct buf *out) {
     put_name(out, row, name);
-    for (size_t i = 0; i < COLUMN_COUNT; i++) put_figure(out, &columns_shown[i], row->of[columns_shown[i].figure]);
+    for (size_t i = 0; i < count; i++) put_figure(out, &columns_shown[i], row->of[columns_shown[i].figure]);
     buf_char(out, '\n');
 }
 
@@ -384,15 +405,23 @@ static void put_left_out(const struct top_view *v, size_t shown, size_t columns,
     put_cut_line(out, TONE_PLAIN, slice_str(text), columns);
 }
 
+/* The queues have five lines for themselves, or as many as they need; alerts get the rest. */
+static size_t lines_for_alerts(const struct top_view *v, size_t left) {
+    size_t rows = v->count < ROWS_LEAST ? v->count : ROWS_LEAST;
+    return left > rows ? left - rows : left ? 1 : 0;
+}
+
 void view_put(struct top_view *v, struct cli *cli, const struct top_frame *f, struct buf *out) {
-    size_t name = name_width(v, f->columns), taken = 4u + (f->trouble ? 1u : 0u) + (f->help ? 1u : 0u);
+    size_t width, count = figures_that_fit(f->columns, &width), name = name_width(v, f->columns, width);
+    size_t taken = 4u + (f->trouble ? 1u : 0u) + (f->help ? 1u : 0u), left = SIZE_MAX, shown = 0;
+    if (f->lines != SIZE_MAX) left = f->lines > taken ? f->lines - taken : 0;
     if (f->trouble) put_cut_line(out, TONE_BAD, slice_str(f->trouble), f->columns);
     if (v->stats.len) put_summary(v, cli, f, out);
-    taken += put_alerts(v, f, out);
-    if (v->stats.len) put_title(out, name, f->sort);
-    size_t room = f->lines == SIZE_MAX ? SIZE_MAX : f->lines > taken ? f->lines - taken : 0, shown = 0;
+    size_t alerts = put_alerts(v, f, lines_for_alerts(v, left), out);
+    if (left != SIZE_MAX) left -= alerts;
+    if (v->stats.len) put_title(out, name, count, f->sort);
     if (v->count) qsort_r(v->rows, v->count, sizeof *v->rows, by_figure, (void *)(uintptr_t)f->sort);
-    for (; shown < v->count && shown < room; shown++) put_row(&v->rows[shown], name, out);
+    for (; shown < v->count && shown < left; shown++) put_row(&v->rows[shown], name, count, out);
     put_left_out(v, shown, f->columns, out);
     if (f->help) put_help(f, out);
 }

@@ -31,6 +31,28 @@ def an_alert_is_a_line_for_people_in_the_log_and_an_exit_code(_):
         assert "event=alert" in b.stderr() and "state=firing" in b.stderr()
 
 
+@test
+def alerts_name_what_they_are_about_and_the_gravest_come_first(_):
+    with hx.Broker() as b:
+        b.rules("a-queue", dead={"alert": {"count": 1, "within": "15m"}}, retry={"transient": {"attempts": 1}})
+        b.put("a-queue", "k-dead")
+        b.ok("nack", b.one("a-queue"), **{"class": "poison"})
+        hx.until(lambda: b.get("/v1/alerts").json()["items"], "dead letters fire")
+        doubled(b)
+        items = hx.until(lambda: len(b.get("/v1/alerts").json()["items"]) == 2 and b.get("/v1/alerts").json()["items"], "both fire")
+        same([(a["name"], a.get("key")) for a in items], [("doubled_effect", "k"), ("dead_letters", None)])
+        lines = hapax("alerts", of=b, exits=1).text.splitlines()
+        same([line.split()[:3] for line in lines[:2]], [["name", "queue", "key"], ["doubled_effect", "q", "k"]])
+
+
+@test
+def nothing_fires_and_nothing_was_judged_are_told_apart(_):
+    with hx.answering({"/v1/alerts": '{"items":[],"judged":false}'}) as url:
+        assert "not judged yet" in hapax("alerts", "--url", url).err
+    with hx.answering({"/v1/alerts": '{"items":[],"judged":true}'}) as url:
+        assert "not judged" not in hapax("alerts", "--url", url).err
+
+
 def rules_of(folder):
     path = os.path.join(folder, "rules.yml")
     with open(path, "w", encoding="utf-8") as f:

@@ -194,10 +194,10 @@ def alerts_that_fire_are_told_with_page_and_owner():
     def alert(name, state, **more):
         return {"name": name, "state": state, "since": "2026-01-31T12:00:00.000Z", "value": 1, "threshold": 0, "summary": f"{name} it is",
                 "runbook": "docs/runbooks/lag-alert.md", "count_1h": 1, **more}
-    items = [alert("lag", "firing", queue="payments", owner="payments-oncall"), alert("disk_low", "pending"), alert("sync_slow", "resolved")]
+    items = [alert("lag", "firing", queue="payments", key="order-1", owner="payments-oncall"), alert("disk_low", "pending"), alert("sync_slow", "resolved")]
     with hx.answering(pages({"items": items})) as url:
         have = found(url, code=1)
-        same(have["alert"]["summary"], "lag of payments: lag it is")
+        same(have["alert"]["summary"], "lag of payments, order-1: lag it is")
         same(have["alert"]["runbook"], "lag-alert.md")
         assert "payments-oncall" in have["alert"]["remedy"]
         assert "alerts_unknown" not in have and "elsewhere" in have, have
@@ -212,8 +212,16 @@ def an_alert_of_a_real_broker_is_told_and_logged():
         b.ok("ack", b.one("q"), effect_id="tx-1")
         b.settle("ack", m, effect_id="tx-2")
         have = hx.until(lambda: found(b).get("alert"), "two effects of one key are an alert")
-        assert have["summary"].startswith("doubled_effect of q: ") and have["runbook"] == "duplicate-effect.md", have
+        assert have["summary"].startswith("doubled_effect of q, k: ") and have["runbook"] == "duplicate-effect.md", have
         hx.until(lambda: "alert=doubled_effect" in b.stderr(), "and a line of the log")
+
+
+@test
+def a_broker_that_has_not_judged_yet_is_not_called_quiet():
+    with hx.answering(pages({"items": [], "judged": False})) as url:
+        same(found(url, code=0)["alerts_not_judged"]["summary"], "The broker has not judged its alerts yet.")
+    with hx.answering(pages({"items": [], "judged": True})) as url:
+        assert "alerts_not_judged" not in found(url, code=0)
 
 
 @test

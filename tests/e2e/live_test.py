@@ -2,6 +2,7 @@
 """The broker watched live: hapax tail and hapax top, on a terminal, into a pipe, and over the broker's restarts."""
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import re
@@ -11,6 +12,7 @@ import struct
 import subprocess
 import termios
 import time
+import types
 
 import hx
 from hx import members, same, test, until
@@ -177,7 +179,7 @@ ESCAPES = re.compile(r"\x1b\[(?:[0-9;]*m|K|J|H|\?1049[hl]|\?25[hl])")
 
 def frame(screen):
     """The last whole frame, as lines."""
-    whole = [f for f in screen.text.split("\x1b[H")[1:] if "q quit" in f]
+    whole = [f for f in screen.text.split("\x1b[H")[1:] if re.search("sort:.*(q quit|…)", f)]
     lines = ESCAPES.sub("", whole[-1]).replace("\r", "").split("\n") if whole else []
     for line in lines:
         assert not re.search("[\x00-\x1f\x7f-\x9f]", line), f"drives the terminal: {line!r}"
@@ -252,6 +254,32 @@ def top_says_that_the_broker_is_gone_and_goes_on_when_it_is_back():
             screen.until(lambda: "trying again" not in frame(screen)[0], "it is back")
             screen.type("q")
             same(screen.wait(), 0)
+
+
+@test
+def top_names_alerts_with_their_keys_says_how_many_more_there_are_and_never_wraps():
+    names = ("doubled_effect", "disk_low", "dead_letters", "held_waiting", "oldest_unsettled", "lag", "late_replays")
+    alerts = [{"name": n, "queue": "payments", "key": f"order-{i}", "state": "firing", "summary": "a sentence that is rather long for a line " * 2}
+              for i, n in enumerate(names)]
+    live = {"oldest_ready_ms": 1000, "wait_p95_ms": 180000}
+    queues = [{"name": f"queue-{i:02}", "ready": 1, "leased": 0, "dead": 0, "held": 0, "live": live} for i in range(30)]
+    answers = {"/v1/stats": '{"version":"x","queues":30}', "/v1/queues": json.dumps({"items": queues}), "/v1/consumers": '{"items":[]}',
+               "/v1/alerts": json.dumps({"items": alerts, "judged": True})}
+    with hx.answering(answers) as url, Terminal("top", of=types.SimpleNamespace(url=url)) as screen:
+        def told(columns, lines):
+            screen.size(columns, lines)
+            os.killpg(screen.process.pid, signal.SIGWINCH)
+            screen.until(lambda: len(frame(screen)) == lines and max(map(len, frame(screen))) <= columns, f"a frame of {columns} by {lines}")
+            return [line for line in frame(screen) if line.startswith("! ")]
+        same([line.split()[1:4] for line in told(80, 24)], [[n, "payments", f"order-{i}:"] for i, n in enumerate(names)])
+        members(row(frame(screen), "queue-00"), lag="3m")
+        shown = told(80, 14)
+        same([line.split()[1] for line in shown[:-1]], list(names[:len(shown) - 1]))
+        same(shown[-1], f"! and {len(names) - len(shown) + 1} more: hapax alerts")
+        assert len(told(40, 12)) >= 1
+        answers["/v1/alerts"] = '{"items":[],"judged":false}'
+        told(90, 23)
+        screen.until(lambda: "alerts not judged yet" in frame(screen)[1], "silence is no all-clear")
 
 
 @test
