@@ -79,7 +79,11 @@ hx_st broker_open(const struct broker_options *options, struct broker_time t, st
 void broker_downtime(const struct broker *b, i64 *by_clock_ms, i64 *charged_ms);
 /* The rules of a config file from here on, at start and when it was read again; without a file, config_default(). All of
  * them or none: on failure (no room for them) everything is as it was. `config` is taken on success. by: who asked for it,
- * for the audit trail; NULL at start. changes: a line for each difference to the one before (config_diff), for the trail too.
+ * for the audit trail; NULL at start, which the trail calls "start". changes: a line for each difference to the one before
+ * (config_diff), for the trail too.
+ *
+ * What changes for a queue there was is also an entry of the trail under its name, and at start a line of the log; the log
+ * alone where the disk has no room for the entries.
  *
  * A queue that is in the file no more keeps its messages, keys and last rules. */
 hx_st broker_configure(struct broker *b, struct broker_time t, struct config *config, const char *by, slice changes,

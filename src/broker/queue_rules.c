@@ -12,6 +12,9 @@
 
 #define QUEUE_RECORD_BYTES 4096u   /* of a QUEUE record beside its text: more than enough */
 #define RELOAD_BYTES       131072u /* the audit trail's word on it, and the headroom the core insists on */
+#define CHANGES_BYTES      512u    /* of what changed in one queue, in the trail and in the log */
+#define CHANGE_BYTES       (4096u + 6 * CHANGES_BYTES) /* its entry in the trail, however it is escaped */
+#define CHANGES_TOLD       20u                         /* lines of the log at start; a reload's are the daemon's */
 
 struct rulebook {
     struct config *config;  /* the file's, or what stands for one */
@@ -120,56 +123,132 @@ void rulebook_free(struct rulebook *r) {
 
 /* ---- a config file */
 
-/* Would the core write the queue down? Then *bytes grows by what that takes. */
-static void weigh(struct broker *b, const struct queue_config *q, u64 *bytes, u32 *made) {
+/* One file that comes into force. */
+struct coming {
+    const struct config *config;
+    const char *by; /* NULL: the start */
+    u64 bytes;      /* of the rules to write down */
+    u32 made;       /* queues there were not */
+    u32 changed;    /* queues there were, with a word in the trail: at most */
+    bool trail;     /* there is room for all of those words */
+    u32 told;       /* in the log */
+};
+
+/* Would the core write the queue down? Then `bytes` grows by what that takes. */
+static void weigh(struct broker *b, const struct queue_config *q, struct coming *to) {
     u16 queue;
     struct queue_info info;
     _Static_assert(CONFIG_QUEUE_BYTES_MAX <= CONFIG_BYTES_MAX, "what is valid can be written down");
     bool known = core_queue_find(b->core, q->name, &queue);
     if (known) core_queue_info(b->core, b->now, queue, &info);
-    if (known && info.origin == ORIGIN_FILE && slice_eq(info.config, q->json)) return;
-    *bytes += journal_cost(QUEUE_RECORD_BYTES + q->json.n);
-    *made += known ? 0 : 1;
+    bool same = known && slice_eq(info.config, q->json);
+    if (same && info.origin == ORIGIN_FILE) return;
+    to->bytes += journal_cost(QUEUE_RECORD_BYTES + q->json.n);
+    to->made += known ? 0 : 1;
+    to->changed += known && !same ? 1 : 0;
 }
 
-/* All of it or nothing: is there room for all of it? */
-static hx_st can_be_had(struct broker *b, const struct config *config, struct errbuf *err) {
-    u64 bytes = 0;
-    u32 made = 0;
-    for (u32 i = 0; i < config->queues.count; i++) weigh(b, config->queues.at[i], &bytes, &made);
-    if (made + core_queue_count(b->core) > QUEUES_MAX)
+/* In force by a file, and not by this one. */
+static bool is_let_go(const struct broker *b, const struct config *config, u16 queue) {
+    struct queue_info q;
+    core_queue_info(b->core, b->now, queue, &q);
+    return !q.deleted && q.origin == ORIGIN_FILE && !config_find(config, q.name);
+}
+
+/* All of it or nothing: is there room for all of it? The trail's words on single queues are not worth a refusal: on a full
+ * disk the log has them alone. */
+static hx_st can_be_had(struct broker *b, struct coming *to, struct errbuf *err) {
+    const struct config *config = to->config;
+    for (u32 i = 0; i < config->queues.count; i++) weigh(b, config->queues.at[i], to);
+    if (to->made + core_queue_count(b->core) > QUEUES_MAX)
         return err_set(err, ST_NO_SPACE, "%u queues are the most one broker has", QUEUES_MAX);
-    if (bytes && !room_beside_promises(b, bytes + RELOAD_BYTES))
+    if (to->bytes && !room_beside_promises(b, to->bytes + RELOAD_BYTES))
         return err_set(err, ST_NO_SPACE, "the disk has no room to write the queues' rules down");
+    for (u32 queue = 1; queue <= core_queue_count(b->core); queue++) to->changed += is_let_go(b, config, (u16)queue);
+    u64 trail = to->changed * journal_cost(CHANGE_BYTES);
+    to->trail = trail && room_to_spare(b, to->bytes + RELOAD_BYTES + trail);
     return ST_OK;
 }
 
-static void declare(struct broker *b, const struct queue_config *q) {
+/* ---- what a file changes in a queue there was */
+
+static void put_changes(const struct broker *b, const struct queue_info *was, const struct queue_config *q,
+                        struct buf *out) {
+    const struct queue_rules *bound = queue_rules_of(b, was->queue);
+    if (slice_eq(was->config, q->json)) return;
+    if (bound->unreadable || (was->config.n && !bound->config)) {
+        buf_lit(out, "all: the rules before could not be read\n");
+        return;
+    }
+    struct queue_config *none_said = bound->config ? NULL : config_queue_default(q->name);
+    config_queue_diff(bound->config ? bound->config : none_said, q, out);
+    config_queue_free(none_said);
+}
+
+static void tell_change(struct broker *b, struct coming *to, slice queue, slice changes) {
+    if (to->by || to->told++ >= CHANGES_TOLD) return;
+    report(b, LOG_INFO, "rules_changed", "the file changed a queue's rules since the broker last ran",
+           log_text("queue", queue), log_text("changes", changes));
+}
+
+static void tell_rest(struct broker *b, const struct coming *to) {
+    if (to->told <= CHANGES_TOLD) return;
+    report(b, LOG_INFO, "rules_changed", "the file changed further queues' rules; the audit trail names them",
+           log_number("queues", to->told - CHANGES_TOLD));
+}
+
+/* Sets the rules, with a word in the trail under the queue's name if anything changes for it. */
+static bool set_rules(struct broker *b, struct coming *to, slice name, const struct queue_spec *spec, slice changes) {
     u16 queue;
+    struct buf detail = {0};
+    changes = cut_text(slice_trim(changes), CHANGES_BYTES);
+    if (changes.n) tell_change(b, to, name, changes);
+    buf_char(&detail, '{');
+    json_put_member(&detail, "changes", changes);
+    buf_char(&detail, '}');
+    struct audit_in in = {.who = to->by ? slice_str(to->by) : SL("start"),
+                          .what = deed_text(DEED_QUEUE_PUT),
+                          .detail = buf_slice(&detail)};
+    bool named = changes.n && to->trail;
+    bool set = (named && core_queue_set(b->core, b->now, name, spec, &in, &queue)) ||
+               core_queue_set(b->core, b->now, name, spec, NULL, &queue);
+    buf_free(&detail);
+    return set;
+}
+
+static void declare(struct broker *b, struct coming *to, const struct queue_config *q) {
+    u16 queue;
+    struct queue_info was;
+    struct buf changes = {0};
     struct queue_spec spec = {.rules = q->rules, .origin = ORIGIN_FILE, .config = q->json};
-    if (!core_queue_set(b->core, b->now, q->name, &spec, NULL, &queue))
+    if (core_queue_find(b->core, q->name, &queue)) {
+        core_queue_info(b->core, b->now, queue, &was);
+        put_changes(b, &was, q, &changes);
+    }
+    if (!set_rules(b, to, q->name, &spec, buf_slice(&changes)))
         report(b, LOG_ERROR, "rules_no_room", "no room to write a queue's rules down; it keeps the old ones",
                log_text("queue", q->name));
+    buf_free(&changes);
 }
 
 /* Declared once, and not any more: what the core has of it is all there is. */
-static void let_go(struct broker *b, u16 queue) {
+static void let_go(struct broker *b, struct coming *to, u16 queue) {
     struct queue_info q;
+    if (!is_let_go(b, to->config, queue)) return;
     core_queue_info(b->core, b->now, queue, &q);
-    if (q.deleted || q.origin != ORIGIN_FILE) return;
     struct buf name = {0}, text = {0}; /* the core's own may move while it writes */
     buf_slice_add(&name, q.name);
     buf_slice_add(&text, q.config);
     struct queue_spec spec = {.rules = q.rules, .origin = ORIGIN_AUTO, .config = buf_slice(&text)};
-    if (!core_queue_set(b->core, b->now, buf_slice(&name), &spec, NULL, &queue))
+    if (!set_rules(b, to, buf_slice(&name), &spec, SL("removed from the file; its last rules stay")))
         report(b, LOG_WARN, "rules_no_room", "no room to write down that a queue is not declared any more",
                log_text("queue", buf_slice(&name)));
     buf_free(&name);
     buf_free(&text);
 }
 
-static void bind_undeclared(struct broker *b, u16 queue) {
-    let_go(b, queue);
+static void bind_undeclared(struct broker *b, struct coming *to, u16 queue) {
+    let_go(b, to, queue);
     const struct queue_rules *now = queue_rules_of(b, queue);
     if (now->unreadable || (now->config && !now->owned)) /* the old file's, which goes */
         bind_stored(b, queue);
@@ -179,7 +258,7 @@ static void bind_undeclared(struct broker *b, u16 queue) {
 
 /* Who was made through the API or on first use may have become the file's; the others are looked at again, for the file
  * says whether undeclared queues take messages. */
-static void bind_all(struct broker *b) {
+static void bind_all(struct broker *b, struct coming *to) {
     const struct config *file = b->rulebook->config;
     u32 count = core_queue_count(b->core);
     bool *declared = mem_zalloc(count + 1);
@@ -191,7 +270,7 @@ static void bind_all(struct broker *b) {
         bind_queue(b, queue, q, false);
     }
     for (u32 queue = 1; queue <= count; queue++)
-        if (!declared[queue]) bind_undeclared(b, (u16)queue);
+        if (!declared[queue]) bind_undeclared(b, to, (u16)queue);
     mem_free(declared);
 }
 
@@ -214,15 +293,17 @@ const struct config *broker_config(const struct broker *b) {
 hx_st broker_configure(struct broker *b, struct broker_time t, struct config *config, const char *by, slice changes,
                        struct errbuf *err) {
     broker_advance(b, t);
-    hx_st st = can_be_had(b, config, err);
+    struct coming to = {.config = config, .by = by};
+    hx_st st = can_be_had(b, &to, err);
     if (st != ST_OK) return st;
     if (by && changes.n) audit_reload(b, by, config, changes);
-    for (u32 i = 0; i < config->queues.count; i++) declare(b, config->queues.at[i]);
+    for (u32 i = 0; i < config->queues.count; i++) declare(b, &to, config->queues.at[i]);
     core_audit_keep(b->core, config->audit_keep_ms);
     struct config *before = b->rulebook->config;
     b->rulebook->config = config;
     browsers_forget(b->browsers);
-    bind_all(b);
+    bind_all(b, &to);
+    tell_rest(b, &to);
     config_free(before);
     return ST_OK;
 }

@@ -211,6 +211,10 @@ const struct queue_config *config_find(const struct config *c, slice queue) {
     return found ? *found : NULL;
 }
 
+void config_queue_diff(const struct queue_config *before, const struct queue_config *after, struct buf *out) {
+    bind_diff(&config_keys[SCOPE_QUEUE], before, after, "", out);
+}
+
 static void diff_queue(const struct queue_config *before, const struct queue_config *after, struct buf *out) {
     struct buf prefix = {0};
     if (before && after && slice_eq(before->json, after->json)) return;

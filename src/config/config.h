@@ -178,6 +178,9 @@ const char *config_class_text(enum preset c);
 /* What a reload changes, one line each ("queue payments: window: 24h -> 7d"); nothing if all is the same. */
 void config_diff(const struct config *before, const struct config *after, struct buf *out);
 
+/* The same of one queue, without its name ("window: 24h -> 7d"). */
+void config_queue_diff(const struct queue_config *before, const struct queue_config *after, struct buf *out);
+
 /* ---- the table of keys, for help and tests */
 
 struct key_info {

@@ -145,6 +145,78 @@ static void a_reload_is_in_the_audit_trail_with_what_it_changed(void **state) {
     assert_said("\"who\":\"test\"");
 }
 
+/* How many entries a queue has. */
+static u32 audited(const char *queue) {
+    char line[64];
+    u32 n = 0;
+    snprintf(line, sizeof line, "GET /v1/audit?queue=%s&limit=100", queue);
+    assert_int_equal(call(line, ""), 200);
+    for (const char *at = w.body.p; (at = strstr(at, "\"what\":")); at++) n++;
+    return n;
+}
+
+static void what_a_file_changes_in_a_queue_is_in_its_audit_trail_after_a_restart_too(void **state) {
+    (void)state;
+    reload("queues: {q: {window: 1h}, r: {}}\n"); /* made new */
+    assert_int_equal(audited("q"), 0);
+    reload("queues: {q: {window: 2h}, r: {}}\n");
+    assert_int_equal(audited("q"), 1);
+    assert_said("\"who\":\"test\",\"what\":\"queue_put\"");
+    assert_said("window: 1h -> 2h");
+    restart_with("queues: {q: {window: 3h, key: \"o:${id}\"}, r: {}}\n");
+    assert_int_equal(audited("q"), 2);
+    assert_said("\"who\":\"start\",\"what\":\"queue_put\"");
+    assert_said("window: 2h -> 3h");
+    assert_said("o:${id}");
+    assert_int_equal(heard("rules_changed queue=q"), 1);
+    restart_with("queues: {q: {window: 3h, key: \"o:${id}\"}, r: {}}\n"); /* nothing new */
+    reload("queues: {q: {window: 3h, key: \"o:${id}\"}, r: {}}\n");
+    assert_int_equal(audited("q"), 2);
+    assert_int_equal(audited("r"), 0);
+    assert_int_equal(heard("rules_changed"), 1);
+    restart_with("queues: {r: {}}\n");
+    assert_int_equal(audited("q"), 3);
+    assert_said("removed from the file");
+    assert_int_equal(heard("rules_changed queue=q"), 2);
+}
+
+static void put_queues(struct buf *yaml, u32 count, const char *rules) {
+    buf_reset(yaml);
+    buf_printf(yaml, "auto_create: true\nqueues:\n");
+    for (u32 i = 0; i < count; i++) buf_printf(yaml, "  q%u: {%s}\n", i, rules);
+    buf_char(yaml, 0);
+}
+
+static void a_start_without_room_for_the_audit_trail_puts_the_rules_in_force_and_tells_the_log(void **state) {
+    (void)state;
+    static char large[230001];
+    struct buf yaml = {0};
+    put_queues(&yaml, 200, "window: 1h");
+    reload(yaml.p);
+    disk_sim_set_capacity(w.disk, 24u << 20);
+    memset(large, 'x', sizeof large - 1);
+    for (u32 i = 0; w.status != 507; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "k%u", i);
+        send("full", key, large);
+        pass(1);
+    }
+    disk_sim_set_capacity(w.disk, 27u << 20); /* for the rules; not for a word on each of them beside */
+    put_queues(&yaml, 200, "window: 2h");
+    restart_with(yaml.p);
+    assert_int_equal(call("GET /v1/queues/q0", ""), 200);
+    assert_said("\"window\":\"2h\"");
+    assert_int_equal(audited("q0"), 0);
+    assert_int_equal(heard("rules_changed queue=q"), 20);
+    assert_int_equal(heard("rules_changed queues=180"), 1);
+    disk_sim_set_capacity(w.disk, 64u << 20);
+    put_queues(&yaml, 200, "window: 3h");
+    restart_with(yaml.p);
+    assert_int_equal(audited("q0"), 1);
+    assert_int_equal(audited("q199"), 1);
+    buf_free(&yaml);
+}
+
 /* ---- long work */
 
 static void a_purge_goes_in_slices_and_takes_only_what_was_there(void **state) {
@@ -1078,6 +1150,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(rules_that_cannot_be_read_stop_one_queue_and_not_the_start, set_up, tear_down),
         cmocka_unit_test_setup_teardown(undeclared_queues_can_still_be_emptied, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_reload_without_room_changes_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_a_file_changes_in_a_queue_is_in_its_audit_trail_after_a_restart_too,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            a_start_without_room_for_the_audit_trail_puts_the_rules_in_force_and_tells_the_log, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_reload_is_in_the_audit_trail_with_what_it_changed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_purge_goes_in_slices_and_takes_only_what_was_there, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_purge_goes_on_when_its_client_is_gone, set_up, tear_down),

@@ -248,18 +248,29 @@ static inline void make_dead(const char *queue, u32 count) {
     }
 }
 
-static inline hx_st configure(const char *yaml, struct errbuf *err) {
+/* by NULL: as at start. */
+static inline hx_st configure_by(const char *by, const char *yaml, struct errbuf *err) {
     struct config *config;
     struct buf errors = {0};
     hx_st st = config_parse(slice_str(yaml), "hapax.yaml", &(struct config_use){0}, &config, &errors);
     assert_int_equal(st, ST_OK);
     struct buf changes = {0};
-    config_diff(broker_config(w.broker), config, &changes);
-    st = broker_configure(w.broker, w.t, config, "test", buf_slice(&changes), err);
+    if (by) config_diff(broker_config(w.broker), config, &changes);
+    st = broker_configure(w.broker, w.t, config, by, buf_slice(&changes), err);
     buf_free(&changes);
     if (st != ST_OK) config_free(config);
     work();
     return st;
+}
+
+static inline hx_st configure(const char *yaml, struct errbuf *err) {
+    return configure_by("test", yaml, err);
+}
+
+static inline void restart_with(const char *yaml) {
+    struct errbuf err = {{0}};
+    restart();
+    assert_int_equal(configure_by(NULL, yaml, &err), ST_OK);
 }
 
 static inline void reload(const char *yaml) {
