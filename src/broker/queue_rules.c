@@ -201,7 +201,8 @@ static void tell_rest(struct broker *b, const struct coming *to) {
 static bool set_rules(struct broker *b, struct coming *to, slice name, const struct queue_spec *spec, slice changes) {
     u16 queue;
     struct buf detail = {0};
-    changes = cut_text(slice_trim(changes), CHANGES_BYTES);
+    changes = cut_text(changes, CHANGES_BYTES);
+    if (changes.n && changes.p[changes.n - 1] == '\n') changes.n--;
     if (changes.n) tell_change(b, to, name, changes);
     buf_char(&detail, '{');
     json_put_member(&detail, "changes", changes);

@@ -14,6 +14,7 @@
 #include "broker/broker.h"
 #include "config/address.h"
 #include "config/config.h"
+#include "config/lint.h"
 #include "daemon/notify.h"
 #include "daemon/relays.h"
 #include "journal/disk.h"
@@ -23,6 +24,7 @@
 
 #define MEMORY_MIN      ((u64)64 << 20)
 #define DRAIN_GRACE_MS  5000u
+#define FINDINGS_TOLD   20u   /* of what hapax lint calls an error */
 #define LINES_TOLD      1000u /* of what a reload changes, or of what is wrong with it */
 #define CONNECTIONS_MAX 10000u
 #define DAY_MS          ((i64)24 * 3600 * 1000)
@@ -46,6 +48,7 @@ struct reload {
     hx_st st;
     struct config *config;
     struct buf changes, errors;
+    struct lint_report lint; /* of config */
 };
 
 struct daemon {
@@ -340,6 +343,26 @@ static void log_lines(enum log_level level, slice text) {
     if (told > LINES_TOLD) log_line(level, "config", "config: and %u further lines", told - LINES_TOLD);
 }
 
+/* Valid, and a promise broken sooner or later: whoever did not lint the file hears of it here. */
+static void log_findings(const char *path, const struct lint_report *lint) {
+    u32 told = 0;
+    for (u32 i = 0; i < lint->count; i++) {
+        const struct lint_finding *f = &lint->at[i];
+        if (f->rule->severity != LINT_ERROR || told++ >= FINDINGS_TOLD) continue;
+        log_event(LOG_WARN, "config_lint", f->text, log_text("queue", f->queue),
+                  log_text("rule", slice_str(f->rule->code)), log_number("line", f->at.line));
+    }
+    if (told > FINDINGS_TOLD)
+        log_line(LOG_WARN, "config_lint", "and %u more: hapax lint %s shows all", told - FINDINGS_TOLD, path);
+}
+
+static void log_lint(const char *path, const struct config *config) {
+    struct lint_report lint = {0};
+    if (path) lint_run(config, &lint);
+    log_findings(path, &lint);
+    lint_free(&lint);
+}
+
 /* Neither can change under a running broker. */
 static void log_restart(const char *name, slice now, const char *at_start, const char *overridden) {
     if (overridden || slice_eq(now, slice_str(at_start))) return;
@@ -353,6 +376,7 @@ static void *read_config(void *ctx) {
     struct reload *r = ctx;
     r->st = config_load(r->path, &r->use, &r->config, &r->errors);
     if (r->st == ST_OK) config_diff(r->in_force, r->config, &r->changes);
+    if (r->st == ST_OK) lint_run(r->config, &r->lint);
     atomic_store_explicit(&r->done, true, memory_order_release);
     loop_wake(r->loop);
     return NULL;
@@ -382,6 +406,7 @@ static void put_in_force(struct daemon *d, struct reload *r) {
 static void free_reload(struct reload *r) {
     buf_free(&r->changes);
     buf_free(&r->errors);
+    lint_free(&r->lint);
 }
 
 /* All of it or nothing: what is wrong with the new one is said, a line for each mistake, and the old one goes on. */
@@ -396,6 +421,7 @@ static void end_reload(struct daemon *d) {
         log_line(LOG_ERROR, "config_refused", "config: reload refused, the old rules stay");
     } else {
         log_lines(LOG_INFO, buf_slice(&r->changes));
+        log_findings(r->path, &r->lint);
         log_line(LOG_INFO, "config_reload", "config: %s %s", r->path,
                  r->changes.len ? "is in force" : "says nothing new");
     }
@@ -764,6 +790,7 @@ int main(int argc, char **argv) {
     parse_flags(argc, argv, &s);
     struct config *config = load_config(&s);
     int status = find_place(&s, config, &at);
+    if (status == 0) log_lint(s.config, config);
     if (status == 0 && s.check_config) {
         printf("%s: valid, %u queue%s\n", s.config, config->queues.count, config->queues.count == 1 ? "" : "s");
     } else if (status == 0) {

@@ -148,4 +148,34 @@ def repeats_are_logged_only_where_that_was_asked_for_and_at_a_bounded_rate():
         hx.until(another, "the next line says how many were held back")
 
 
+@test
+def what_lint_calls_an_error_is_a_warning_at_start_after_a_reload_and_when_checked():
+    bad = "queues:\n" + "".join(f'  q{i:02}: {{key: "${{message_id}}"}}\n' for i in range(23))
+    with own(config="queues:\n  sound: {}\n  q: {key: \"${message_id}\"}\n") as broker:
+        said = lines(broker, "config_lint")
+        same([(s["level"], s["queue"], s["rule"], s["line"]) for s in said], [("warn", "q", "key-from-transport", "3")])
+        broker.reload(bad)
+        said = lines(broker, "config_lint")[1:]
+        same([s["queue"] for s in said[:-1]], [f"q{i:02}" for i in range(20)])
+        path = broker.config
+        assert f"and 3 more: hapax lint {path} shows all" in said[-1]["msg"], said[-1]
+        done = subprocess.run([hx.HAPAXD, "--config", path, "--check-config"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=hx.TIMEOUT, check=True)
+        same(len([s for s in done.stderr.decode().splitlines() if "event=config_lint" in s]), 21)
+
+
+@test
+def what_a_restart_changes_in_a_queue_is_logged_and_in_its_audit_trail():
+    with own(config="queues:\n  q: {window: 1h}\n  r: {}\n") as broker:
+        same(lines(broker, "rules_changed"), [])
+        same(broker.send("q", "k").status, 202)  # what was written before it is durable, too
+        broker.configure("queues:\n  q: {window: 2h}\n  r: {}\n")
+        broker.restart()
+        said = line(broker, "rules_changed")
+        same((said["queue"], said["changes"]), ("q", "window: 1h -> 2h"))
+        same(len(lines(broker, "rules_changed")), 1)
+        text = hx.hapax("audit", "--queue", "q", of=broker).text
+        assert "start" in text and "window: 1h -> 2h" in text, text
+        same(broker.get("/v1/audit?queue=r").json()["items"], [])
+
+
 hx.main(shared=False, threads=6)
