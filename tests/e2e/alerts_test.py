@@ -23,6 +23,7 @@ def doubled(b, queue="q"):
 @test
 def an_alert_is_a_line_for_people_in_the_log_and_an_exit_code(_):
     with hx.Broker() as b:
+        hx.until(lambda: b.get("/v1/alerts").json()["judged"], "the broker has looked")
         same(hapax("alerts", of=b).err, "none\n")
         doubled(b)
         ran = hapax("alerts", of=b, exits=1)
