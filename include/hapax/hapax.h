@@ -375,7 +375,7 @@ typedef struct hx_consume_options {
     hx_settled_fn on_settled;
     int workers;          /* handlers at once, default 1 */
     int prefetch;         /* reserved beyond those, at most 1000 in all; default: as many as workers; < 0: none */
-    int64_t lease_ms;     /* default 30000; at least 1000 */
+    int64_t lease_ms;     /* default 30000, whatever the queue says; at least 1000 */
     int64_t wait_ms;      /* of one long poll, default 20000, at most 60000; < 0: do not wait */
     int64_t messages_max; /* stop after handling this many; 0: no limit */
     int64_t idle_ms;      /* stop when nothing came for this long; 0: never; < 0: as soon as a poll comes back empty */

@@ -165,6 +165,18 @@ static void say_if_paused(struct cli *cli) {
 
 enum { FOREVER_WAIT_MS = 20000, LEASE_MS_MAX = 43200000 };
 
+/* What the queue says at this moment: whoever renews must know how long a lease lasts. 0, the consumer's own default: there is
+ * no such queue yet, or nobody answers. */
+static i64 lease_of_queue(struct cli *cli) {
+    hx_reply reply = {0};
+    bool missing;
+    i64 lease = 0;
+    if (look_at(cli, &reply, &missing))
+        lease = member_number(member_raw(slice_of(reply.body.data, reply.body.size), "rules"), "lease_ms");
+    hx_reply_free(&reply);
+    return lease >= 1000 && lease <= LEASE_MS_MAX ? lease : 0;
+}
+
 static int receive_print(struct cli *cli, hx_receive_options *options, i64 count, bool forever) {
     i64 received = 0, most = options->max;
     for (;;) {
@@ -234,7 +246,7 @@ int cmd_receive(struct cli *cli) {
     hx_consume_options options = {.queue = args_word(cli, 0),
                                   .workers = (int)f.concurrency,
                                   .prefetch = in_all > f.concurrency ? (int)(in_all - f.concurrency) : -1,
-                                  .lease_ms = f.lease,
+                                  .lease_ms = f.lease ? f.lease : lease_of_queue(cli),
                                   .wait_ms = f.forever ? f.wait
                                              : f.wait  ? f.wait
                                                        : -1,

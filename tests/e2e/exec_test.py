@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 
 import hx
 from hx import hapax, members, same, test, until
@@ -256,6 +257,24 @@ def the_lease_is_renewed_while_the_command_runs(q):
     same(process.returncode, 0)
     same(len(attempts(q, "k")), 1)
     same(b.state(q, "k"), "done")
+
+
+@test
+def a_command_has_the_queues_lease_unless_it_asks_for_another(q):
+    b = hx.broker
+    same(b.call("PUT", f"/v1/queues/{q}", b'{"lease":"10m"}').status, 201)
+    for flags, least, most in (((), 500, 601), (("--lease", "2m"), 60, 121)):
+        b.put(q, f"k{most}")
+        go = path(q, f"go{most}")
+        os.mkfifo(go)
+        process = start(q, *flags, "--exec", f"cat {go}")
+        until(lambda: b.list(q, state="leased"), "it is leased")
+        left = hx.stamp(b.list(q, state="leased")[0]["lease_expires_at"]) - time.time()
+        with open(go, "w", encoding="utf-8") as file:
+            file.write("done")
+        process.communicate(timeout=hx.TIMEOUT)
+        same(process.returncode, 0)
+        assert least < left < most, (flags, left)
 
 
 def started(q, *flags):
