@@ -54,9 +54,9 @@ function detailCell(detail) {
             // It is text that looks like JSON.
         }
     }
-    const lines = plainly(value).split('\n');
+    const lines = plainly(value).trimEnd().split('\n');
     const text = h('pre', { class: 'detail' }, lines.join('\n'));
-    return lines.length <= DETAIL_LINES ? text : h('details', {}, h('summary', {}, `${lines[0]} … ${lines.length} lines`), text);
+    return lines.length <= DETAIL_LINES ? text : h('details', {}, h('summary', {}, `${(lines.find((line) => !line.endsWith(':')) ?? lines[0]).trim()} … ${lines.length} lines`), text);
 }
 
 export function audit(params, ui) {

@@ -213,6 +213,15 @@ test('the audit tells what was done in lines, on a telephone too', async () => {
     await shot(page, 'audit-detail-375');
 });
 
+test('what a reload changed is a line for each change in the audit', async () => {
+    const page = await open(shop, '#/targets');
+    const entry = { at: new Date().toISOString(), who: 'SIGHUP', what: 'queue_put', queue: 'payments', detail: { changes: 'window: 1d -> 2d\nlease: 30s -> 40s\ndead.owner: none -> x\n' } };
+    await answer(page, '/v1/audit', () => ({ items: [entry], next_cursor: null }));
+    await page.go('#/audit');
+    await has(page, 'td summary', 'window: 1d -> 2d … 4 lines');
+    same(await page.locator('td .detail').evaluate((node) => node.textContent), 'changes:\n  window: 1d -> 2d\n  lease: 30s -> 40s\n  dead.owner: none -> x');
+});
+
 test('every figure leads to the list behind it', async () => {
     const page = await open(shop, '#/');
     await row(page, 'slots').locator('.c-dead a').click();
