@@ -1,6 +1,7 @@
 /* One message, and lists of messages: the unsettled ones of a state, and everything that was accepted in a time. */
 #include "broker/api.h"
 #include "broker/broker_priv.h"
+#include "broker/budget.h"
 #include "broker/call.h"
 #include "broker/filter.h"
 #include "broker/key_page.h"
@@ -10,6 +11,7 @@
 #include "broker/render.h"
 
 #define LISTED_LOOKED_AT_MAX 10000u /* of a filtered list: a page may be shorter than its limit, but never takes long */
+#define WALK_AT_A_TIME       2000u  /* between two looks at the clock */
 #define WALK_LOOKED_AT_MAX   100000u /* of the whole index, for one page of what was accepted */
 
 void api_message(struct call *c) {
@@ -66,7 +68,9 @@ struct page {
 
 static void put_page(struct broker *b, struct page *p, struct buf *body) {
     u32 looked = 0, no;
+    struct budget g = budget_of(b, REQUEST_US);
     for (u64 n = 0; n < p->limit && body->len < REPLY_BYTES_MAX && looked++ < LISTED_LOOKED_AT_MAX;) {
+        if (budget_spent(&g)) return;
         if ((no = core_list(b->core, p->queue, p->state, p->at)) == MESSAGE_NONE) return;
         struct message_view v;
         core_message_view(b->core, b->now, no, &v);
@@ -133,12 +137,16 @@ static void list_accepted(struct call *c, u16 queue, i64 since_ms, u64 limit, u3
     i64 since_run_ms = b->now.run_ms - (b->now.wall_ms - since_ms); /* running time is never ahead of the clock */
     u32 from = cursor;
     enum walk_verdict v = WALK_MORE;
+    struct budget g = budget_of(b, REQUEST_US);
     buf_reset(body);
     buf_lit(body, "{\"items\":[");
     for (u64 n = 0; n < limit && body->len < REPLY_BYTES_MAX && cursor - from < WALK_LOOKED_AT_MAX;) {
         struct found f;
-        v = core_walk(b->core, queue, since_run_ms, WALK_LOOKED_AT_MAX - (cursor - from), &cursor, &f);
-        if (v != WALK_FOUND) break;
+        v = WALK_MORE;
+        if (budget_spent(&g)) break;
+        v = core_walk(b->core, queue, since_run_ms, WALK_AT_A_TIME, &cursor, &f);
+        if (v == WALK_END) break;
+        if (v == WALK_MORE) continue;
         const struct seen *s = lookup_found(b, b->lookup, &f);
         if (!accepted_since(s, since_ms)) continue;
         if (n++) buf_char(body, ',');

@@ -7,13 +7,16 @@
 
 #define JOBS_MAX       1024u
 #define JOBS_BYTES_MAX (64ull << 20) /* of requests that are kept */
-#define JOB_SLICE_US   1000u
+#define GENTLE_MAX                                                                                                     \
+    16u /* looking at much, which may hold a long reply; whoever works with messages is not kept waiting for it */
+#define JOB_SLICE_US 1000u
 
 struct jobs {
     struct job *first, *last; /* they take turns */
     u32 count;
     u64 bytes;
     u32 round;
+    u32 gentle; /* of them */
 };
 
 struct jobs *jobs_new(void) {
@@ -72,6 +75,7 @@ static void park(struct call *c, struct job *small) {
     j->wait->owner = &j->wait;
     link_last(b->jobs, j);
     b->jobs->count++;
+    b->jobs->gentle += j->kind->gentle;
     b->jobs->bytes += j->kept.len;
 }
 
@@ -89,15 +93,22 @@ void job_start(struct call *c, struct job *j) {
     j->reply = c->b->scratch->body;
     c->b->scratch->body = (struct buf){0};
     buf_reset(&j->reply);
-    if (!j->kind->run(j, &g)) return park(c, j);
-    j->kind->answer(j);
+    bool done = j->kind->run(j, &g), crowded = j->kind->gentle && c->b->jobs->gentle >= GENTLE_MAX;
+    if (!done && !crowded) return park(c, j);
+    if (done) {
+        j->kind->answer(j);
+    } else {
+        fail(c, PROBLEM_overloaded, "%u such requests are being worked on already", GENTLE_MAX);
+        reply_failure(c);
+    }
     give_back(c->b, j);
     release(j);
 }
 
-/* Done, whether or not anybody still waits for the answer. */
+/* Done, whether or not anybody still waits for the answer; or given up, because nobody waits for what only looks. */
 static void end_job(struct broker *b, struct job *j) {
     b->jobs->count--;
+    b->jobs->gentle -= j->kind->gentle;
     b->jobs->bytes -= j->kept.len;
     if (j->wait) {
         wait_end(b, j->wait);
@@ -122,7 +133,8 @@ void jobs_run(struct broker *b) {
         }
         j->round = js->round;
         had = 0;
-        if (j->kind->run(j, &own))
+        bool given_up = j->kind->gentle && !j->wait;
+        if (given_up || j->kind->run(j, &own))
             end_job(b, j);
         else
             link_last(js, j);

@@ -2,7 +2,8 @@
  * ends of later turns, so that nobody else waits for it; the reply is sent when all of it is done.
  *
  * Other requests are decided in between, as they would be between single requests. A job whose client has hung up is done
- * all the same: the whole request had arrived. */
+ * all the same: the whole request had arrived. Not so one that only looks (`gentle`): it is given up, and only a few of those are
+ * worked on at a time. */
 #ifndef HAPAX_BROKER_JOBS_H
 #define HAPAX_BROKER_JOBS_H
 

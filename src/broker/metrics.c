@@ -14,7 +14,10 @@
 #include "broker/traffic.h"
 #include "broker/waits.h"
 
-#define QUEUES_SHOWN 2000u /* beyond, those without any traffic have no lines: a scrape stays below REPLY_BYTES_MAX */
+/* What a queue takes in a scrape, about: its lines, without its name in each. */
+#define QUEUE_LINES        90u
+#define QUEUE_TEXT_BYTES   6000u
+#define PROCESS_TEXT_BYTES (256u << 10)
 
 enum metric_ident {
 #define METRIC(ident, ...) METRIC_IS_##ident,
@@ -340,17 +343,25 @@ static void put_all_routes(struct metrics_job *j) {
 
 /* ---- the request */
 
-static void choose_queues(struct metrics_job *j) {
+/* Those with traffic first; what does not fit into a reply is left out, and hapax_queues_shown says so. */
+static void choose_some(struct metrics_job *j, bool busy, u64 *bytes) {
     const struct broker *b = j->job.c.b;
-    u32 count = core_queue_count(b->core);
-    bool many = j->process.queues > QUEUES_SHOWN;
-    j->queues = mem_alloc(QUEUES_SHOWN * sizeof *j->queues);
-    for (u32 id = 1; id <= count && j->queue_count < QUEUES_SHOWN; id++) {
+    for (u32 id = 1; id <= core_queue_count(b->core); id++) {
         struct queue_info q;
         core_queue_info(b->core, b->now, (u16)id, &q);
-        if (q.deleted || (many && q.unsettled == 0 && !queue_watch(b, (u16)id))) continue;
+        if (q.deleted || busy != (q.unsettled > 0 || series_known(b, (u16)id))) continue;
+        *bytes += QUEUE_TEXT_BYTES + QUEUE_LINES * q.name.n;
+        if (*bytes > REPLY_BYTES_MAX) return;
         j->queues[j->queue_count++] = id;
     }
+}
+
+static void choose_queues(struct metrics_job *j) {
+    u64 bytes = PROCESS_TEXT_BYTES;
+    j->queues = mem_alloc((core_queue_count(j->job.c.b->core) + 1) * sizeof *j->queues);
+    choose_some(j, true, &bytes);
+    choose_some(j, false, &bytes);
+    j->process.queues_shown = j->queue_count;
 }
 
 static bool run_metrics(struct job *job, struct budget *g) {

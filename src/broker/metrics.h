@@ -10,7 +10,7 @@ struct process_sample {
     struct journal_stats journal;
     struct core_memory memory;
     struct surroundings around;
-    u64 live_bytes, reserved_bytes, memory_max, queues, waiting;
+    u64 live_bytes, reserved_bytes, memory_max, queues, queues_shown, waiting;
 };
 void process_sample(struct broker *b, struct process_sample *out);
 

@@ -48,6 +48,10 @@ static const struct queue_series *series_at(const struct broker *b, u16 queue) {
     return queue < s->cap ? s->at[queue] : NULL;
 }
 
+bool series_known(const struct broker *b, u16 queue) {
+    return series_at(b, queue) != NULL;
+}
+
 void series_forget(struct broker *b, u16 queue) {
     struct series *s = b->series;
     if (queue >= s->cap || !s->at[queue]) return;

@@ -47,6 +47,7 @@ void series_free(struct series *s);
 void series_run(struct broker *b);
 void series_forget(struct broker *b, u16 queue); /* it was deleted */
 
+bool series_known(const struct broker *b, u16 queue); /* something happened there within an hour */
 /* Queue 0: the whole broker. `steps` back from the last whole one; 0 for what nothing is known of. */
 u64 series_sum(const struct broker *b, u16 queue, enum series_kind kind, u32 steps);
 double duplicate_ratio(const struct broker *b, u16 queue); /* of the last hour's arrivals */

@@ -11,6 +11,7 @@ import threading
 import time
 
 import harness
+import hx
 import pg
 from harness import Skip, equal, test
 from outbox import Outbox, lines, problem, relayed_by
@@ -153,9 +154,8 @@ def while_the_broker_is_away_the_relay_waits_without_a_transaction_and_then_goes
         for _ in range(5):
             equal(json.loads(r.stdout.readline())["pending"], 1)
         # Each look finds it between two tries: idle, and holding back nobody's vacuum.
-        idle = o.db.rows("SELECT count(*) FILTER (WHERE state = 'idle in transaction'), count(*) FROM pg_stat_activity"
-                         " WHERE application_name = 'hapax' AND datname = 'relay_away'")
-        equal(idle[0][0], "0")
+        hx.until(lambda: o.db.rows("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'hapax' AND datname ="
+                                   " 'relay_away' AND state = 'idle in transaction'")[0][0] == "0", "it is between two tries")
         o.broker.start()
         o.await_empty()
         equal([m["key"] for m in o.received()], [key])

@@ -1140,8 +1140,62 @@ static void health_is_told_while_the_disk_has_yet_to_answer(void **state) {
     assert_int_equal(w.after, 0); /* it waits for nothing */
 }
 
+/* ---- who only looks */
+
+static void requests_that_only_look_are_few_at_a_time_and_end_with_their_client(void **state) {
+    (void)state;
+    void *users[64] = {0};
+    u32 waiting = 0, refused = 0;
+    send_many("q", "k", 8000);
+    w.us_a_look = 500; /* slow: nothing is done in its first slice */
+    for (u32 i = 0; i < 64; i++) {
+        u16 status = submit("GET /v1/queues/q/keys?prefix=zzz", NULL, SL(""), &users[i]);
+        waiting += status == 0;
+        refused += status == 503;
+    }
+    assert_int_equal(waiting, 16);
+    assert_int_equal(refused, 48);
+    assert_int_equal(submit("GET /metrics", NULL, SL(""), NULL), 503);
+    u32 before = w.answers;
+    for (u32 i = 0; i < 64; i++)
+        if (users[i]) broker_gone(w.broker, w.t, users[i]);
+    work(); /* they are given up, and there is room for others */
+    assert_int_equal(w.answers, before);
+    void *user = NULL;
+    assert_int_equal(submit("GET /v1/queues/q/keys?prefix=zzz", NULL, SL(""), &user), 0);
+    w.us_a_look = 0;
+    work();
+    assert_int_equal(w.answers, before + 1);
+}
+
+static void a_page_of_a_filtered_list_ends_with_its_time_and_the_next_goes_on(void **state) {
+    (void)state;
+    u32 pages = 0, found = 0;
+    char line[256] = "GET /v1/queues/q/messages?state=dead&limit=1000&reason=needle";
+    make_dead("q", 300);
+    send("q", "last", "x");
+    call("POST /v1/queues/q/receive", "");
+    assert_int_equal(settle("nack", ",\"class\":\"poison\",\"reason\":\"a needle\""), 200);
+    w.us_a_look = 100;
+    for (;; pages++) {
+        assert_int_equal(call(line, ""), 200);
+        found += strstr(w.body.p, "\"key\":\"last\"") != NULL;
+        const char *next = strstr(w.body.p, "\"next_cursor\":\"");
+        if (!next) break;
+        next += sizeof "\"next_cursor\":\"" - 1;
+        snprintf(line, sizeof line, "GET /v1/queues/q/messages?state=dead&limit=1000&reason=needle&cursor=%.*s",
+                 (int)strcspn(next, "\""), next);
+    }
+    assert_in_range(pages, 2, 50);
+    assert_int_equal(found, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(requests_that_only_look_are_few_at_a_time_and_end_with_their_client, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_page_of_a_filtered_list_ends_with_its_time_and_the_next_goes_on, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(rules_given_with_put_survive_a_restart, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_parameter_that_a_call_does_not_have_is_refused_and_the_nearest_one_named,
                                         set_up, tear_down),
