@@ -27,7 +27,7 @@
 #define MISSING_LEAST   10.0 /* repeats that should have come */
 #define DAYS_LEAST      5u
 #define DEAD_COUNT      10u /* dead.alert, where nothing is said */
-#define DEAD_WITHIN_MS  (15 * 60 * 1000)
+#define DEAD_WITHIN_MS  ((i64)15 * 60 * 1000)
 #define WAITS_LEAST     20u
 #define HANDED_LEAST    100u
 #define SYNCS_LEAST     100u
