@@ -322,6 +322,39 @@ static void memory_near_its_limit_is_told(void **state) {
     assert_fires("memory_high", NULL);
 }
 
+/* The journal as it is, but for how long its disk took. */
+static struct hist syncs;
+static void (*own_stats)(struct journal *j, struct journal_stats *out);
+static void stats_with_syncs(struct journal *j, struct journal_stats *out) {
+    own_stats(j, out);
+    out->sync_us = syncs;
+}
+
+static void sync_for(i64 ms, u64 us) {
+    for (; ms > 0; ms -= 10000) {
+        for (int i = 0; i < 50; i++) hist_add(&syncs, hist_us, us);
+        elapse(10000);
+    }
+}
+
+static void a_disk_that_syncs_ten_times_slower_than_usual_is_told(void **state) {
+    (void)state;
+    const struct journal_ops *own = w.journal->ops;
+    struct journal_ops ops = *own;
+    syncs = (struct hist){0};
+    own_stats = ops.stats;
+    ops.stats = stats_with_syncs;
+    w.journal->ops = &ops;
+    sync_for(2 * HOUR, 400);
+    sync_for(5 * MINUTE, 2000); /* slower, but not by that much */
+    assert_alert("sync_slow", NULL, "ok");
+    sync_for(2 * MINUTE, 40000);
+    assert_fires("sync_slow", NULL);
+    sync_for(10 * MINUTE, 400);
+    assert_alert("sync_slow", NULL, "resolved");
+    w.journal->ops = own;
+}
+
 static void rows_that_wait_to_be_relayed_are_told(void **state) {
     (void)state;
     send("q", "k", "x");
@@ -406,6 +439,7 @@ int main(void) {
         T(an_origin_that_comes_under_several_keys_is_a_hop_that_makes_new_ones),
         T(a_disk_that_runs_full_is_told_before_it_is),
         T(memory_near_its_limit_is_told),
+        T(a_disk_that_syncs_ten_times_slower_than_usual_is_told),
         T(rows_that_wait_to_be_relayed_are_told),
         T(what_is_off_does_not_fire),
         T(a_queue_made_anew_has_no_alerts_of_the_former),
