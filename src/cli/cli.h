@@ -82,6 +82,7 @@ int cli_exit_code(const hx_error *err);
 /* A request, and its answer printed: raw with --json, else by `show` (NULL: as a page). */
 int cli_request(struct cli *cli, const char *method, const char *target, slice body, void (*show)(slice json));
 /* The same for the caller to read: hx_reply_free ends it. false: it failed, *rc says how, and the user was told. */
+bool cli_is_answer(const hx_reply *reply); /* a broker's: JSON, or nothing */
 bool cli_ask(struct cli *cli, const hx_request *request, hx_reply *reply, int *rc);
 void cli_show(const struct cli *cli, const hx_reply *reply, void (*show)(slice json));
 

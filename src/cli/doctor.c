@@ -232,7 +232,10 @@ static i64 look_at_broker(struct doctor *d) {
     hx_reply reply;
     hx_error err;
     i64 asked = clock_wall_ms(), pid = -1;
-    if (ask(d, "/v1/stats", &reply, &err)) {
+    bool answered = ask(d, "/v1/stats", &reply, &err);
+    if (answered && !cli_is_answer(&reply)) {
+        doctor_found(d, FOUND_unreachable, "What answers at %s is no Hapax broker.", d->cli->url);
+    } else if (answered) {
         slice stats = body_of(&reply);
         look_at_clock(d, stats, asked, clock_wall_ms());
         look_at_disk(d, stats);

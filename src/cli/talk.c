@@ -83,6 +83,12 @@ int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json) {
     return cli_exit_code(err);
 }
 
+/* A page of a proxy must not pass for "none". */
+bool cli_is_answer(const hx_reply *reply) {
+    slice body = slice_trim(slice_of(reply->body.data, reply->body.size));
+    return body.n == 0 || *body.p == '{' || *body.p == '[';
+}
+
 bool cli_ask(struct cli *cli, const hx_request *request, hx_reply *reply, int *rc) {
     *reply = (hx_reply){0};
     *rc = EXIT_USAGE;
@@ -90,7 +96,13 @@ bool cli_ask(struct cli *cli, const hx_request *request, hx_reply *reply, int *r
     if (!client) return false;
     hx_error err;
     *rc = EXIT_DONE;
-    if (hx_call(client, request, reply, &err) == HX_OK) return true;
+    if (hx_call(client, request, reply, &err) == HX_OK) {
+        if (cli_is_answer(reply)) return true;
+        say_wrong("the answer of %s is no JSON: that is no Hapax broker, or something before it answered", cli->url);
+        *rc = EXIT_UNREACHABLE;
+        hx_reply_free(reply);
+        return false;
+    }
     *rc = cli_failed(cli, &err, reply->body);
     hx_reply_free(reply);
     return false;

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Alerts, as operators meet them (tests/unit/alerts_test.c has the cause of each): on the command line, and in Prometheus."""
+import http.server
 import json
 import os
 import socket
 import subprocess
 import tempfile
+import threading
 import urllib.request
 
 import hx
@@ -52,6 +54,31 @@ def nothing_fires_and_nothing_was_judged_are_told_apart(_):
         assert "not judged yet" in hapax("alerts", "--url", url).err
     with hx.answering({"/v1/alerts": '{"items":[],"judged":true}'}) as url:
         assert "not judged" not in hapax("alerts", "--url", url).err
+
+
+class Proxy(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        page = b"<html>proxy error</html>"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *_):
+        pass
+
+
+@test
+def the_page_of_a_proxy_does_not_pass_for_all_is_well(_):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = "http://127.0.0.1:%d" % server.server_address[1]
+    for words in (["alerts"], ["queues", "list"], ["consumers"], ["find", "--id", "x"], ["doctor"]):
+        ran = hapax(*words, "--url", url, exits=3)
+        assert "no Hapax broker" in ran.err + ran.text, ran
+    server.shutdown()
 
 
 def rules_of(folder):
