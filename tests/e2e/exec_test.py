@@ -292,6 +292,8 @@ def a_signal_lets_the_running_command_finish_and_gives_the_rest_back(q):
     b.put(q, "k0", "k1", "k2")
     process, go = started(q)
     process.send_signal(signal.SIGTERM)
+    line = process.stderr.readline().decode()  # it has heard it
+    assert "no more is taken" in line, line
     with open(go, "w", encoding="utf-8") as file:
         file.write("finished")
     out, err = process.communicate(timeout=hx.TIMEOUT)

@@ -301,7 +301,8 @@ def a_list_of_conflicts_compares_only_so_much_and_a_single_page_always(q):
     items = b.list(q, state="held", limit=10)
     same(sorted(item["id"] for item in items), sorted(ids))
     same({item["conflict_with"]["key"] for item in items}, {"k"})
-    assert 1 <= sum("changed" in item for item in items) <= 3, [item.get("changed") for item in items]
+    # So much of each page; and a page ends with its time.
+    assert 1 <= sum("changed" in item for item in items) < len(items), [item.get("changed") for item in items]
     for message in ids:
         page = b.get(f"/v1/queues/{q}/messages/{message}").json()
         same([c["field"] if isinstance(c, dict) else c for c in page["changed"]], ["amount"])
