@@ -160,8 +160,9 @@ static struct reader *read_events(u32 i, const char *query, const char *last_id)
 
 static u32 count_of(const struct reader *r, const char *text) {
     u32 n = 0;
-    const char *p = r->got.p, *end = p + r->got.len;
-    while (p && (p = memmem(p, (size_t)(end - p), text, strlen(text)))) p += strlen(text), n++;
+    size_t len = strlen(text);
+    for (size_t i = 0; i + len <= r->got.len; i++) /* not by memmem: a sanitizer looks at all the rest each time */
+        if (r->got.p[i] == text[0] && memcmp(r->got.p + i, text, len) == 0) n++;
     return n;
 }
 
@@ -345,8 +346,7 @@ static void many_readers_share_a_bounded_part_of_every_turn(void **state) {
         u64 before = w.clock_us;
         turn();
         assert_true(w.clock_us - before < 100000 + 10000);
-        done = 0;
-        for (u32 i = 0; i < FEEDS_MAX; i++) done += count_of(&w.readers[i], "event: alert") == 2000;
+        while (done < FEEDS_MAX && turns % 16 == 0 && count_of(&w.readers[done], "event: alert") == 2000) done++;
         if (turns == 200) /* nobody waits until others have all */
             for (u32 i = 0; i < FEEDS_MAX; i++) assert_true(count_of(&w.readers[i], "event: alert") > 0);
     }
