@@ -17,7 +17,7 @@
 #define TTLS_US    2000u
 #define COMPACT_US 8000u
 #define WATCH_US   1000u /* looking at the queues every ten seconds */
-#define EVENTS_US  1500u /* what readers of events may take of a turn; see feeds.c for what they may take of a second */
+#define EVENTS_US  200u  /* what readers of events may take of a turn; see feeds.c for what they may take of a second */
 
 struct broker;
 
