@@ -669,7 +669,7 @@ def churn_does_not_grow_the_disk(directory):
     live = count * 200  # what is known of a settled key: its name, times and an empty result
     complain(f"{count * len(payload) >> 20} MiB went through, {used_bytes(broker.data) >> 20} MiB are used at its end")
     # Room taken ahead of a fast writer is given back when it has gone; what is left is live data and a few segments.
-    until(lambda: used_bytes(broker.data) <= 3 * live + 10 * segment, "the disk is given back")
+    until(lambda: used_bytes(broker.data) <= 3 * live + 10 * segment, "the disk is given back", bound=300)
     complain(f"{used_bytes(broker.data) >> 20} MiB are used when it is quiet, segments of {segment >> 20} MiB")
     broker.kill()
     _, answer = broker.start().client().send("churn", "c0-0", payload.encode()).told()

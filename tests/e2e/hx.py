@@ -505,9 +505,9 @@ def bracket():
     within.ended = time.time()
 
 
-def until(condition, what):
+def until(condition, what, bound=TIMEOUT):
     """Asks again and again; the first answer that is one."""
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + bound
     while True:
         answer = condition()
         if answer:
