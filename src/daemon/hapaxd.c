@@ -1,40 +1,27 @@
 /* hapaxd: the daemon. Plugs the broker into the network, the disk and the clock. */
-#include <dirent.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "broker/broker.h"
-#include "config/address.h"
 #include "config/config.h"
 #include "config/lint.h"
 #include "daemon/notify.h"
+#include "daemon/process.h"
 #include "daemon/relays.h"
+#include "daemon/settings.h"
 #include "journal/disk.h"
 #include "journal/file.h"
 #include "net/http.h"
 #include "net/loop.h"
 
-#define MEMORY_MIN      ((u64)64 << 20)
-#define DRAIN_GRACE_MS  5000u
-#define FINDINGS_TOLD   20u   /* of what hapax lint calls an error */
-#define LINES_TOLD      1000u /* of what a reload changes, or of what is wrong with it */
-#define CONNECTIONS_MAX 10000u
-#define DAY_MS          ((i64)24 * 3600 * 1000)
-
-/* Descriptors. The journal works with any number of segment files open, from JOURNAL_FILES_MIN on; more make reading quicker. */
-#define FILES_MIN         64u
-#define FILES_OWN         16u /* standard streams, the loop, the listener, what is opened for a moment */
-#define FILES_A_WORKER    4u  /* of a relay */
-#define JOURNAL_FILES_MIN 8u
-#define JOURNAL_FILES_MAX 256u
+#define DRAIN_GRACE_MS 5000u
+#define FINDINGS_TOLD  20u   /* of what hapax lint calls an error */
+#define LINES_TOLD     1000u /* of what a reload changes, or of what is wrong with it */
+#define DAY_MS         ((i64)24 * 3600 * 1000)
 
 /* The config file being read again. */
 struct reload {
@@ -67,20 +54,6 @@ struct daemon {
     const char *data;    /* the directory */
     const char *address; /* numeric, of the listener */
     i64 started_ms;      /* wall clock */
-};
-
-/* What flags and environment say; NULL where they say nothing, and the file or the defaults decide. */
-struct settings {
-    const char *config, *listen, *data, *memory, *downtime, *log, *log_level;
-    bool insecure_listen, check_config;
-    i64 downtime_ms;
-    char *file_listen, *file_data; /* as they were at start */
-};
-
-/* Where it is going to serve, and from which directory. */
-struct place {
-    const char *listen, *data;
-    struct address address;
 };
 
 static struct broker_time time_now(void) {
@@ -131,22 +104,6 @@ static void put_number(struct buf *b, const char *name, u64 v) {
     buf_printf(b, "\"%s\":%llu", name, (unsigned long long)v);
 }
 
-/* Resident bytes, to hold the meters against, and virtual ones: the first two fields of statm, in pages. */
-static void memory_bytes(u64 *resident, u64 *virtual) {
-    char text[128];
-    u64 pages[2] = {0};
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
-    if (fd >= 0) close(fd);
-    slice one, rest = slice_of(text, n > 0 ? (size_t)n : 0);
-    for (u32 i = 0; i < 2; i++) {
-        slice_cut(rest, ' ', &one, &rest);
-        if (!slice_u64(one, &pages[i])) pages[i] = 0;
-    }
-    *virtual = pages[0] * (u64)sysconf(_SC_PAGESIZE);
-    *resident = pages[1] * (u64)sysconf(_SC_PAGESIZE);
-}
-
 static void world_stats(void *ctx, struct buf *b) {
     struct daemon *d = ctx;
     struct http_server_stats h;
@@ -154,7 +111,7 @@ static void world_stats(void *ctx, struct buf *b) {
     u64 resident, virtual;
     http_server_stats_get(d->server, &h);
     loop_stats_get(d->loop, &l);
-    memory_bytes(&resident, &virtual);
+    process_memory(&resident, &virtual);
     buf_lit(b, ",\"http\":{");
     put_number(b, "connections", h.connections);
     put_number(b, "accepted", h.accepted);
@@ -186,21 +143,10 @@ static i64 relay_oldest_ms(void *ctx, slice queue) {
     return relays_oldest_ms(((struct daemon *)ctx)->relays, queue);
 }
 
-static u64 open_files(void) {
-    u64 count = 0;
-    DIR *dir = opendir("/proc/self/fd");
-    while (dir && readdir(dir)) count++;
-    if (dir) closedir(dir);
-    return count > 3 ? count - 3 : 0; /* its two links, and the one it is read by */
-}
-
 static void surroundings(void *ctx, struct surroundings *w) {
     const struct daemon *d = ctx;
     struct http_server_stats h;
     struct loop_stats l;
-    struct rusage used;
-    struct rlimit files;
-    struct statvfs fs;
     http_server_stats_get(d->server, &h);
     loop_stats_get(d->loop, &l);
     w->connections = h.connections;
@@ -209,16 +155,7 @@ static void surroundings(void *ctx, struct surroundings *w) {
     w->buffered_bytes = h.buffered;
     w->turn_us = l.turn_us;
     w->started_ms = d->started_ms;
-    w->open_fds = open_files();
-    memory_bytes(&w->resident_bytes, &w->virtual_bytes);
-    if (getrusage(RUSAGE_SELF, &used) == 0)
-        w->cpu_us = (u64)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000 +
-                    (u64)(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0) w->max_fds = files.rlim_cur;
-    if (statvfs(d->data, &fs) == 0) {
-        w->disk_free = (u64)fs.f_bavail * fs.f_frsize;
-        w->disk_size = (u64)fs.f_blocks * fs.f_frsize;
-    }
+    process_surroundings(w, d->data);
 }
 
 /* P7: nothing leaves after a failed write or sync. */
@@ -326,12 +263,6 @@ static void on_terminate(void *ctx) {
 }
 
 /* ---- reading the config again */
-
-static struct config_use settings_use(const struct settings *s) {
-    return (struct config_use){.secrets = SECRETS_FROM_ENVIRONMENT,
-                               .listen_elsewhere = s->listen != NULL,
-                               .insecure_listen = s->insecure_listen};
-}
 
 static void log_lines(enum log_level level, slice text) {
     slice line;
@@ -465,163 +396,11 @@ static void finish(struct daemon *d) {
 
 /* ---- starting */
 
-static void usage(FILE *out) {
-    fputs("usage: hapaxd [--config FILE] [--listen HOST:PORT] [--data DIR] [--memory SIZE] [--downtime TIME]\n"
-          "              [--log logfmt|json] [--log-level error|warn|info|debug] [--insecure-listen]\n"
-          "       hapaxd --config FILE --check-config\n"
-          "       hapaxd --version | --help\n"
-          "\n"
-          "  --config FILE       the queues and their rules; hapax.example.yaml explains every key\n"
-          "                      (environment: HAPAX_CONFIG)\n"
-          "  --check-config      say whether the file is valid, and exit\n"
-          "  --listen HOST:PORT  where to serve HTTP; default 127.0.0.1:4279, port 0 picks a free one\n"
-          "                      (environment: HAPAX_LISTEN)\n"
-          "  --data DIR          where the journal lives; default ./hapax-data (environment: HAPAX_DATA)\n"
-          "  --memory SIZE       refuse new work before the process takes more than that (environment:\n"
-          "                      HAPAX_MEMORY); default: the limit of its control group, if it has one\n"
-          "  --downtime TIME     how long it was down, where the wall clock is not to be believed: delays and\n"
-          "                      times to live go on by that, 2h for example\n"
-          "  --log FORMAT        of the log on stderr: logfmt (the default) or json (environment: HAPAX_LOG)\n"
-          "  --log-level LEVEL   error, warn, info (the default) or debug: what matters less is not written\n"
-          "                      (environment: HAPAX_LOG_LEVEL)\n"
-          "  --insecure-listen   allow an address other than loopback: whoever reaches it may do everything\n"
-          "  --version           print the version\n"
-          "\n"
-          "Prints 'hapaxd ready on http://HOST:PORT' on stdout once it serves; logs go to stderr.\n"
-          "Flags beat the environment, that beats the file, that beats the defaults.\n"
-          "SIGTERM or SIGINT stop it cleanly, SIGHUP makes it read the file again. See hapaxd(1), and hapax(1) for the "
-          "command-line client.\n",
-          out);
-}
-
-static bool flag_value(int argc, char **argv, int *i, const char *name, const char **out) {
-    size_t n = strlen(name);
-    if (strncmp(argv[*i], name, n) != 0) return false;
-    if (argv[*i][n] == '=') {
-        *out = argv[*i] + n + 1;
-        return true;
-    }
-    if (argv[*i][n] != 0) return false;
-    if (*i + 1 >= argc) {
-        fprintf(stderr, "hapaxd: %s needs a value\n", name);
-        exit(2);
-    }
-    *out = argv[++*i];
-    return true;
-}
-
-static const char *env_value(const char *name) {
-    const char *value = getenv(name);
-    return value && *value ? value : NULL;
-}
-
-static void set_up_log(const struct settings *s) {
-    enum log_format format = LOG_AS_LOGFMT;
-    enum log_level level = LOG_INFO;
-    if (s->log && !log_format_parse(slice_str(s->log), &format)) {
-        fprintf(stderr, "hapaxd: --log wants logfmt or json, not '%s'\n", s->log);
-        exit(2);
-    }
-    if (s->log_level && !log_level_parse(slice_str(s->log_level), &level)) {
-        fprintf(stderr, "hapaxd: --log-level wants error, warn, info or debug, not '%s'\n", s->log_level);
-        exit(2);
-    }
-    log_set_format(format);
-    log_set_level(level);
-}
-
-static void parse_flags(int argc, char **argv, struct settings *s) {
-    s->config = env_value("HAPAX_CONFIG");
-    s->listen = env_value("HAPAX_LISTEN");
-    s->data = env_value("HAPAX_DATA");
-    s->memory = env_value("HAPAX_MEMORY");
-    s->log = env_value("HAPAX_LOG");
-    s->log_level = env_value("HAPAX_LOG_LEVEL");
-    for (int i = 1; i < argc; i++) {
-        if (flag_value(argc, argv, &i, "--listen", &s->listen) || flag_value(argc, argv, &i, "--data", &s->data) ||
-            flag_value(argc, argv, &i, "--config", &s->config) || flag_value(argc, argv, &i, "--memory", &s->memory) ||
-            flag_value(argc, argv, &i, "--downtime", &s->downtime) || flag_value(argc, argv, &i, "--log", &s->log) ||
-            flag_value(argc, argv, &i, "--log-level", &s->log_level))
-            continue;
-        if (strcmp(argv[i], "--insecure-listen") == 0) {
-            s->insecure_listen = true;
-        } else if (strcmp(argv[i], "--check-config") == 0) {
-            s->check_config = true;
-        } else if (strcmp(argv[i], "--version") == 0) {
-            puts("hapaxd " HAPAX_VERSION);
-            exit(0);
-        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            usage(stdout);
-            exit(0);
-        } else {
-            fprintf(stderr, "hapaxd: unknown argument '%s'\n\n", argv[i]);
-            usage(stderr);
-            exit(2);
-        }
-    }
-    set_up_log(s);
-    u64 bytes;
-    if (s->memory && (!size_parse(slice_str(s->memory), &bytes) || bytes < MEMORY_MIN)) {
-        fprintf(stderr, "hapaxd: --memory wants a size of at least 64MiB, such as 4GiB, not '%s'\n", s->memory);
-        exit(2);
-    }
-    if (s->downtime && !duration_parse(slice_str(s->downtime), &s->downtime_ms)) {
-        fprintf(stderr, "hapaxd: --downtime wants a duration like 90s, 2h or 3d, not '%s'\n", s->downtime);
-        exit(2);
-    }
-    if (!s->check_config || s->config) return;
-    fprintf(stderr, "hapaxd: --check-config needs --config FILE\n");
-    exit(2);
-}
-
-/* Descriptors are shared out before anything takes one: however many connections come, the journal finds its own. */
-struct files {
-    u32 journal, connections;
-};
-
-static u64 files_allowed(void) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-    rlim_t before = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max;
-    return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_max : before;
-}
-
-static hx_st share_files(const struct config *config, struct files *out, struct errbuf *err) {
-    u64 allowed = files_allowed(), relays = 0;
-    for (u32 i = 0; i < config->relays.count; i++) relays += (config->relays.at[i].workers + 1ull) * FILES_A_WORKER;
-    if (allowed < FILES_MIN + relays)
-        return err_set(err, ST_DENIED,
-                       "the limit on open files is %llu, and %llu are needed at least: see ulimit -n, or "
-                       "LimitNOFILE= of systemd",
-                       (unsigned long long)allowed, (unsigned long long)(FILES_MIN + relays));
-    u64 left = allowed - relays - FILES_OWN - NOTIFY_FILES - JOURNAL_FILES_BESIDE, journal = left / 4;
-    if (journal < JOURNAL_FILES_MIN) journal = JOURNAL_FILES_MIN;
-    if (journal > JOURNAL_FILES_MAX) journal = JOURNAL_FILES_MAX;
-    left -= journal;
-    *out = (struct files){.journal = (u32)journal, .connections = left < CONNECTIONS_MAX ? (u32)left : CONNECTIONS_MAX};
-    return ST_OK;
-}
-
 static hx_st open_storage(struct daemon *d, const char *path, u32 files, struct errbuf *err) {
     hx_st st = disk_posix_open(path, true, &d->disk, err);
     if (st != ST_OK) return st;
     struct journal_file_options options = {.disk = d->disk, .files_max = files, .wake = wake, .wake_ctx = d};
     return journal_file_open(&options, &d->journal, err);
-}
-
-/* As the flag says, else as the control group does; 0: no bound. */
-static u64 memory_max(const struct settings *s) {
-    u64 bytes = 0;
-    if (s->memory) {
-        CHECK(size_parse(slice_str(s->memory), &bytes)); /* looked at when it was read */
-        return bytes;
-    }
-    char text[32];
-    int fd = open("/sys/fs/cgroup/memory.max", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
-    if (fd >= 0) close(fd);
-    return slice_u64(slice_trim(slice_of(text, n > 0 ? (size_t)n : 0)), &bytes) ? bytes : 0; /* "max": none */
 }
 
 static void put_roughly(struct buf *b, i64 ms) {
@@ -682,7 +461,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
     };
     journal_file_secret(d->journal, options.secret);
     random_bytes(&options.seed, sizeof options.seed);
-    options.memory_max = memory_max(d->settings);
+    options.memory_max = settings_memory_max(d->settings);
     i64 began = clock_mono_ms();
     hx_st st = broker_open(&options, time_now(), &d->broker, err);
     if (st != ST_OK) return st;
@@ -717,8 +496,8 @@ static hx_st start(struct daemon *d, const struct place *p, struct config **conf
     loop_on_wake(d->loop, on_wake, d);
     d->notify = notify_new(d->loop);
     notify_configure(d->notify, &(*config)->alerts);
-    struct files files = {0};
-    hx_st st = share_files(*config, &files, err);
+    struct process_files files = {0};
+    hx_st st = process_share_files(*config, &files, err);
     if (st != ST_OK) return st;
     st = open_server(d, p, files.connections, err);
     if (st != ST_OK) return err_wrap(err, st, "listen on %s", p->listen);
@@ -727,39 +506,6 @@ static hx_st start(struct daemon *d, const struct place *p, struct config **conf
     if (st != ST_OK) return err_wrap(err, st, "data directory %s", p->data);
     st = http_server_listen(d->server, err);
     return st == ST_OK ? st : err_wrap(err, st, "listen on %s", p->listen);
-}
-
-static struct config *load_config(const struct settings *s) {
-    struct buf errors = {0};
-    struct config *config;
-    struct config_use use = settings_use(s);
-    if (!s->config) return config_default();
-    if (s->check_config) use.secrets = SECRETS_AS_WRITTEN;
-    if (config_load(s->config, &use, &config, &errors) == ST_OK) return config;
-    slice rest = buf_slice(&errors), line;
-    while (slice_cut(rest, '\n', &line, &rest)) fprintf(stderr, "hapaxd: %.*s\n", (int)line.n, line.p);
-    exit(1);
-}
-
-static char *copy_text(slice s) {
-    char *p = mem_zalloc(s.n + 1);
-    memcpy(p, s.p, s.n);
-    return p;
-}
-
-/* 0: go on. Else the exit status. */
-static int find_place(struct settings *s, const struct config *config, struct place *p) {
-    s->file_listen = copy_text(config->listen);
-    s->file_data = copy_text(config->data);
-    p->listen = s->listen ? s->listen : s->file_listen;
-    p->data = s->data ? s->data : s->file_data;
-    if (!address_parse(slice_str(p->listen), &p->address)) {
-        fprintf(stderr, "hapaxd: --listen wants HOST:PORT with a numeric host, not '%s'\n", p->listen);
-        return 2;
-    }
-    if (address_is_local(&p->address) || s->insecure_listen || config->insecure_listen) return 0;
-    fprintf(stderr, "hapaxd: " ADDRESS_IS_OPEN "\n", p->listen);
-    return 2;
 }
 
 static void serve(struct daemon *d, const struct place *p) {
@@ -787,9 +533,9 @@ int main(int argc, char **argv) {
     struct daemon d = {.settings = &s};
     struct errbuf err = {{0}};
     struct place at;
-    parse_flags(argc, argv, &s);
-    struct config *config = load_config(&s);
-    int status = find_place(&s, config, &at);
+    settings_parse(argc, argv, &s);
+    struct config *config = settings_config(&s);
+    int status = settings_place(&s, config, &at);
     if (status == 0) log_lint(s.config, config);
     if (status == 0 && s.check_config) {
         printf("%s: valid, %u queue%s\n", s.config, config->queues.count, config->queues.count == 1 ? "" : "s");
@@ -806,7 +552,6 @@ int main(int argc, char **argv) {
         finish(&d);
     }
     config_free(config);
-    mem_free(s.file_listen);
-    mem_free(s.file_data);
+    settings_free(&s);
     return status;
 }

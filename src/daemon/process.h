@@ -1,0 +1,22 @@
+/* The process, and what the machine gives it: memory, descriptors, a disk. */
+#ifndef HAPAX_DAEMON_PROCESS_H
+#define HAPAX_DAEMON_PROCESS_H
+
+#include "broker/broker.h"
+#include "config/config.h"
+
+/* Descriptors are shared out before anything takes one: however many connections come, the journal finds its own. */
+struct process_files {
+    u32 journal, connections;
+};
+
+/* ST_DENIED: there are too few. */
+hx_st process_share_files(const struct config *config, struct process_files *out, struct errbuf *err);
+/* As its control group says; 0: no bound. */
+u64 process_memory_max(void);
+/* In bytes: resident ones, to hold the meters against, and virtual ones. */
+void process_memory(u64 *resident, u64 *virtual);
+/* What of it concerns process and disk. */
+void process_surroundings(struct surroundings *w, const char *data);
+
+#endif
