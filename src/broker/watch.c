@@ -187,10 +187,13 @@ void watch_expired(struct broker *b, u64 hash) {
 static void came_too_late(struct broker *b, const struct rec_message *m) {
     u64 *slot = b->watch->expired ? &b->watch->expired[m->ref.hash % EXPIRED_KEPT] : NULL;
     if (!slot || *slot != m->ref.hash || m->refused || m->generation) return;
+    const struct rules *rules = core_queue_rules(b->core, m->ref.queue);
     *slot = 0;
-    i64 window_ms = core_queue_rules(b->core, m->ref.queue)->window_ms; /* it is at least so old */
-    watch_happened(
-        b, &(struct happening){.kind = HAPPENING_AGAIN, .queue = m->ref.queue, .ref = m->ref, .age_ms = window_ms});
+    if (rules->semantics == SEMANTICS_AT_LEAST_ONCE) return; /* keys may come again there */
+    watch_happened(b, &(struct happening){.kind = HAPPENING_AGAIN,
+                                          .queue = m->ref.queue,
+                                          .ref = m->ref,
+                                          .age_ms = rules->window_ms}); /* it is at least so old */
 }
 
 /* ---- by what the core wrote down */
@@ -253,7 +256,6 @@ static void settle_written(struct broker *b, const struct rec_settle *s) {
         .request_id = s->request_id,
         .reason = s->reason,
     };
-    if (s->carried) return;
     if (s->by_token && history_last_attempt(s->history, &last)) {
         h.age_ms = (i64)clamped(b->now.wall_ms - last.at_ms);
         h.consumer = last.consumer;
@@ -309,7 +311,7 @@ void watch_record(struct broker *b, const struct record *r) {
         return_written(b, &r->ret);
         break;
     case REC_SETTLE:
-        settle_written(b, &r->settle);
+        if (!r->settle.carried) settle_written(b, &r->settle);
         break;
     case REC_DECIDE:
         decide_written(b, &r->decide);

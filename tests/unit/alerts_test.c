@@ -152,6 +152,17 @@ static void a_repeat_after_its_window_is_told(void **state) {
     assert_fires("late_replays", "q");
 }
 
+static void keys_may_come_again_where_that_is_the_rule(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"semantics\":\"at_least_once\",\"window\":\"10m\"}"), 201);
+    for (int i = 0; i < 3; i++) {
+        send("q", "k", "x");
+        work_off("q", "ack", "");
+        elapse(12 * MINUTE);
+    }
+    assert_alert("late_replays", "q", "ok");
+}
+
 static void many_repeats_fire_unless_they_are_a_drill(void **state) {
     (void)state;
     struct buf body = {0};
@@ -428,6 +439,7 @@ int main(void) {
         T(a_killed_consumer_leaves_work_that_nobody_settles),
         T(two_effect_ids_for_one_key_are_a_doubled_effect_for_a_day),
         T(a_repeat_after_its_window_is_told),
+        T(keys_may_come_again_where_that_is_the_rule),
         T(many_repeats_fire_unless_they_are_a_drill),
         T(repeats_that_stop_coming_are_missed_over_restarts_too),
         T(a_day_of_ordinary_traffic_fires_nothing),
