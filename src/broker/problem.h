@@ -18,6 +18,7 @@ struct failure {
     enum problem problem;
     struct buf detail, more;
     const char *allow;    /* 405: the methods there are */
+    i64 retry_ms;         /* 429, 503, 507: when to try again, if that is known */
     bool applied_unknown; /* else nothing happened */
     u64 compare_left;     /* how many bytes of payloads may still be compared to say what changed */
 };

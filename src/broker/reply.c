@@ -37,6 +37,12 @@ void reply_json(struct call *c, u16 status, slice body) {
     reply_with(c->b, c->conn, status, SL("application/json"), SL(""), body, 0);
 }
 
+/* In whole seconds, and not too early: whoever comes back then is not refused for the same reason. */
+static void put_retry_after(struct buf *fields, u16 status, i64 retry_ms) {
+    if (status != 429 && status != 503 && status != 507) return;
+    buf_printf(fields, "Retry-After: %lld\r\n", retry_ms > 1000 ? (long long)((retry_ms + 999) / 1000) : 1LL);
+}
+
 void reply_failure(struct call *c) {
     struct scratch *s = c->b->scratch;
     buf_reset(&s->body);
@@ -45,7 +51,7 @@ void reply_failure(struct call *c) {
     buf_reset(&s->fields);
     if (c->failure.allow) buf_printf(&s->fields, "Allow: %s\r\n", c->failure.allow);
     u16 status = problem_status(c->failure.problem);
-    if (status == 429 || status == 503 || status == 507) buf_lit(&s->fields, "Retry-After: 1\r\n");
+    put_retry_after(&s->fields, status, c->failure.retry_ms);
     reply_with(c->b, c->conn, status, SL("application/problem+json"), buf_slice(&s->fields), buf_slice(&s->body), 0);
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/arena.h"
 #include "base/base_priv.h"
+#include "base/bucket.h"
 
 static void assert_text(struct buf *b, const char *expected) {
     assert_int_equal(b->len, strlen(expected));
@@ -781,6 +782,36 @@ static void an_arena_keeps_what_it_gave_until_it_goes(void **state) {
     arena_clear(&a);
 }
 
+static void a_bucket_gives_so_much_at_once_and_then_so_much_a_second(void **state) {
+    (void)state;
+    struct bucket b = {0};
+    struct bucket_rule r = {.per_s = 10, .at_once = 3};
+    for (u32 i = 0; i < 3; i++) assert_int_equal(bucket_take(&b, r, 1, 5000), 0);
+    assert_int_equal(bucket_take(&b, r, 1, 5000), 100); /* the next one comes in a tenth of a second, and not before */
+    assert_int_equal(bucket_take(&b, r, 1, 5099), 1);
+    assert_int_equal(bucket_take(&b, r, 1, 5100), 0);
+    assert_int_equal(bucket_take(&b, r, 2, 5100), 200);
+    assert_int_equal(bucket_take(&b, r, 2, 5300), 0);
+    u32 taken = 0;
+    for (i64 ms = 5300; ms < 15300; ms++) taken += bucket_take(&b, r, 1, ms) == 0;
+    assert_int_equal(taken, 99);
+    assert_int_equal(bucket_take(&b, r, 3, 100000), 0); /* however long nobody came, it holds no more than that */
+    assert_int_equal(bucket_take(&b, r, 1, 100000), 100);
+}
+
+static void more_than_a_bucket_holds_is_taken_from_a_full_one_and_owed(void **state) {
+    (void)state;
+    struct bucket b = {0};
+    struct bucket_rule r = {.per_s = 10, .at_once = 10};
+    assert_int_equal(bucket_take(&b, r, 1, 0), 0);
+    assert_int_equal(bucket_take(&b, r, 1000, 0), 100);
+    assert_int_equal(bucket_take(&b, r, 1000, 100), 0);
+    assert_int_equal(bucket_take(&b, r, 1, 100), 99100);
+    assert_int_equal(bucket_wait_ms(&b, r, 10, 100), 100000);
+    assert_int_equal(bucket_take(&b, r, 1, 99200), 0);
+    assert_int_equal(bucket_take(&b, (struct bucket_rule){.per_s = 1, .at_once = UINT32_MAX}, UINT32_MAX, 200000), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_status_has_a_text),
@@ -820,6 +851,8 @@ int main(void) {
         cmocka_unit_test(siphash_matches_the_reference_vectors),
         cmocka_unit_test(a_seed_always_gives_the_same_numbers),
         cmocka_unit_test(bounded_numbers_stay_below_and_reach_everything),
+        cmocka_unit_test(a_bucket_gives_so_much_at_once_and_then_so_much_a_second),
+        cmocka_unit_test(more_than_a_bucket_holds_is_taken_from_a_full_one_and_owed),
         cmocka_unit_test(kernel_randomness_fills_the_whole_buffer),
         cmocka_unit_test(clocks_agree_with_the_system_and_do_not_go_back),
     };
