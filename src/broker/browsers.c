@@ -7,21 +7,28 @@
 #define HOST_KEPT 264u /* the longest name and its port */
 
 struct browsers {
-    u8 address[ADDRESS_BYTES]; /* of the listener; all zero: every address of the machine */
-    bool everywhere;
+    u8 (*addresses)[ADDRESS_BYTES]; /* of the listeners */
+    u32 address_count;
+    bool everywhere;       /* one of them is every address of the machine */
     char known[HOST_KEPT]; /* the last Host that was known, as it was written: clients go on as they began */
     size_t known_bytes;
 };
 
-struct browsers *browsers_new(const char *address) {
+struct browsers *browsers_new(const char *const *addresses, u32 count) {
     static const u8 any_six[ADDRESS_BYTES], any_four[ADDRESS_BYTES] = {[10] = 0xFF, [11] = 0xFF};
     struct browsers *w = mem_zalloc(sizeof *w);
-    if (!address || !address_bytes(slice_str(address), w->address)) CHECK(address_bytes(SL("127.0.0.1"), w->address));
-    w->everywhere = memcmp(w->address, any_six, ADDRESS_BYTES) == 0 || memcmp(w->address, any_four, ADDRESS_BYTES) == 0;
+    w->addresses = mem_alloc((count + 1) * sizeof *w->addresses);
+    w->address_count = count;
+    for (u32 i = 0; i < count; i++) {
+        u8 *a = w->addresses[i];
+        CHECK(address_bytes(slice_str(addresses[i]), a));
+        w->everywhere |= memcmp(a, any_six, ADDRESS_BYTES) == 0 || memcmp(a, any_four, ADDRESS_BYTES) == 0;
+    }
     return w;
 }
 
 void browsers_free(struct browsers *w) {
+    if (w) mem_free(w->addresses);
     mem_free(w);
 }
 
@@ -55,7 +62,10 @@ static bool is_listed(const struct host_names *hosts, slice name) {
 static bool is_own(const struct browsers *w, slice name) {
     u8 address[ADDRESS_BYTES];
     if (!address_bytes(name, address)) return slice_eq_nocase(name, SL("localhost"));
-    return w->everywhere || address_bytes_local(address) || memcmp(address, w->address, ADDRESS_BYTES) == 0;
+    if (w->everywhere || address_bytes_local(address)) return true;
+    for (u32 i = 0; i < w->address_count; i++)
+        if (memcmp(address, w->addresses[i], ADDRESS_BYTES) == 0) return true;
+    return false;
 }
 
 static bool host_known(struct broker *b, slice host) {

@@ -23,7 +23,7 @@ enum browser_verdict {
     BROWSER_FOREIGN,     /* from a page of another origin */
 };
 
-struct browsers *browsers_new(const char *address); /* numeric, where the broker is served; NULL: loopback alone */
+struct browsers *browsers_new(const char *const *addresses, u32 count); /* numeric, where the broker is served */
 void browsers_free(struct browsers *w);
 void browsers_forget(struct browsers *w); /* another config is in force */
 enum browser_verdict browser_verdict(struct broker *b, const struct http_request *req);

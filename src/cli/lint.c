@@ -32,8 +32,10 @@ static void put_key(const struct key_info *k, const char *where, struct buf *b) 
 }
 
 static bool explain_key(const char *path, struct buf *b) {
-    static const char *const where[] = {
-        [SCOPE_TOP] = "of the file", [SCOPE_RELAY] = "of an entry of relay", [SCOPE_QUEUE] = "of a queue"};
+    static const char *const where[] = {[SCOPE_TOP] = "of the file",
+                                        [SCOPE_LISTENER] = "of an entry of listen",
+                                        [SCOPE_RELAY] = "of an entry of relay",
+                                        [SCOPE_QUEUE] = "of a queue"};
     struct key_info k;
     for (int scope = 0; scope < SCOPE_COUNT; scope++)
         for (u32 i = 0; config_key((enum key_scope)scope, i, &k); i++)

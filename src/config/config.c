@@ -31,6 +31,37 @@ hx_st queues_read(const struct binding *b, const struct node *n) {
     return st;
 }
 
+/* The short form is a list of one. */
+static hx_st read_listener(const struct binding *b, const struct node *n, struct listener_config *l) {
+    struct binding inner = {.keys = &config_keys[SCOPE_LISTENER], .base = l, .arena = b->arena, .err = b->err};
+    hx_st st = n->kind == NODE_SCALAR ? value_read(&inner, &inner.keys->at[0], n) : bind_map(&inner, n);
+    return st == ST_OK && l->address.n == 0 ? node_error(n, b->err, "address is missing") : st;
+}
+
+static bool is_repeated(const struct listeners *l, u32 i) {
+    struct address one, other;
+    if (!address_parse(l->at[i].address, &one) || one.port == 0) return false;
+    for (u32 k = 0; k < i; k++)
+        if (address_parse(l->at[k].address, &other) && other.port == one.port && strcmp(other.host, one.host) == 0)
+            return true;
+    return false;
+}
+
+hx_st listeners_read(const struct binding *b, const struct node *n) {
+    struct listeners *l = &binding_config(b)->listen;
+    bool list = n->kind == NODE_SEQ;
+    hx_st st = ST_OK;
+    if (list && n->count == 0) return node_error(n, b->err, "empty: nobody could reach the broker");
+    if (list && n->count > LISTENERS_MAX) return node_error(n, b->err, "more than %u listeners", LISTENERS_MAX);
+    *l = (struct listeners){.at = arena_alloc(b->arena, (list ? n->count : 1) * sizeof(*l->at))};
+    for (const struct node *c = list ? n->first : n; c && st == ST_OK; c = list ? c->next : NULL) {
+        l->at[l->count] = (struct listener_config){0};
+        st = read_listener(b, c, &l->at[l->count++]);
+        if (st == ST_OK && is_repeated(l, l->count - 1)) st = node_error(c, b->err, "the same address once more");
+    }
+    return st;
+}
+
 static hx_st read_relay(const struct binding *b, const struct node *n, struct relay_config *r) {
     struct binding inner = {
         .keys = &config_keys[SCOPE_RELAY], .base = r, .arena = b->arena, .secrets = b->secrets, .err = b->err};
@@ -65,7 +96,8 @@ static struct config *config_new(void) {
     struct arena *arena = arena_new();
     struct config *c = arena_alloc(arena, sizeof(*c));
     c->arena = arena;
-    c->listen = SL("127.0.0.1:4279");
+    c->listen = (struct listeners){.at = arena_alloc(arena, sizeof(*c->listen.at)), .count = 1};
+    c->listen.at[0].address = SL("127.0.0.1:4279");
     c->data = SL("./hapax-data");
     c->audit_keep_ms = (i64)90 * 24 * 3600 * 1000;
     c->alerts =
@@ -90,10 +122,15 @@ void config_free(struct config *c) {
 /* Without tokens whoever reaches the address can do everything. */
 static hx_st check_listen(const struct config *c, const struct node *root, const struct config_use *use) {
     const struct node *said = node_get(root, SL("listen"));
-    struct address address;
+    hx_st st = ST_OK;
     if (!said || use->listen_elsewhere || use->insecure_listen || c->insecure_listen) return ST_OK;
-    CHECK(address_parse(c->listen, &address));
-    return address_is_local(&address) ? ST_OK : node_error(said, NULL, ADDRESS_IS_OPEN, c->listen.p);
+    const struct node *n = said->kind == NODE_SEQ ? said->first : said;
+    for (u32 i = 0; i < c->listen.count; i++, n = n->next) {
+        struct address address;
+        CHECK(address_parse(c->listen.at[i].address, &address));
+        if (!address_is_local(&address)) st = node_error(n, NULL, ADDRESS_IS_OPEN, c->listen.at[i].address.p);
+    }
+    return st;
 }
 
 /* A relay sends each row under its id, again and again until it is taken. */
@@ -209,6 +246,10 @@ const struct queue_config *config_find(const struct config *c, slice queue) {
     struct queue_config **found =
         c->queues.count ? bsearch(&key, c->queues.ordered, c->queues.count, sizeof(key), by_name) : NULL;
     return found ? *found : NULL;
+}
+
+void config_listen_text(const struct config *c, struct buf *out) {
+    for (u32 i = 0; i < c->listen.count; i++) buf_printf(out, "%s%s", i ? ", " : "", c->listen.at[i].address.p);
 }
 
 void config_queue_diff(const struct queue_config *before, const struct queue_config *after, struct buf *out) {

@@ -124,9 +124,21 @@ struct host_names {
     bool any; /* "*" */
 };
 
+#define LISTENERS_MAX 16u
+
+struct listener_config {
+    slice address;
+};
+
+struct listeners {
+    struct listener_config *at; /* at least one */
+    u32 count;
+};
+
 struct config {
-    slice listen, data;
-    struct host_names hosts; /* answered to beside the listener's address and localhost */
+    struct listeners listen;
+    slice data;
+    struct host_names hosts; /* answered to beside the listeners' addresses and localhost */
     bool insecure_listen, auto_create;
     i64 audit_keep_ms; /* WINDOW_FOREVER: never dropped */
     struct top_alerts alerts;
@@ -161,6 +173,8 @@ hx_st config_parse(slice yaml, const char *file, const struct config_use *use, s
 struct config *config_default(void); /* no file: auto_create is true */
 void config_free(struct config *c);  /* NULL is fine */
 const struct queue_config *config_find(const struct config *c, slice queue);
+/* For people, on one line: what cannot change while the broker runs. */
+void config_listen_text(const struct config *c, struct buf *out);
 
 /* One queue from the config's keys as JSON. Errors name the key: "retry.unknown: ...". */
 hx_st config_queue_from_json(slice name, slice json, struct queue_config **out, struct buf *errors);
@@ -187,7 +201,7 @@ struct key_info {
     const char *path, *type, *fallback, *doc; /* fallback: the default as a user would write it */
     const char *const *names;                 /* the words it may be, NULL-ended; or NULL */
 };
-enum key_scope { SCOPE_TOP, SCOPE_RELAY, SCOPE_QUEUE, SCOPE_COUNT };
+enum key_scope { SCOPE_TOP, SCOPE_LISTENER, SCOPE_RELAY, SCOPE_QUEUE, SCOPE_COUNT };
 /* The i-th key of a scope; false past the end. */
 bool config_key(enum key_scope scope, u32 i, struct key_info *out);
 

@@ -20,6 +20,7 @@
     X(SECRETS, "a list of secrets, each text with ${NAME} from the environment")                                       \
     X(URL, "an address like https://example.com/alerts, with ${NAME} from the environment")                            \
     X(ADDRESS, "an address like 127.0.0.1:4279")                                                                       \
+    X(LISTENERS, "an address like 127.0.0.1:4279, or a list of maps")                                                  \
     X(HOSTS, "a list of host names like queue.example.com, without ports")                                             \
     X(CHOICE, "one word")                                                                                              \
     X(NAMES, "a list")                                                                                                 \
@@ -133,6 +134,7 @@ hx_st secrets_read(const struct binding *b, const struct key *k, const struct no
 /* ---- queue.c, config.c: the types that are structs of their own */
 
 hx_st queues_read(const struct binding *b, const struct node *n);
+hx_st listeners_read(const struct binding *b, const struct node *n);
 hx_st relays_read(const struct binding *b, const struct node *n);
 hx_st config_queue_from_node(slice name, const struct node *n, struct queue_config **out, struct errbuf *err);
 

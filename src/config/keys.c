@@ -20,6 +20,10 @@ static const char *const type_texts[] = {TYPE_LIST(NAME)};
 static const struct key top_keys[] = {
 #include "config/keys.def"
 };
+#define LISTENER_KEY(ident, ...) ROW(struct listener_config, __VA_ARGS__)
+static const struct key listener_keys[] = {
+#include "config/keys.def"
+};
 #define RELAY_KEY(ident, ...) ROW(struct relay_config, __VA_ARGS__)
 static const struct key relay_keys[] = {
 #include "config/keys.def"
@@ -31,8 +35,10 @@ static const struct key queue_keys[] = {
 
 #define TABLE(rows)                                                                                                    \
     { rows, sizeof(rows) / sizeof(rows[0]) }
-const struct key_table config_keys[SCOPE_COUNT] = {
-    [SCOPE_TOP] = TABLE(top_keys), [SCOPE_RELAY] = TABLE(relay_keys), [SCOPE_QUEUE] = TABLE(queue_keys)};
+const struct key_table config_keys[SCOPE_COUNT] = {[SCOPE_TOP] = TABLE(top_keys),
+                                                   [SCOPE_LISTENER] = TABLE(listener_keys),
+                                                   [SCOPE_RELAY] = TABLE(relay_keys),
+                                                   [SCOPE_QUEUE] = TABLE(queue_keys)};
 
 const char *key_type_text(enum key_type type) {
     return type_texts[type];

@@ -320,6 +320,8 @@ hx_st value_read(const struct binding *b, const struct key *k, const struct node
         return read_window(b, k, n);
     case TYPE_UPSTREAMS:
         return read_upstreams(b, k, n);
+    case TYPE_LISTENERS:
+        return listeners_read(b, n);
     case TYPE_RELAYS:
         return relays_read(b, n);
     case TYPE_QUEUES:

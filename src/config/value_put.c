@@ -18,6 +18,7 @@ bool value_is_set(const struct key *k, const void *base) {
     bool optional = strcmp(k->fallback, "none") == 0;
     switch (k->type) {
     case TYPE_TEXT:
+    case TYPE_ADDRESS:
     case TYPE_SECRET:
     case TYPE_URL:
         return !optional || ((const slice *)value_field(k, base))->n > 0;
@@ -32,6 +33,8 @@ bool value_is_set(const struct key *k, const void *base) {
         return ((const struct host_names *)value_field(k, base))->count > 0;
     case TYPE_UPSTREAMS:
         return ((const struct upstreams *)value_field(k, base))->count > 0;
+    case TYPE_LISTENERS:
+        return true;
     case TYPE_RELAYS:
     case TYPE_QUEUES:
         return false;
@@ -116,6 +119,20 @@ static void put_hosts(const struct host_names *hosts, struct buf *out) {
     buf_char(out, ']');
 }
 
+/* As it is written shortest. */
+static void put_listeners(const struct listeners *l, struct buf *out) {
+    if (l->count == 1) {
+        json_put_string(out, l->at[0].address);
+        return;
+    }
+    buf_char(out, '[');
+    for (u32 i = 0; i < l->count; i++) {
+        if (i) buf_char(out, ',');
+        bind_put_json(&config_keys[SCOPE_LISTENER], &l->at[i], out);
+    }
+    buf_char(out, ']');
+}
+
 static void put_fingerprint(const struct queue_config *q, struct buf *out) {
     buf_slice_add(out, q->fingerprint_json.n ? q->fingerprint_json : SL("\"bytes\""));
 }
@@ -133,6 +150,9 @@ void value_put_json(const struct key *k, const void *base, struct buf *out) {
         break;
     case TYPE_HOSTS:
         put_hosts(value_field(k, base), out);
+        break;
+    case TYPE_LISTENERS:
+        put_listeners(value_field(k, base), out);
         break;
     case TYPE_TEXT:
     case TYPE_ADDRESS:

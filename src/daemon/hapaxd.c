@@ -22,6 +22,7 @@
 #define FINDINGS_TOLD  20u   /* of what hapax lint calls an error */
 #define LINES_TOLD     1000u /* of what a reload changes, or of what is wrong with it */
 #define DAY_MS         ((i64)24 * 3600 * 1000)
+#define URL_BYTES      96u
 
 /* The config file being read again. */
 struct reload {
@@ -51,9 +52,8 @@ struct daemon {
     const struct settings *settings;
     struct reload reload;
     bool reload_again;
-    const char *data;    /* the directory */
-    const char *address; /* numeric, of the listener */
-    i64 started_ms;      /* wall clock */
+    const char *data; /* the directory */
+    i64 started_ms;   /* wall clock */
 };
 
 static struct broker_time time_now(void) {
@@ -326,8 +326,11 @@ static void begin_reload(struct daemon *d) {
 static void put_in_force(struct daemon *d, struct reload *r) {
     const struct settings *s = d->settings;
     struct errbuf err = {{0}};
-    log_restart("listen", r->config->listen, s->file_listen, s->listen);
+    struct buf listen = {0};
+    config_listen_text(r->config, &listen);
+    log_restart("listen", buf_slice(&listen), s->file_listen, s->listen);
     log_restart("data", r->config->data, s->file_data, s->data);
+    buf_free(&listen);
     r->st = broker_configure(d->broker, time_now(), r->config, "SIGHUP", buf_slice(&r->changes), &err);
     if (r->st == ST_OK) return notify_configure(d->notify, &broker_config(d->broker)->alerts);
     config_free(r->config);
@@ -441,7 +444,9 @@ static void log_downtime(const struct daemon *d) {
 }
 
 /* The rules are the config's from the first request on; *config is taken. */
-static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf *err) {
+static hx_st open_broker(struct daemon *d, const struct place *p, struct config **config, struct errbuf *err) {
+    const char *addresses[LISTENERS_MAX];
+    for (u32 i = 0; i < p->count; i++) addresses[i] = p->at[i].address.host;
     struct broker_options options = {
         .journal = d->journal,
         .port = {.ctx = d,
@@ -455,7 +460,8 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
                  .surroundings = surroundings,
                  .relay_oldest_ms = relay_oldest_ms,
                  .log = put_log},
-        .address = d->address,
+        .addresses = addresses,
+        .address_count = p->count,
         .downtime_said = d->settings->downtime != NULL,
         .downtime_ms = d->settings->downtime_ms,
     };
@@ -487,10 +493,17 @@ static hx_st open_server(struct daemon *d, const struct place *p, u32 connection
         .render_error = render_error,
     };
     struct http_limits limits = {.connections_max = connections};
-    return http_server_open(loop_uv(d->loop), p->address.host, p->address.port, &limits, &handler, &d->server, err);
+    hx_st st = ST_OK;
+    d->server = http_server_new(loop_uv(d->loop), &limits, &handler);
+    for (u32 i = 0; i < p->count && st == ST_OK; i++) {
+        const struct listener_place *l = &p->at[i];
+        st = http_server_bind(d->server, l->address.host, l->address.port, err);
+        if (st != ST_OK) err_wrap(err, st, "listen on %s", l->text);
+    }
+    return st;
 }
 
-/* The address comes first: a start that finds it taken leaves nothing behind. Clients are let in last. */
+/* The addresses come first: a start that finds one taken leaves nothing behind. Clients are let in last. */
 static hx_st start(struct daemon *d, const struct place *p, struct config **config, struct errbuf *err) {
     d->loop = loop_new();
     loop_on_wake(d->loop, on_wake, d);
@@ -500,27 +513,41 @@ static hx_st start(struct daemon *d, const struct place *p, struct config **conf
     hx_st st = process_share_files(*config, &files, err);
     if (st != ST_OK) return st;
     st = open_server(d, p, files.connections, err);
-    if (st != ST_OK) return err_wrap(err, st, "listen on %s", p->listen);
+    if (st != ST_OK) return st;
     st = open_storage(d, p->data, files.journal, err);
-    if (st == ST_OK) st = open_broker(d, config, err);
+    if (st == ST_OK) st = open_broker(d, p, config, err);
     if (st != ST_OK) return err_wrap(err, st, "data directory %s", p->data);
-    st = http_server_listen(d->server, err);
-    return st == ST_OK ? st : err_wrap(err, st, "listen on %s", p->listen);
+    return http_server_listen(d->server, err);
+}
+
+static void listener_url(const struct daemon *d, const struct place *p, u32 i, char out[URL_BYTES]) {
+    const char *host = p->at[i].address.host;
+    bool six = strchr(host, ':') != NULL;
+    snprintf(out, URL_BYTES, "http://%s%s%s:%u", six ? "[" : "", host, six ? "]" : "", http_server_port(d->server, i));
+}
+
+/* One line for whoever waits for it, all addresses in it; the log has a line for each. */
+static void say_ready(const struct daemon *d, const struct place *p) {
+    char url[URL_BYTES];
+    printf("hapaxd ready on");
+    for (u32 i = 0; i < p->count; i++) {
+        listener_url(d, p, i, url);
+        log_event(LOG_INFO, "listening", "hapaxd serves", log_text("url", slice_str(url)),
+                  log_text("data", slice_str(p->data)), log_text("version", SL(HAPAX_VERSION)),
+                  log_number("pid", getpid()));
+        printf(" %s", url);
+    }
+    printf("\n");
+    fflush(stdout);
 }
 
 static void serve(struct daemon *d, const struct place *p) {
     loop_signal(d->loop, SIGTERM, on_terminate, d);
     loop_signal(d->loop, SIGINT, on_terminate, d);
     loop_signal(d->loop, SIGHUP, on_hangup, d);
-    bool six = strchr(p->address.host, ':') != NULL;
-    char url[96];
-    snprintf(url, sizeof url, "http://%s%s%s:%u", six ? "[" : "", p->address.host, six ? "]" : "",
-             http_server_port(d->server));
-    log_event(LOG_INFO, "listening", "hapaxd serves", log_text("url", slice_str(url)),
-              log_text("data", slice_str(p->data)), log_text("version", SL(HAPAX_VERSION)),
-              log_number("pid", getpid()));
-    printf("hapaxd ready on %s\n", url);
-    fflush(stdout);
+    char url[URL_BYTES];
+    listener_url(d, p, 0, url);
+    say_ready(d, p);
     relays_start(d->relays, url);
     arm_timer(d);
     loop_run(d->loop);
@@ -542,7 +569,6 @@ int main(int argc, char **argv) {
     } else if (status == 0) {
         signal(SIGPIPE, SIG_IGN);
         d.data = at.data;
-        d.address = at.address.host;
         d.started_ms = clock_wall_ms();
         disk_posix_watch_maps();
         d.relays = relays_new(config);

@@ -17,8 +17,8 @@ static void usage(FILE *out) {
           "  --config FILE       the queues and their rules; hapax.example.yaml explains every key\n"
           "                      (environment: HAPAX_CONFIG)\n"
           "  --check-config      say whether the file is valid, and exit\n"
-          "  --listen HOST:PORT  where to serve HTTP; default 127.0.0.1:4279, port 0 picks a free one\n"
-          "                      (environment: HAPAX_LISTEN)\n"
+          "  --listen HOST:PORT  where to serve HTTP, instead of what the file lists; default 127.0.0.1:4279, port 0\n"
+          "                      picks a free one (environment: HAPAX_LISTEN)\n"
           "  --data DIR          where the journal lives; default ./hapax-data (environment: HAPAX_DATA)\n"
           "  --memory SIZE       refuse new work before the process takes more than that (environment:\n"
           "                      HAPAX_MEMORY); default: the limit of its control group, if it has one\n"
@@ -30,7 +30,9 @@ static void usage(FILE *out) {
           "  --insecure-listen   allow an address other than loopback: whoever reaches it may do everything\n"
           "  --version           print the version\n"
           "\n"
-          "Prints 'hapaxd ready on http://HOST:PORT' on stdout once it serves; logs go to stderr.\n"
+          "Prints 'hapaxd ready on http://HOST:PORT' on stdout once it serves, with every address it serves on; logs "
+          "go to\n"
+          "stderr.\n"
           "Flags beat the environment, that beats the file, that beats the defaults.\n"
           "SIGTERM or SIGINT stop it cleanly, SIGHUP makes it read the file again. See hapaxd(1), and hapax(1) for the "
           "command-line client.\n",
@@ -141,18 +143,35 @@ static char *copy_text(slice s) {
     return p;
 }
 
-int settings_place(struct settings *s, const struct config *config, struct place *p) {
-    s->file_listen = copy_text(config->listen);
+static void remember_file(struct settings *s, const struct config *config) {
+    struct buf listen = {0};
+    config_listen_text(config, &listen);
+    s->file_listen = copy_text(buf_slice(&listen));
     s->file_data = copy_text(config->data);
-    p->listen = s->listen ? s->listen : s->file_listen;
-    p->data = s->data ? s->data : s->file_data;
-    if (!address_parse(slice_str(p->listen), &p->address)) {
-        fprintf(stderr, "hapaxd: --listen wants HOST:PORT with a numeric host, not '%s'\n", p->listen);
+    buf_free(&listen);
+}
+
+/* The flag stands for the whole list of the file. */
+static void list_places(const struct settings *s, const struct config *config, struct place *p) {
+    *p = (struct place){.data = s->data ? s->data : s->file_data, .count = s->listen ? 1 : config->listen.count};
+    for (u32 i = 0; i < p->count; i++) p->at[i].text = s->listen ? s->listen : config->listen.at[i].address.p;
+}
+
+int settings_place(struct settings *s, const struct config *config, struct place *p) {
+    bool open = s->insecure_listen || config->insecure_listen;
+    remember_file(s, config);
+    list_places(s, config, p);
+    for (u32 i = 0; i < p->count; i++) {
+        struct listener_place *l = &p->at[i];
+        if (!address_parse(slice_str(l->text), &l->address)) {
+            fprintf(stderr, "hapaxd: --listen wants HOST:PORT with a numeric host, not '%s'\n", l->text);
+            return 2;
+        }
+        if (address_is_local(&l->address) || open) continue;
+        fprintf(stderr, "hapaxd: " ADDRESS_IS_OPEN "\n", l->text);
         return 2;
     }
-    if (address_is_local(&p->address) || s->insecure_listen || config->insecure_listen) return 0;
-    fprintf(stderr, "hapaxd: " ADDRESS_IS_OPEN "\n", p->listen);
-    return 2;
+    return 0;
 }
 
 void settings_free(struct settings *s) {

@@ -15,8 +15,12 @@ struct settings {
 
 /* Where it is going to serve, and from which directory. */
 struct place {
-    const char *listen, *data;
-    struct address address;
+    const char *data;
+    struct listener_place {
+        const char *text; /* HOST:PORT as it was said */
+        struct address address;
+    } at[LISTENERS_MAX];
+    u32 count;
 };
 
 /* Ends the process where they make no sense, or ask for no more than a word. Sets up the log. */
@@ -25,7 +29,7 @@ void settings_free(struct settings *s);
 struct config_use settings_use(const struct settings *s);
 /* The file's, or the defaults. Ends the process if the file is not valid. */
 struct config *settings_config(const struct settings *s);
-/* 0: go on. Else the exit status. Borrows from s. */
+/* 0: go on. Else the exit status. Borrows from s and the config. */
 int settings_place(struct settings *s, const struct config *config, struct place *p);
 /* As the flag says, else as the control group does; 0: no bound. */
 u64 settings_memory_max(const struct settings *s);

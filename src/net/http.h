@@ -131,13 +131,16 @@ struct http_limits {
 struct http_server;
 struct uv_loop_s;
 
-/* Takes the address, so that nobody else has it; until http_server_listen whoever connects is refused. host must be a numeric
- * address ("127.0.0.1", "::1"); port 0 picks one. After a failure, too, the loop must run once more before everything is
- * freed. */
-hx_st http_server_open(struct uv_loop_s *loop, const char *host, u16 port, const struct http_limits *limits,
-                       const struct http_handler *handler, struct http_server **out, struct errbuf *err);
-hx_st http_server_listen(struct http_server *server, struct errbuf *err);
-u16 http_server_port(const struct http_server *s);
+struct http_server *http_server_new(struct uv_loop_s *loop, const struct http_limits *limits,
+                                    const struct http_handler *handler);
+
+#define HTTP_LISTENERS_MAX 16u
+/* One more address to serve on: takes it, so that nobody else has it; until http_server_listen whoever connects is
+ * refused. host must be a numeric address ("127.0.0.1", "::1"); port 0 picks one. */
+hx_st http_server_bind(struct http_server *s, const char *host, u16 port, struct errbuf *err);
+hx_st http_server_listen(struct http_server *s, struct errbuf *err);
+/* Of the address that was taken as the i-th, from 0. */
+u16 http_server_port(const struct http_server *s, u32 i);
 /* Everything of the stream at or below `position` is durable: let the replies waiting for it go (written at the end of
  * this turn). */
 void http_release(struct http_server *s, u16 stream, u64 position);

@@ -20,21 +20,29 @@
 #define BACKLOG        1024
 #define TICK_MS        500u
 #define KEEPALIVE_S    60
-#define SERVER_HANDLES 6
+#define SERVER_HANDLES 5 /* beside the listeners */
+
+struct sockets;
+
+struct listener {
+    uv_tcp_t tcp;
+    struct sockets *sockets;
+    u16 port;
+    bool accept_waits; /* libuv holds a connection that the turn had no time to accept */
+};
 
 struct sockets {
     struct http_server core;
     uv_loop_t *loop;
-    uv_tcp_t listener;
+    struct listener listeners[HTTP_LISTENERS_MAX];
+    u32 listener_count;
     uv_prepare_t before_poll;
     uv_check_t after_poll;
     uv_idle_t awake; /* while active the loop does not sleep */
     uv_timer_t tick, grace;
     char *read_space;
     u32 handles; /* open ones of the server itself */
-    u16 port;
     bool listening, closing;
-    bool accept_waits; /* libuv holds a connection that the turn had no time to accept */
     void (*on_closed)(void *ctx);
     void *on_closed_ctx;
 };
@@ -64,6 +72,12 @@ static struct sockets *sockets_in(void *data) {
     struct sockets *s = data;
     http_server_check(&s->core);
     return s;
+}
+
+static struct listener *listener_in(void *data) {
+    struct listener *l = data;
+    sockets_in(l->sockets);
+    return l;
 }
 
 static struct peer *peer_in(void *data) {
@@ -103,10 +117,16 @@ static void drop_all(struct sockets *s) {
     while (!http_link_alone(&s->core.conns)) http_conn_drop(HTTP_LINK_OF(s->core.conns.next, struct http_conn, all));
 }
 
+static void listener_closed(uv_handle_t *h) {
+    struct sockets *s = listener_in(h->data)->sockets;
+    s->handles--;
+    free_if_done(s);
+}
+
 static void stop_listening(struct sockets *s) {
     if (!s->listening) return;
     s->listening = false;
-    uv_close((uv_handle_t *)&s->listener, server_handle_closed);
+    for (u32 i = 0; i < s->listener_count; i++) uv_close((uv_handle_t *)&s->listeners[i].tcp, listener_closed);
 }
 
 void http_server_close(struct http_server *core) {
@@ -124,7 +144,7 @@ void http_server_close(struct http_server *core) {
 
 /* ---- the turn */
 
-static void accept_one(struct sockets *s);
+static void accept_one(struct listener *l);
 
 static void stay_awake(uv_idle_t *h) {
     (void)h;
@@ -159,9 +179,15 @@ static void tell_closed(struct sockets *s) {
     on_closed(s->on_closed_ctx);
 }
 
+static bool somebody_waits(const struct sockets *s) {
+    for (u32 i = 0; i < s->listener_count; i++)
+        if (s->listeners[i].accept_waits) return true;
+    return false;
+}
+
 static bool is_busy(const struct sockets *s) {
     const struct http_server *core = &s->core;
-    if (core->turn || s->accept_waits || (core->late_count && !core->paused)) return true;
+    if (core->turn || somebody_waits(s) || (core->late_count && !core->paused)) return true;
     return !http_link_alone(&core->resume) || !http_link_alone(&core->dirty);
 }
 
@@ -188,7 +214,8 @@ static void on_prepare(uv_prepare_t *h) {
     struct sockets *s = sockets_in(h->data);
     s->core.now_ms = (i64)uv_now(s->loop);
     s->core.turn_began_ms = 0;
-    if (s->accept_waits) accept_one(s);
+    for (u32 i = 0; i < s->listener_count; i++)
+        if (s->listeners[i].accept_waits) accept_one(&s->listeners[i]);
     http_late_serve(&s->core, false);
     end_turn(s);
 }
@@ -372,15 +399,16 @@ static void refuse_peer(uv_handle_t *h, struct sockets *s) {
     buf_free(&text);
 }
 
-static void accept_one(struct sockets *s) {
+static void accept_one(struct listener *l) {
+    struct sockets *s = l->sockets;
     struct http_server *core = &s->core;
-    s->accept_waits = false;
+    l->accept_waits = false;
     if (!s->listening) return;
     struct peer *p = mem_zalloc(sizeof *p);
     CHECK(uv_tcp_init(s->loop, &p->tcp) == 0);
     p->tcp.data = p;
     http_conn_init(&p->conn, core);
-    if (uv_accept((uv_stream_t *)&s->listener, (uv_stream_t *)&p->tcp) != 0) {
+    if (uv_accept((uv_stream_t *)&l->tcp, (uv_stream_t *)&p->tcp) != 0) {
         http_conn_drop(&p->conn);
         return;
     }
@@ -395,15 +423,16 @@ static void accept_one(struct sockets *s) {
     http_conn_start(&p->conn);
 }
 
-static void on_connection(uv_stream_t *listener, int status) {
-    struct sockets *s = sockets_in(listener->data);
+static void on_connection(uv_stream_t *stream, int status) {
+    struct listener *l = listener_in(stream->data);
+    struct sockets *s = l->sockets;
     s->core.now_ms = (i64)uv_now(s->loop);
     if (status != 0) /* when descriptors run out libuv itself turns clients away, with a spare one it keeps */
         s->core.stats.refused++;
     else if (http_turn_spent(&s->core))
-        s->accept_waits = true; /* libuv accepts no further one until this one is taken */
+        l->accept_waits = true; /* libuv accepts no further one until this one is taken */
     else
-        accept_one(s);
+        accept_one(l);
 }
 
 /* ---- the clock */
@@ -465,29 +494,28 @@ static hx_st status_of(int rc) {
 }
 
 /* libuv keeps an address in use to itself until it is asked for the name. */
-static hx_st bind_to(struct sockets *s, const char *host, u16 port, struct errbuf *err) {
+static hx_st bind_to(struct listener *l, const char *host, u16 port, struct errbuf *err) {
     struct sockaddr_storage address = {0};
     struct sockaddr *where = (struct sockaddr *)&address;
     if (uv_ip4_addr(host, port, (struct sockaddr_in *)where) != 0 &&
         uv_ip6_addr(host, port, (struct sockaddr_in6 *)where) != 0)
         return err_set(err, ST_INVALID, "%s is not a numeric address", host);
-    int rc = uv_tcp_bind(&s->listener, where, 0), size = (int)sizeof address;
-    if (rc == 0) rc = uv_tcp_getsockname(&s->listener, where, &size);
+    int rc = uv_tcp_bind(&l->tcp, where, 0), size = (int)sizeof address;
+    if (rc == 0) rc = uv_tcp_getsockname(&l->tcp, where, &size);
     if (rc != 0)
         return err_set(err, status_of(rc), "cannot listen on %s port %u: %s", host, (unsigned)port, uv_strerror(rc));
     u16 port_be = where->sa_family == AF_INET6 ? ((struct sockaddr_in6 *)where)->sin6_port
                                                : ((struct sockaddr_in *)where)->sin_port;
-    s->port = ntohs(port_be);
+    l->port = ntohs(port_be);
     return ST_OK;
 }
 
 static void start_handles(struct sockets *s) {
     uv_loop_t *loop = s->loop;
-    CHECK(uv_tcp_init(loop, &s->listener) == 0);
     CHECK(uv_prepare_init(loop, &s->before_poll) == 0 && uv_check_init(loop, &s->after_poll) == 0);
     CHECK(uv_idle_init(loop, &s->awake) == 0);
     CHECK(uv_timer_init(loop, &s->tick) == 0 && uv_timer_init(loop, &s->grace) == 0);
-    s->listener.data = s->before_poll.data = s->after_poll.data = s->awake.data = s->tick.data = s->grace.data = s;
+    s->before_poll.data = s->after_poll.data = s->awake.data = s->tick.data = s->grace.data = s;
     s->handles = SERVER_HANDLES;
     s->listening = true;
     uv_prepare_start(&s->before_poll, on_prepare);
@@ -496,32 +524,43 @@ static void start_handles(struct sockets *s) {
     uv_timer_start(&s->tick, on_tick, ms, ms);
 }
 
-hx_st http_server_open(struct uv_loop_s *loop, const char *host, u16 port, const struct http_limits *limits,
-                       const struct http_handler *handler, struct http_server **out, struct errbuf *err) {
+struct http_server *http_server_new(struct uv_loop_s *loop, const struct http_limits *limits,
+                                    const struct http_handler *handler) {
     struct sockets *s = mem_zalloc(sizeof *s);
     http_core_init(&s->core, limits, handler);
     s->loop = loop;
     s->core.now_ms = (i64)uv_now(loop);
     s->read_space = mem_alloc(HTTP_HEADROOM + HTTP_READ_BYTES);
     start_handles(s);
-    hx_st st = bind_to(s, host, port, err);
-    if (st != ST_OK) {
-        http_server_close(&s->core);
-        return st;
-    }
-    *out = &s->core;
-    return ST_OK;
+    return &s->core;
+}
+
+hx_st http_server_bind(struct http_server *core, const char *host, u16 port, struct errbuf *err) {
+    struct sockets *s = sockets_of(core);
+    CHECK(s->listening && s->listener_count < HTTP_LISTENERS_MAX);
+    struct listener *l = &s->listeners[s->listener_count++];
+    l->sockets = s;
+    CHECK(uv_tcp_init(s->loop, &l->tcp) == 0);
+    l->tcp.data = l;
+    s->handles++;
+    return bind_to(l, host, port, err);
 }
 
 hx_st http_server_listen(struct http_server *core, struct errbuf *err) {
     struct sockets *s = sockets_of(core);
-    int rc = uv_listen((uv_stream_t *)&s->listener, BACKLOG, on_connection);
-    if (rc == 0) return ST_OK;
-    return err_set(err, status_of(rc), "cannot listen on port %u: %s", (unsigned)s->port, uv_strerror(rc));
+    for (u32 i = 0; i < s->listener_count; i++) {
+        struct listener *l = &s->listeners[i];
+        int rc = uv_listen((uv_stream_t *)&l->tcp, BACKLOG, on_connection);
+        if (rc != 0)
+            return err_set(err, status_of(rc), "cannot listen on port %u: %s", (unsigned)l->port, uv_strerror(rc));
+    }
+    return ST_OK;
 }
 
-u16 http_server_port(const struct http_server *core) {
-    return sockets_of(core)->port;
+u16 http_server_port(const struct http_server *core, u32 i) {
+    const struct sockets *s = sockets_of(core);
+    CHECK(i < s->listener_count);
+    return s->listeners[i].port;
 }
 
 void http_server_stats_get(const struct http_server *core, struct http_server_stats *out) {

@@ -515,6 +515,25 @@ def an_address_that_is_not_loopback_needs_insecure_listen():
 
 
 @test
+def every_listener_of_the_file_is_served_and_the_flag_stands_for_all_of_them():
+    with Directory() as d:
+        config = os.path.join(d, "hapax.yaml")
+        with open(config, "w") as f:
+            f.write("auto_create: true\nlisten:\n  - {address: 127.0.0.1:0}\n  - {address: 127.0.0.2:0}\n")
+        for flags, hosts in (([], ["127.0.0.1", "127.0.0.2"]), (["--listen", "127.0.0.3:0"], ["127.0.0.3"])):
+            b = subprocess.Popen([hx.HAPAXD, "--config", config, "--data", d + "/data", *flags], stdout=subprocess.PIPE,
+                                 stderr=subprocess.DEVNULL)
+            ready = re.findall(r" http://([\d.]+):(\d+)", b.stdout.readline().decode())
+            same([host for host, _ in ready], hosts)
+            for host, port in ready:
+                with hx.Conn(int(port), host) as c:
+                    same(c.request("POST", "/v1/queues/q/messages", b"x", [("Idempotency-Key", host)]).status, 202)
+            b.terminate()
+            same(b.wait(20), 0)
+            b.stdout.close()
+
+
+@test
 def loopback_in_any_spelling_is_served():
     for address, ready in (("localhost:0", "http://127.0.0.1:"), ("127.9.9.9:0", "http://127.9.9.9:"), ("[::1]:0", "http://[::1]:")):
         with Directory() as d:

@@ -112,7 +112,8 @@ static inline void open_broker(void) {
     assert_int_equal(journal_file_open(&jo, &w.journal, &err), ST_OK);
     struct broker_options bo = {.journal = w.journal,
                                 .memory_max = w.memory_max,
-                                .address = w.address,
+                                .addresses = &w.address,
+                                .address_count = w.address != NULL,
                                 .port = {.respond = respond,
                                          .release = release,
                                          .now_us = now_us,

@@ -46,9 +46,10 @@ static const struct node *find(const struct node *map, const char *path) {
     return n ? node_get(n, name) : NULL;
 }
 
-/* Where the example shows the key: at the top, in the first relay, or in any queue. */
+/* Where the example shows the key: at the top, in the first listener or relay, or in any queue. */
 static const struct node *shown_at(const struct node *root, enum key_scope scope, const char *path) {
     if (scope == SCOPE_TOP) return find(root, path);
+    if (scope == SCOPE_LISTENER) return find(node_get(root, SL("listen"))->first, path);
     if (scope == SCOPE_RELAY) return find(node_get(root, SL("relay"))->first, path);
     const struct node *n = NULL;
     for (const struct node *q = node_get(root, SL("queues"))->first; q && !n; q = q->next) n = find(q, path);
@@ -119,15 +120,19 @@ static void effective(enum key_scope scope, const char *path, const char *value,
     struct buf yaml = {0}, errors = {0};
     struct config *c;
     if (scope == SCOPE_QUEUE) buf_lit(&yaml, "queues: {q: {");
+    if (scope == SCOPE_LISTENER) buf_lit(&yaml, "listen: [{address: 127.0.0.1:1, ");
     if (scope == SCOPE_RELAY) buf_lit(&yaml, "relay: [{dsn: d, queue: q, ");
     if (scope == SCOPE_TOP) buf_char(&yaml, '{');
     if (path) put_said(&yaml, path, value);
-    buf_slice_add(&yaml, scope == SCOPE_QUEUE ? SL("}}") : scope == SCOPE_RELAY ? SL("}]") : SL("}"));
+    buf_slice_add(&yaml, scope == SCOPE_QUEUE ? SL("}}") : scope == SCOPE_TOP ? SL("}") : SL("}]"));
     if (config_parse(buf_slice(&yaml), "f", &(struct config_use){0}, &c, &errors) != ST_OK)
         fail_msg("%.*s: %.*s", (int)yaml.len, yaml.p, (int)errors.len, errors.p);
-    const void *base = scope == SCOPE_TOP ? c : scope == SCOPE_RELAY ? (void *)c->relays.at : (void *)c->queues.at[0];
+    const void *bases[] = {[SCOPE_TOP] = c,
+                           [SCOPE_LISTENER] = c->listen.at,
+                           [SCOPE_RELAY] = c->relays.at,
+                           [SCOPE_QUEUE] = c->queues.count ? c->queues.at[0] : NULL};
     buf_reset(out);
-    bind_put_json(&config_keys[scope], base, out);
+    bind_put_json(&config_keys[scope], bases[scope], out);
     config_free(c);
     buf_free(&yaml);
 }
@@ -143,7 +148,7 @@ static void the_documented_defaults_are_the_real_ones(void **state) {
         effective((enum key_scope)scope, NULL, NULL, &unsaid);
         assert_int_equal(tree_from_json(buf_slice(&unsaid), "f", &tree, &err), ST_OK);
         for (u32 i = 0; config_key((enum key_scope)scope, i, &k); i++) {
-            bool required = scope == SCOPE_RELAY && i < 2;
+            bool required = (scope == SCOPE_RELAY && i < 2) || (scope == SCOPE_LISTENER && i < 1);
             if (required) continue;
             effective((enum key_scope)scope, k.path, k.fallback, &said);
             if (!slice_eq(buf_slice(&said), buf_slice(&unsaid)))

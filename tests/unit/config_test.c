@@ -71,7 +71,8 @@ static void the_contracts_example_is_read(void **state) {
                                "    lag: {p95: 30s, alert: 5m, for: 2m}\n"
                                "    limits: {pending: 100000, bytes: 1GiB, payload: 256KiB}\n";
     struct config *c = parse(yaml);
-    assert_slice(c->listen, "127.0.0.1:4279");
+    assert_int_equal(c->listen.count, 1);
+    assert_slice(c->listen.at[0].address, "127.0.0.1:4279");
     assert_slice(c->data, "./hapax-data");
     assert_false(c->auto_create);
     assert_int_equal(c->audit_keep_ms, 90 * DAY_MS);
@@ -410,6 +411,15 @@ static void what_the_daemon_refuses_is_refused_here(void **state) {
                                    "could send and settle anything. Give --insecure-listen (in the file: "
                                    "insecure_listen: true) if that is what you "
                                    "want."},
+        {"listen: [{address: 127.0.0.1:1}, {address: 0.0.0.0:4279}]\n",
+         "f:1:34: listen[1]: 0.0.0.0:4279 is not a loopback address. There are no access tokens yet, so anybody who "
+         "reaches it could send and settle anything. Give --insecure-listen (in the file: insecure_listen: true) if "
+         "that "
+         "is what you want."},
+        {"listen: []\n", "f:1:9: listen: empty: nobody could reach the broker"},
+        {"listen: none\n", "f:1:9: listen: address is missing"},
+        {"listen: [{}]\n", "f:1:10: listen[0]: address is missing"},
+        {"listen: [{address: 127.0.0.1:1}, {address: localhost:1}]\n", "f:1:34: listen[1]: the same address once more"},
         {"listen: broker.example:4279\n",
          "f:1:9: listen: \"broker.example:4279\" is not an address like 127.0.0.1:4279"},
         {"listen: 127.example:4279\n", "f:1:9: listen: \"127.example:4279\" is not an address like 127.0.0.1:4279"},
@@ -419,8 +429,12 @@ static void what_the_daemon_refuses_is_refused_here(void **state) {
          "f:1:45: relay[1].queue: queue b is at_least_once: what a relay sends again would be taken again"},
     };
     assert_wrong(cases, sizeof cases / sizeof *cases);
-    static const char *const fine[] = {"listen: '[::1]:0'\n", "listen: 127.1.2.3:1\n", "listen: localhost:80\n",
+    static const char *const fine[] = {"listen: '[::1]:0'\n",
+                                       "listen: 127.1.2.3:1\n",
+                                       "listen: localhost:80\n",
                                        "listen: 0.0.0.0:1\ninsecure_listen: true\n",
+                                       "listen: [{address: 127.0.0.1:0}, {address: 127.0.0.1:0}]\n",
+                                       "listen: [{address: 127.0.0.1:1}, {address: '[::1]:1'}]\n",
                                        "relay: [{dsn: d, queue: a}]\nqueues: {a: {}}\n"};
     for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) config_free(parse(fine[i]));
     struct config *c;

@@ -187,7 +187,8 @@ static const struct http_handler handler = {.on_request = on_request,
 static inline void start(const struct http_limits *limits) {
     struct errbuf err;
     assert_int_equal(uv_loop_init(&loop), 0);
-    assert_int_equal(http_server_open(&loop, "127.0.0.1", 0, limits, &handler, &server, &err), ST_OK);
+    server = http_server_new(&loop, limits, &handler);
+    assert_int_equal(http_server_bind(server, "127.0.0.1", 0, &err), ST_OK);
     assert_int_equal(http_server_listen(server, &err), ST_OK);
 }
 
@@ -206,7 +207,7 @@ static inline int dial_port(u16 port) {
 static inline struct client *dial(void) {
     assert_true(client_count < CLIENTS_MAX);
     struct client *c = &clients[client_count++];
-    *c = (struct client){.fd = dial_port(http_server_port(server))};
+    *c = (struct client){.fd = dial_port(http_server_port(server, 0))};
     return c;
 }
 

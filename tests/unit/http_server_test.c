@@ -1038,25 +1038,43 @@ static void the_server_may_be_closed_from_inside_a_request_that_is_not(void **st
 static void a_busy_port_or_a_bad_address_is_an_error_with_words(void **state) {
     (void)state;
     start(NULL);
-    struct http_server *second = NULL;
+    struct http_server *second = http_server_new(&loop, NULL, &handler);
     struct errbuf err;
-    assert_int_equal(http_server_open(&loop, "127.0.0.1", http_server_port(server), NULL, &handler, &second, &err),
-                     ST_BUSY);
+    assert_int_equal(http_server_bind(second, "127.0.0.1", http_server_port(server, 0), &err), ST_BUSY);
     assert_non_null(strstr(err.text, "127.0.0.1"));
-    assert_int_equal(http_server_open(&loop, "localhost", 0, NULL, &handler, &second, &err), ST_INVALID);
-    assert_null(second);
+    assert_int_equal(http_server_bind(second, "localhost", 0, &err), ST_INVALID);
+    http_server_close(second);
+}
+
+static void several_addresses_are_served_by_one_server(void **state) {
+    (void)state;
+    struct errbuf err;
+    assert_int_equal(uv_loop_init(&loop), 0);
+    server = http_server_new(&loop, NULL, &handler);
+    for (u32 i = 0; i < 3; i++) assert_int_equal(http_server_bind(server, "127.0.0.1", 0, &err), ST_OK);
+    assert_int_equal(http_server_listen(server, &err), ST_OK);
+    for (u32 i = 0; i < 3; i++) {
+        struct client *c = &clients[client_count++];
+        *c = (struct client){.fd = dial_port(http_server_port(server, i))};
+        get(c, "/one-of-them");
+        WAIT_FOR(has(c, "/one-of-them"));
+    }
+    assert_int_equal(stats().connections, 3);
+    http_server_drain(server, PATIENCE_MS, count_closed, NULL);
+    WAIT_FOR(closed_calls == 1);
 }
 
 static void ipv6_is_served_too(void **state) {
     (void)state;
     struct errbuf err;
     assert_int_equal(uv_loop_init(&loop), 0);
-    if (http_server_open(&loop, "::1", 0, NULL, &handler, &server, &err) != ST_OK) skip(); /* no IPv6 here */
+    server = http_server_new(&loop, NULL, &handler);
+    if (http_server_bind(server, "::1", 0, &err) != ST_OK) skip(); /* no IPv6 here */
     assert_int_equal(http_server_listen(server, &err), ST_OK);
     struct client *c = &clients[client_count++];
     *c = (struct client){.fd = socket(AF_INET6, SOCK_STREAM, 0)};
     struct sockaddr_in6 to = {
-        .sin6_family = AF_INET6, .sin6_port = htons(http_server_port(server)), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+        .sin6_family = AF_INET6, .sin6_port = htons(http_server_port(server, 0)), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
     assert_int_equal(connect(c->fd, (struct sockaddr *)&to, sizeof to), 0);
     fcntl(c->fd, F_SETFL, O_NONBLOCK);
     get(c, "/six");
@@ -1119,6 +1137,7 @@ int main(void) {
         TEST(the_server_may_be_closed_from_inside_a_request_that_is_answered),
         TEST(the_server_may_be_closed_from_inside_a_request_that_is_not),
         TEST(a_busy_port_or_a_bad_address_is_an_error_with_words),
+        TEST(several_addresses_are_served_by_one_server),
         TEST(ipv6_is_served_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
