@@ -15,6 +15,7 @@
  *  Errors      a function returns an hx_status and fills *err. err->applied is the part that matters: HX_APPLIED_NO means
  *              that nothing happened, HX_APPLIED_UNKNOWN that it may have: do the same call again, same key or token.
  *              HX_UNKNOWN always means the latter; so may HX_PROTOCOL.
+ *              HX_DENIED is a matter for whoever hands out tokens: nothing was applied, and repeating it does not help.
  *  Retries     hx_send, hx_ack and the other calls repeat themselves when a connection is lost after something was
  *              written, or the broker itself says "unknown". A broker that could not be reached at all is reported at
  *              once as HX_UNREACHABLE, nothing applied, unless hx_options.patient is set. Refusals are never repeated by
@@ -59,7 +60,8 @@ extern "C" {
     X(PROTOCOL, "the answer is not one a Hapax broker gives")                                                          \
     X(UNKNOWN, "no answer: not known whether applied")                                                                 \
     X(CANCELLED, "given up because a stop was asked for")                                                              \
-    X(CLOSED, "the handle is being closed")
+    X(CLOSED, "the handle is being closed")                                                                            \
+    X(DENIED, "the broker does not know the API token, or it may not do this")
 
 #define HX_STATUS_ENUM(name, text) HX_##name,
 typedef enum hx_status { HX_STATUS_MAP(HX_STATUS_ENUM) } hx_status;
@@ -121,6 +123,10 @@ typedef struct hx_options {
     int64_t timeout_ms;         /* for one call with all its repeats, default 15000; a long poll's wait comes on top */
     size_t reply_bytes_max;     /* larger replies are HX_PROTOCOL, default 256 MiB */
     bool patient;               /* keep trying a broker that cannot be reached until timeout_ms, too */
+    /* Who the caller is, for a broker that asks. Wiped by hx_close, never part of an error. */
+    const char *api_token;      /* "hx_..."; NULL: none, or that of api_token_file */
+    const char *api_token_file; /* a file with nothing else in it, read by hx_open */
+    bool insecure_token;        /* send it to another machine unencrypted, too; hx_open refuses that otherwise */
 } hx_options;
 
 /* Checks the options; connects only when first used. On HX_OK the caller owns *out: hx_close ends it. */

@@ -6,6 +6,9 @@
 
 const struct flag cli_common_flags[] = {
     {"url", "URL", "the broker, default $HAPAX_URL or " HX_DEFAULT_URL},
+    {"api-token-file", "FILE", "has the token this broker knows you by, default $HAPAX_API_TOKEN_FILE"},
+    {"api-token", "TOKEN", "the token itself, default $HAPAX_API_TOKEN. Others can see it in `ps`: use a file"},
+    {"insecure-token", NULL, "send it to another machine over http:// too, where it can be read on the way"},
     {"json", NULL, "print JSON instead of text for people"},
     {"wide", NULL, "do not fit tables to the terminal: all columns"},
     {"help", NULL, "explain this verb"},

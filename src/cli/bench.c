@@ -29,7 +29,7 @@ struct bench {
     struct cli *cli;
     struct load_options base;
     char *host, *port, *authority, *prefix;
-    struct buf queue;
+    struct buf queue, fields;
     struct table *table;
     struct buf json;
     u64 next; /* key numbers go on from mode to mode */
@@ -61,6 +61,20 @@ static void cut_url(struct bench *b, const char *url) {
     b->base.port = b->port;
     b->base.authority = b->authority;
     b->base.prefix = b->prefix;
+}
+
+/* The library has looked at the token, too. false: its file is gone since, and it was said. */
+static bool put_token(struct bench *b) {
+    const hx_options *o = cli_connect(b->cli);
+    struct buf token = {0};
+    bool ok = o->api_token || !o->api_token_file || cli_read_file(o->api_token_file, &token);
+    if (o->api_token) buf_slice_add(&token, slice_str(o->api_token));
+    while (token.len && strchr(" \t\r\n", token.p[token.len - 1])) token.len--;
+    if (token.len) buf_printf(&b->fields, "\r\nAuthorization: Bearer %.*s", (int)token.len, token.p);
+    buf_char(&b->fields, '\0');
+    b->base.fields = b->fields.p;
+    buf_free(&token);
+    return ok;
 }
 
 static void cell_number(struct table *t, double value, int digits) {
@@ -234,12 +248,13 @@ int cmd_bench(struct cli *cli) {
     if (!cli_client(cli, 0)) return EXIT_USAGE;
     cut_url(&b, cli->url);
     const char *mode = args_get(cli, "mode");
-    int rc = options_read(&b) ? run_modes(&b, mode ? mode : "all") : EXIT_USAGE;
+    int rc = put_token(&b) && options_read(&b) ? run_modes(&b, mode ? mode : "all") : EXIT_USAGE;
     mem_free(b.host);
     mem_free(b.port);
     mem_free(b.authority);
     mem_free(b.prefix);
     buf_free(&b.queue);
+    buf_free(&b.fields);
     buf_free(&b.json);
     return rc;
 }

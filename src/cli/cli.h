@@ -52,8 +52,9 @@ struct cli {
     size_t value_count;
     const char *url;
     bool json;
-    hx_client *client; /* made by cli_client */
-    char *dsn;         /* made by cli_dsn */
+    hx_options connect; /* filled in by cli_connect */
+    hx_client *client;  /* made by cli_client */
+    char *dsn;          /* made by cli_dsn */
 };
 
 /* ---- args.c */
@@ -70,6 +71,12 @@ bool args_duration(const struct cli *cli, const char *name, i64 *ms);
 bool args_number(const struct cli *cli, const char *name, i64 least, i64 most, i64 *out);
 /* "hapax VERB: ...", and how to get help. Returns EXIT_USAGE. */
 int args_wrong(const struct cli *cli, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+/* ---- connect.c */
+
+/* Which broker, and as whom: the flags, else the environment. Borrowed from the run. */
+const hx_options *cli_connect(struct cli *cli);
+void cli_blank(const char *argument); /* a secret that was given on the command line, which others can see */
 
 /* ---- talk.c */
 

@@ -13,7 +13,7 @@ const char *cli_dsn(struct cli *cli) {
     size_t n = strlen(given);
     cli->dsn = mem_alloc(n + 1);
     memcpy(cli->dsn, given, n + 1);
-    memset((char *)(uintptr_t)given, 'x', n);
+    cli_blank(given);
     return cli->dsn;
 }
 

@@ -221,7 +221,7 @@ static void on_trouble(void *ctx, hx_message *m, const hx_error *err) {
     }
     if (forever && !m && code == EXIT_UNREACHABLE) return; /* it may come back */
     if (code > atomic_load(&r->worst)) atomic_store(&r->worst, code);
-    if (!m && !forever) hx_consumer_stop(r->consumer);
+    if (!m && (!forever || err->status == HX_DENIED)) hx_consumer_stop(r->consumer);
 }
 
 /* ---- stopping by a signal */

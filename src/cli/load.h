@@ -26,6 +26,7 @@ enum load_mode { LOAD_SEND, LOAD_BATCH, LOAD_DUPLICATE, LOAD_CONSUME };
 struct load_options {
     const char *host, *port;    /* for getaddrinfo */
     const char *authority;      /* for the Host field */
+    const char *fields;         /* more header lines, each with its line end before it; NULL: none */
     const char *prefix, *queue; /* of the path: before /v1, "" for none; percent-encoded */
     enum load_mode mode;
     u32 connections, depth; /* depth: requests under way on each */

@@ -89,6 +89,7 @@ static void queue_line(const struct load *l, struct buf *out, const char *what) 
 static void head_end(const struct load *l, struct buf *out, slice content_type, size_t length) {
     buf_lit(out, " HTTP/1.1\r\nHost: ");
     buf_slice_add(out, slice_str(l->o.authority));
+    buf_slice_add(out, slice_str(l->o.fields));
     buf_slice_add(out, content_type);
     buf_lit(out, "\r\nContent-Length: ");
     buf_dec(out, length);

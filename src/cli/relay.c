@@ -143,7 +143,7 @@ static bool options_read(struct cli *cli, struct relay_options *o) {
 }
 
 int cmd_relay(struct cli *cli) {
-    struct relay_options o = {.url = cli->url,
+    struct relay_options o = {.broker = *cli_connect(cli),
                               .queue = args_get(cli, "queue"),
                               .grouped = args_has(cli, "group"),
                               .content_type = args_get(cli, "content-type"),

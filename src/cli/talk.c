@@ -11,9 +11,12 @@
 
 hx_client *cli_client(struct cli *cli, int64_t timeout_ms) {
     if (cli->client) return cli->client;
-    hx_options options = {.url = cli->url, .timeout_ms = timeout_ms};
+    hx_options options = *cli_connect(cli);
+    options.timeout_ms = timeout_ms;
     hx_error err;
-    if (hx_open(&options, &cli->client, &err) != HX_OK) args_wrong(cli, "%s", err.detail);
+    if (hx_open(&options, &cli->client, &err) == HX_OK) return cli->client;
+    bool exposed = strcmp(err.code, "token_exposed") == 0;
+    args_wrong(cli, "%s%s", err.detail, exposed ? ", or say --insecure-token if that is meant" : "");
     return cli->client;
 }
 
@@ -75,6 +78,13 @@ int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json) {
     else if (err->applied == HX_APPLIED_UNKNOWN)
         say_wrong("%s. It is not known whether this was applied: run the same command again, same key or token.",
                   err->detail);
+    else if (err->http_status == 401)
+        say_wrong("%s: %s. Name the file that has your token in HAPAX_API_TOKEN_FILE or with --api-token-file; "
+                  "`hapax token new` makes one.",
+                  err->code, err->detail);
+    else if (err->status == HX_DENIED)
+        say_wrong("%s: %s. Use a token that may, or have this right added to its `allow` in the broker's config.",
+                  err->code, err->detail);
     else
         say_wrong("%s: %s%s%.*s", err->code, err->detail, changed.len ? "; changed: " : "", (int)changed.len,
                   changed.len ? changed.p : "");

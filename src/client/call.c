@@ -10,6 +10,17 @@
 
 enum { BACKOFF_MS = 20, BACKOFF_MS_MAX = 1000 };
 
+/* Who we are to the broker. A token that others on the way can read is as good as theirs. */
+static hx_status identify(hx_client *c, const hx_options *o, hx_error *err) {
+    struct errbuf why;
+    if (!token_field(o->api_token, o->api_token_file, &c->authorization, &why))
+        return error_set(err, HX_INVALID, HX_APPLIED_NO, "token_unusable", "%s", why.text);
+    if (c->authorization.len && !o->insecure_token && !url_is_here(&c->url))
+        return error_set(err, HX_INVALID, HX_APPLIED_NO, "token_exposed",
+                         "%s is not encrypted, and the token would be readable on the way: use https://", c->url.text);
+    return HX_OK;
+}
+
 hx_status hx_open(const hx_options *options, hx_client **out, hx_error *err) {
     static const hx_options defaults;
     hx_error spare;
@@ -22,14 +33,19 @@ hx_status hx_open(const hx_options *options, hx_client **out, hx_error *err) {
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "url_invalid", "%s", why.text);
     hx_client *c = mem_zalloc(sizeof(*c));
     c->url = url;
+    pthread_mutex_init(&c->lock, NULL);
     resolver_init(&c->resolver);
+    hx_status st = identify(c, options, err);
+    if (st != HX_OK) {
+        hx_close(c);
+        return st;
+    }
     c->connections = options->connections > 0 ? options->connections : 8;
     c->connect_timeout_ms = options->connect_timeout_ms > 0 ? options->connect_timeout_ms : 3000;
     c->timeout_ms = options->timeout_ms > 0 ? options->timeout_ms : 15000;
     c->reply_bytes_max = options->reply_bytes_max ? options->reply_bytes_max : (size_t)256 << 20;
     c->patient = options->patient;
     c->idle = mem_zalloc((size_t)c->connections * sizeof(struct conn *));
-    pthread_mutex_init(&c->lock, NULL);
     *out = c;
     return error_ok(err);
 }
@@ -41,6 +57,7 @@ void hx_close(hx_client *c) {
     pthread_mutex_destroy(&c->lock);
     resolver_free(&c->resolver);
     url_free(&c->url);
+    buf_wipe(&c->authorization);
     mem_free(c);
 }
 
@@ -76,6 +93,8 @@ static void render_head(hx_client *c, const struct call *call, struct buf *b) {
     }
     if (body) buf_printf(b, "Content-Length: %zu\r\n", call->body.n);
     buf_slice_add(b, call->fields);
+    buf_grow(b, c->authorization.len + 2); /* moved before the token is in it */
+    buf_slice_add(b, buf_slice(&c->authorization));
     buf_lit(b, "\r\n");
 }
 
@@ -131,6 +150,11 @@ static bool back_off(struct carry *t, bool *cancelled) {
     return !*cancelled;
 }
 
+/* "You may not" says nothing of a try before it that may have been applied: the token may have been taken away since. */
+static bool says_nothing(const hx_error *err) {
+    return err->status == HX_DENIED || strcmp(err->code, "no_such_queue") == 0;
+}
+
 /* An answer came. true: it settles the matter. */
 static bool answered(struct carry *t, struct reply *reply, hx_error *err) {
     if (reply->status < 300) {
@@ -146,6 +170,13 @@ static bool answered(struct carry *t, struct reply *reply, hx_error *err) {
     }
     if (t->reads || t->call->once) return true;
     if (err->applied == HX_APPLIED_UNKNOWN) t->unknown = true;
+    if (t->unknown && says_nothing(err)) {
+        hx_error last = *err;
+        error_set(err, HX_UNKNOWN, HX_APPLIED_UNKNOWN, "unknown", "no answer at first, then: %s", last.detail);
+        err->http_status = last.http_status;
+        buf_reset(&reply->body); /* it says that nothing was applied */
+        return true;
+    }
     if (!t->unknown || !problem_passes(err)) return true;
     err_set(&t->why, ST_IO, "%s", err->detail);
     return false;
@@ -186,7 +217,7 @@ hx_status client_call(hx_client *c, struct call *call, struct reply *reply, hx_e
     t.reads = strcmp(call->method, "GET") == 0;
     render_head(c, call, &t.head);
     hx_status st = carry(&t, reply, err);
-    buf_free(&t.head);
+    buf_wipe(&t.head);
     return st;
 }
 
@@ -339,7 +370,7 @@ hx_status hx_follow(hx_client *c, const hx_request *request, int64_t silence_ms,
     hx_status st = followed(c, x, &reply, &why, err);
     conn_close(conn);
     reply_free(&reply);
-    buf_free(&head);
+    buf_wipe(&head);
     buf_free(&fields);
     return st;
 }

@@ -31,7 +31,14 @@ struct url {
 };
 
 bool url_parse(const char *text, struct url *out, struct errbuf *err);
+bool url_is_here(const struct url *u); /* this machine's own, by its name or number */
 void url_free(struct url *u);
+
+/* ---- token.c */
+
+/* The header field that carries the token, given as it is or in a file; nothing where there is none. */
+bool token_field(const char *token, const char *file, struct buf *out, struct errbuf *err);
+void buf_wipe(struct buf *b); /* buf_free, and nothing of it is left in memory */
 
 /* ---- reply.c: the strict reader of HTTP/1.1 replies */
 
@@ -129,6 +136,7 @@ bool conn_await(int fd, i64 deadline, int cancel_fd);
 
 struct hx_client {
     struct url url;
+    struct buf authorization; /* a whole header line, or nothing */
     struct resolver resolver;
     int connections;
     i64 connect_timeout_ms, timeout_ms;

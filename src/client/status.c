@@ -54,6 +54,9 @@ static hx_status status_of(int http_status, const char *code) {
     switch (http_status) {
     case 400:
         return HX_INVALID;
+    case 401:
+    case 403:
+        return HX_DENIED;
     case 404:
         return HX_NOT_FOUND;
     case 413:

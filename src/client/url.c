@@ -1,3 +1,5 @@
+#include <arpa/inet.h>
+
 #include "client/client_priv.h"
 
 static char *copy(slice s) {
@@ -56,6 +58,14 @@ bool url_parse(const char *text, struct url *out, struct errbuf *err) {
     out->prefix = copy(path.n ? slice_of(path.p - 1, path.n + 1) : SL(""));
     out->text = copy(s);
     return true;
+}
+
+bool url_is_here(const struct url *u) {
+    struct in_addr four;
+    struct in6_addr six;
+    if (inet_pton(AF_INET, u->host, &four) == 1) return ntohl(four.s_addr) >> 24 == 127;
+    if (inet_pton(AF_INET6, u->host, &six) == 1) return IN6_IS_ADDR_LOOPBACK(&six);
+    return slice_eq_nocase(slice_str(u->host), SL("localhost"));
 }
 
 void url_free(struct url *u) {

@@ -101,7 +101,7 @@ void relays_start(struct relays *all, const char *url) {
     if (!all) return;
     all->url = text_copy(slice_str(url));
     for (u32 i = 0; i < all->count; i++) {
-        all->at[i].options.url = all->url;
+        all->at[i].options.broker.url = all->url;
         CHECK(pthread_create(&all->at[i].thread, NULL, run, &all->at[i]) == 0);
     }
 }

@@ -587,7 +587,9 @@ static hx_st open_sender(struct relay *r, struct errbuf *err) {
     const struct relay_options *o = r->options;
     struct relay_sender *s = &r->sender;
     i64 timeout = o->timeout_ms > 0 ? o->timeout_ms : 5000;
-    hx_options options = {.url = o->url, .timeout_ms = timeout, .connections = r->workers};
+    hx_options options = o->broker;
+    options.timeout_ms = timeout;
+    options.connections = r->workers;
     hx_error e;
     if (hx_open(&options, &s->client, &e) != HX_OK) return err_set(err, ST_INVALID, "%s", e.detail);
     buf_lit(&s->target, "/v1/queues/");

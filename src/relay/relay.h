@@ -4,6 +4,7 @@
 #define HAPAX_RELAY_RELAY_H
 
 #include "base/base.h"
+#include "hapax/hapax.h"
 
 enum relay_column {
 #define RELAY_COLUMN(ident, name, needed, help) RELAY_##ident,
@@ -36,8 +37,9 @@ struct relay_report {
 
 /* Everything is borrowed until relay_run returns. */
 struct relay_options {
-    const char *dsn; /* NULL: libpq's environment */
-    const char *url, *queue;
+    const char *dsn;   /* NULL: libpq's environment */
+    hx_options broker; /* how it is reached; connections and time are the relay's */
+    const char *queue;
     struct relay_table table;
     bool grouped; /* FIFO by aggregateid: then one batch is under way at a time, over all relays of this table */
     const char *content_type; /* NULL: by the payload's type */

@@ -147,18 +147,19 @@ static void note_trouble(struct batch *b, const struct answer *a) {
     e->detail[detail] = '\0';
 }
 
-/* One line. Refused for good only if the broker says so in so many words; anything odd is tried again, and so is 404: that
- * the queue is not there is not the row's fault. */
+/* One line. Refused for good only if the broker says so in so many words; anything odd is tried again, and so are 404, 401
+ * and 403: that the queue is not there, or that we may not send to it, is not the row's fault. */
 static void line_answered(struct batch *b, size_t row, slice line) {
     struct answer a = {0};
     struct json j;
     json_init(&j, line);
-    bool read = read_answer(&j, &a);
+    bool read = read_answer(&j, &a), denied = a.status == 401 || a.status == 403;
     if (read && a.status >= 200 && a.status < 300) {
         b->outcomes[row].verdict = ROW_VERDICT_SENT;
         b->sent++;
         b->duplicates += a.duplicate;
-    } else if (read && a.status >= 400 && a.status < 500 && a.status != 404 && a.status != 429 && !a.retryable) {
+    } else if (read && a.status >= 400 && a.status < 500 && a.status != 404 && a.status != 429 && !denied &&
+               !a.retryable) {
         refuse(b, row, a.code, a.detail);
     } else {
         note_trouble(b, &a);
@@ -268,7 +269,7 @@ const char *relay_queue_misfit(const struct relay_sender *s, const char *queue, 
     const char *why = NULL;
     if (hx_call(s->client, &request, &reply, err) == HX_OK)
         why = misfit(slice_of(reply.body.data, reply.body.size));
-    else if (err->http_status >= 400 && err->http_status < 500 && err->http_status != 429)
+    else if (err->http_status >= 400 && err->http_status < 500 && err->http_status != 401 && err->http_status != 429)
         *err = (hx_error){0}; /* not there yet, or not for us to see: who may send need not be allowed to look */
     hx_reply_free(&reply);
     buf_free(&target);

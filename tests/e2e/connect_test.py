@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""How the command and libhapax reach a broker: as whom, and over what. The other side is made here, so that it can be as
+wrong as a test wants."""
+import http.server
+import json
+import os
+import subprocess
+import tempfile
+import threading
+
+import hx
+from hx import same, test
+
+TOKEN = "hx_TheTokenNobodyElseMaySee0123456789"
+OTHER = "hx_AnotherTokenThatIsNotMeant9876543210"
+HOME = tempfile.TemporaryDirectory(prefix="hapax-connect-")
+
+
+def problem(status, code, detail="why"):
+    return status, json.dumps({"type": f"urn:hapax:{code}", "title": "no", "status": status, "detail": detail, "code": code,
+                               "retryable": False, "applied": "no"}).encode()
+
+
+ACCEPTED = 202, json.dumps({"outcome": "accepted", "duplicate": False, "id": "0" * 32, "queue": "q", "key": "k",
+                            "state": "pending", "expires_at": None}).encode()
+EMPTY = 200, b'{"items":[],"next_cursor":null,"messages":[]}'
+
+
+class Side:
+    """Answers every request with `answer`, or with what `answer(path)` says; None hangs up. `seen` has the requests."""
+
+    def __init__(self, answer=EMPTY, context=None):
+        self.seen, self.connections = [], 0
+        side = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                side.seen.append((self.command, self.path, self.headers))
+                got = answer(self.path) if callable(answer) else answer
+                self.close_connection = got is None
+                if got is None:
+                    return
+                self.send_response(got[0])
+                self.send_header("Content-Type", "application/json" if got[0] < 300 else "application/problem+json")
+                self.send_header("Content-Length", str(len(got[1])))
+                self.end_headers()
+                self.wfile.write(got[1])
+
+            do_POST = do_PUT = do_DELETE = do_GET
+
+            def log_message(self, *_):
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+
+            def finish_request(self, request, client_address):
+                side.connections += 1
+                super().finish_request(request, client_address)
+
+            def handle_error(self, *_):
+                pass
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_port
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        self.thread.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+    def tokens(self):
+        return [headers.get("Authorization") for _, _, headers in self.seen]
+
+
+def environment(url, **more):
+    env = {n: v for n, v in os.environ.items() if not n.startswith(("HAPAX", "SSL_"))}
+    return dict(env, HAPAX_URL=url, USER="tester", **more)
+
+
+def hapax(side, *words, exits=0, stdin=b"", **env):
+    url = side if isinstance(side, str) else side.url
+    process = subprocess.Popen([hx.HAPAX, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               env=environment(url, **env))
+    ran = hx.Ran(words, process, *process.communicate(stdin, hx.TIMEOUT))
+    assert ran.code == exits, f"wanted exit code {exits}: {ran!r}"
+    shown = ran.text + ran.err
+    assert TOKEN not in shown and OTHER not in shown, f"a token was shown: {ran!r}"
+    return ran
+
+
+def file_with(text, mode=0o600):
+    handle, path = tempfile.mkstemp(dir=HOME.name)
+    with os.fdopen(handle, "w") as f:
+        f.write(text)
+    os.chmod(path, mode)
+    return path
+
+
+# ---- tokens
+
+@test
+def a_token_is_sent_from_wherever_it_is_given():
+    file = file_with(TOKEN + "\n")
+    for words, env in ([["--api-token", TOKEN], {}], [["--api-token=" + TOKEN], {}], [["--api-token-file", file], {}],
+                       [[], {"HAPAX_API_TOKEN": TOKEN}], [[], {"HAPAX_API_TOKEN_FILE": file}]):
+        with Side() as side:
+            hapax(side, "stats", *words, **env)
+            same(side.tokens(), ["Bearer " + TOKEN])
+    with Side() as side:
+        hapax(side, "stats", HAPAX_API_TOKEN="", HAPAX_TOKEN="a-lease")
+        same(side.tokens(), [None])
+
+
+@test
+def a_flag_beats_the_environment_and_a_token_beats_a_file():
+    mine, others = file_with(TOKEN), file_with(OTHER)
+    for words, env in ([["--api-token", TOKEN], {"HAPAX_API_TOKEN": OTHER, "HAPAX_API_TOKEN_FILE": others}],
+                       [["--api-token-file", mine], {"HAPAX_API_TOKEN": OTHER, "HAPAX_API_TOKEN_FILE": others}],
+                       [[], {"HAPAX_API_TOKEN": TOKEN, "HAPAX_API_TOKEN_FILE": others}],
+                       [["--api-token", TOKEN, "--api-token-file", others], {}]):
+        with Side() as side:
+            hapax(side, "stats", *words, **env)
+            same(side.tokens(), ["Bearer " + TOKEN])
+
+
+@test
+def every_verb_that_talks_to_the_broker_shows_its_token():
+    key, id, words = "k", "0" * 32, ["--note", "n"]
+    verbs = [["send", "q", "p", "--key", key], ["receive", "q"], ["receive", "q", "--exec", "true"], ["ack", "t" * 40], ["nack", "t" * 40],
+             ["extend", "t" * 40], ["step", "t" * 40, "s"], ["start", "t" * 40], ["release", "t" * 40], ["key", "show", "q", key],
+             ["key", "find", "q", key], ["key", "result", "q", key], ["key", "resolve", "q", key, "--as", "done", *words],
+             ["key", "replay", "q", key, *words], ["key", "erase", "q", key, "--yes", *words], ["key", "forget", "q", key, "--yes", *words],
+             ["queues", "list"], ["queues", "show", "q"], ["queues", "explain", "q"], ["queues", "pause", "q"], ["queues", "resume", "q"],
+             ["queues", "set", "q", "lease=30s"], ["queues", "purge", "q", "--yes"], ["queues", "delete", "q", "--yes"], ["messages", "list", "q"],
+             ["messages", "show", "q", id], ["messages", "cancel", "q", id], ["revoke", "q", id], ["dead", "list", "q"],
+             ["dead", "redrive", "q"], ["held", "list", "q"], ["held", "show", "q", id], ["held", "resolve", "q", id, "--as", "done", *words],
+             ["tasks", "list"], ["tasks", "show", "1"], ["tasks", "cancel", "1"], ["replay", "q", "--since", "1d", "--approved-by", "ada"],
+             ["find", "--request-id", "r"], ["consumers"], ["top", "--once"], ["tail"], ["alerts"], ["audit"], ["stats"], ["doctor"],
+             ["send", "q", "--batch", "-"], ["bench", "--count", "1"]]
+    refused = problem(403, "forbidden")
+    for verb in verbs:
+        with Side(refused) as side:
+            process = subprocess.run([hx.HAPAX, *verb], input=b'{"key":"k","payload":"p"}\n', capture_output=True, timeout=hx.TIMEOUT,
+                                     env=environment(side.url, HAPAX_API_TOKEN=TOKEN))
+            assert side.tokens() and set(side.tokens()) == {"Bearer " + TOKEN}, (verb, side.tokens(), process)
+            assert process.returncode in (1, 3) and TOKEN.encode() not in process.stdout + process.stderr, (verb, process)
+
+
+@test
+def a_token_is_not_sent_unencrypted_to_another_machine():
+    with Side() as side:
+        # An address that is not loopback's, and yet leads here.
+        elsewhere = f"http://0.0.0.0:{side.port}"
+        ran = hapax(elsewhere, "stats", exits=2, HAPAX_API_TOKEN=TOKEN)
+        assert "not encrypted" in ran.err and "--insecure-token" in ran.err, ran
+        same(side.seen, [])
+        hapax(elsewhere, "stats", "--insecure-token", HAPAX_API_TOKEN=TOKEN)
+        hapax(elsewhere, "stats", HAPAX_API_TOKEN=TOKEN, HAPAX_INSECURE_TOKEN="1")
+        hapax(elsewhere, "stats")
+        same(side.tokens(), ["Bearer " + TOKEN] * 2 + [None])
+
+
+@test
+def what_is_no_token_is_refused_without_repeating_it():
+    with Side() as side:
+        for wrong in ("two words" + TOKEN, TOKEN + "\r\nEvil: 1", "é" + TOKEN, TOKEN * 200):
+            ran = hapax(side, "stats", exits=2, HAPAX_API_TOKEN=wrong)
+            assert "visible ASCII" in ran.err, ran
+        for wrong in ("", "\n", TOKEN + "\n" + TOKEN, TOKEN * 200):
+            ran = hapax(side, "stats", exits=2, HAPAX_API_TOKEN_FILE=file_with(wrong))
+            assert "visible ASCII" in ran.err, ran
+        ran = hapax(side, "stats", "--api-token-file", HOME.name + "/none", exits=2)
+        assert "none: No such file or directory" in ran.err, ran
+        same(side.seen, [])
+
+
+@test
+def a_file_that_everybody_can_read_is_warned_of():
+    with Side() as side:
+        open_file, closed = file_with(TOKEN, 0o644), file_with(TOKEN, 0o640)
+        assert f"can read {open_file}" in hapax(side, "stats", HAPAX_API_TOKEN_FILE=open_file).err
+        same(hapax(side, "stats", HAPAX_API_TOKEN_FILE=closed).err, "")
+
+
+@test
+def a_token_of_the_command_line_is_blanked_there():
+    shown, asked = [], threading.Event()
+
+    def answer(_):
+        asked.set()
+        assert done.wait(hx.TIMEOUT)
+        return EMPTY
+
+    done = threading.Event()
+    with Side(answer) as side:
+        process = subprocess.Popen([hx.HAPAX, "stats", "--api-token", TOKEN], env=environment(side.url), stdout=subprocess.DEVNULL)
+        assert asked.wait(hx.TIMEOUT)
+        with open(f"/proc/{process.pid}/cmdline", "rb") as f:
+            shown = f.read()
+        done.set()
+        same(process.wait(hx.TIMEOUT), 0)
+    assert b"--api-token\0x" in shown and TOKEN.encode() not in shown, shown
+
+
+@test
+def a_command_run_for_a_message_talks_as_the_one_that_ran_it():
+    message = {"id": "0" * 32, "key": "k", "queue": "q", "token": "t", "fence": "1", "attempt": 1, "failures": 0, "crashes": 0, "generation": 1,
+               "effect_key": "k", "delivery": "first", "attrs": {}, "content_type": "text/plain", "payload": "p", "encoding": "utf8",
+               "first_seen": "2026-01-01T00:00:00.000Z", "enqueued_at": "2026-01-01T00:00:00.000Z",
+               "lease_expires_at": "2099-01-01T00:00:00.000Z", "steps": []}
+    handed = []
+
+    def answer(path):
+        if "receive" in path and not handed:
+            handed.append(path)
+            return 200, json.dumps({"messages": [message]}).encode()
+        return EMPTY if "receive" in path else (200, b'{"state":"done","id":"%s","key":"k"}' % (b"0" * 32))
+
+    with Side(answer) as side:
+        ran = hapax(side, "receive", "q", "--exec", f"{hx.HAPAX} stats >/dev/null", "--api-token-file", file_with(TOKEN))
+        assert {"/v1/stats", "/v1/ack"} <= {path for _, path, _ in side.seen}, (ran, side.seen)
+        same(set(side.tokens()), {"Bearer " + TOKEN})
+
+
+@test
+def a_refusal_says_what_to_do_about_it():
+    with Side(problem(401, "unauthorized", "this needs a token")) as side:
+        ran = hapax(side, "send", "q", "p", "--key", "k", exits=1)
+        assert "this needs a token" in ran.err and "HAPAX_API_TOKEN_FILE" in ran.err, ran
+    with Side(problem(403, "forbidden", "it may not send to q")) as side:
+        ran = hapax(side, "send", "q", "p", "--key", "k", exits=1, HAPAX_API_TOKEN=TOKEN)
+        assert "it may not send to q" in ran.err and "`allow`" in ran.err, ran
+        same(hapax(side, "send", "q", "p", "--key", "k", "--json", exits=1, HAPAX_API_TOKEN=TOKEN).json["code"], "forbidden")
+
+
+@test
+def a_worker_whose_token_is_refused_ends():
+    with Side(problem(401, "unauthorized")) as side:
+        ran = hapax(side, "receive", "q", "--exec", "true", "--forever", exits=1, HAPAX_API_TOKEN=TOKEN)
+        assert "HAPAX_API_TOKEN_FILE" in ran.err, ran
+
+
+@test
+def a_send_that_was_cut_and_then_refused_may_have_been_applied():
+    for answer in (problem(401, "unauthorized"), problem(403, "forbidden"), problem(404, "no_such_queue")):
+        tries = []
+
+        def cut_first(_):
+            tries.append(1)
+            return None if len(tries) == 1 else answer
+        with Side(cut_first) as side:
+            ran = hapax(side, "send", "q", "p", "--key", "k", "--json", exits=3, HAPAX_API_TOKEN=TOKEN)
+            same(ran.json["applied"], "unknown")
+            assert "run the same command again" in ran.err, ran
+            same(len(tries), 2)
+
+
+hx.main(shared=False, threads=8)
