@@ -4,7 +4,7 @@
 
 struct call;
 
-#define ROUTE(method, path, handler, params, body_max) void handler(struct call *c);
+#define ROUTE(method, path, handler, right, params, body_max) void handler(struct call *c);
 #include "broker/route.def"
 #undef ROUTE
 

@@ -1,4 +1,5 @@
 /* The turn: time in, decisions through the core into the journal, replies out behind their position. */
+#include "broker/access.h"
 #include "broker/alerts.h"
 #include "broker/broker_priv.h"
 #include "broker/browsers.h"
@@ -93,6 +94,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->lookup = lookup_new();
     b->other = lookup_new();
     b->scratch = scratch_new();
+    b->access = access_new();
     b->browsers = browsers_new(options->addresses, options->address_count);
     b->watch = watch_new();
     b->series = series_new();
@@ -156,6 +158,7 @@ void broker_free(struct broker *b) {
     lookup_free(b->lookup);
     lookup_free(b->other);
     scratch_free(b->scratch);
+    access_free(b->access);
     browsers_free(b->browsers);
     watch_free(b->watch);
     series_free(b->series);

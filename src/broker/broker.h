@@ -95,8 +95,8 @@ const struct config *broker_config(const struct broker *b);
 void broker_stop(struct broker *b, struct broker_time t);
 void broker_free(struct broker *b);
 
-/* How large a body this request may have. */
-u64 broker_body_limit(struct broker *b, const struct http_request *head);
+/* How large a body this request may have; none, of whoever may not ask for this. Notes in the head what it found. */
+u64 broker_body_limit(struct broker *b, struct http_request *head);
 /* A whole request. It is answered through port.respond, now or later (long polls), exactly once. `conn` is opaque; `user`
  * is where the broker may keep one pointer for an unanswered request. */
 void broker_request(struct broker *b, struct broker_time t, void *conn, void **user, const struct http_request *req);

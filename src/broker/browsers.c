@@ -1,5 +1,6 @@
 #include "broker/browsers.h"
 
+#include "broker/access.h"
 #include "broker/broker_priv.h"
 #include "broker/queue_rules.h"
 #include "config/address.h"
@@ -113,8 +114,13 @@ static bool site_own(const struct http_request *req) {
     return (req->origin.n && slice_eq(site, SL("same-site"))) || opens_page(req);
 }
 
+/* Where nobody may do anything without a token, a page that takes this machine's address for its own name has nothing to gain. */
+static bool host_matters(const struct broker *b) {
+    return access_anonymous(b) || config_in_force(b)->said[TOP_KEY_hosts].line != 0;
+}
+
 enum browser_verdict browser_verdict(struct broker *b, const struct http_request *req) {
-    if (!host_known(b, req->host)) return BROWSER_MISDIRECTED;
+    if (host_matters(b) && !host_known(b, req->host)) return BROWSER_MISDIRECTED;
     if (req->origin.n && !origin_own(b, req)) return BROWSER_FOREIGN;
     return site_own(req) ? BROWSER_WELCOME : BROWSER_FOREIGN;
 }

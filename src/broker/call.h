@@ -7,12 +7,14 @@
 #include "net/http.h"
 
 struct broker;
+struct caller;
 
 struct call {
     struct broker *b;
     void *conn;
     void **user;
     const struct http_request *req;
+    const struct caller *who;
     slice arg[2];    /* decoded path arguments: queue, key or id */
     struct buf args; /* their memory */
     struct failure failure;

@@ -1,6 +1,7 @@
 #include "broker/queue_rules.h"
 
 #include "base/json.h"
+#include "broker/access.h"
 #include "broker/broker_priv.h"
 #include "broker/browsers.h"
 #include "broker/limits.h"
@@ -303,6 +304,7 @@ hx_st broker_configure(struct broker *b, struct broker_time t, struct config *co
     struct config *before = b->rulebook->config;
     b->rulebook->config = config;
     browsers_forget(b->browsers);
+    access_configure(b, config);
     bind_all(b, &to);
     tell_rest(b, &to);
     config_free(before);

@@ -1,5 +1,6 @@
 /* From a request to its handler. */
 #include "broker/route.h"
+#include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/browsers.h"
@@ -13,12 +14,13 @@ struct route {
     enum http_method method;
     const char *path;
     void (*handler)(struct call *c);
+    enum right right;
     const char *params; /* with blanks between them */
     u64 body_max;
 };
 
 static const struct route routes[] = {
-#define ROUTE(method, path, handler, params, body_max) {method, path, handler, params, body_max},
+#define ROUTE(method, path, handler, right, params, body_max) {method, path, handler, right, params, body_max},
 #include "broker/route.def"
 #undef ROUTE
 };
@@ -72,14 +74,6 @@ static const struct route *find_route(const struct http_request *req, slice args
     return NULL;
 }
 
-u64 broker_body_limit(struct broker *b, const struct http_request *head) {
-    if (browser_verdict(b, head) != BROWSER_WELCOME) return HTTP_BODY_UNWANTED;
-    if (!head->chunked && head->body_length <= SMALL_BODY_MAX) return SMALL_BODY_MAX; /* fits everywhere */
-    slice args[2];
-    const struct route *r = find_route(head, args, NULL);
-    return r ? r->body_max : SMALL_BODY_MAX;
-}
-
 /* Most arguments have nothing to decode and are used as they stand. */
 static bool decode_args(struct call *c) {
     size_t ends[2] = {0};
@@ -93,6 +87,38 @@ static bool decode_args(struct call *c) {
     if (encoded[0]) c->arg[0] = slice_of(c->args.p, ends[0]);
     if (encoded[1]) c->arg[1] = slice_of(c->args.p + ends[0], ends[1] - ends[0]);
     return true;
+}
+
+/* ---- who may */
+
+static bool names_queue(const struct route *r) {
+    return strncmp(r->path, "v1/queues/", sizeof "v1/queues/" - 1) == 0;
+}
+
+static bool allowed(struct call *c, const struct route *r) {
+    if (r->right == RIGHT_OPEN) return true;
+    return names_queue(r) ? may(c, r->right, c->arg[0]) : may_somewhere(c, r->right);
+}
+
+/* The head alone decides who may not: none of their body is read. What it found is not looked for again. */
+static bool welcome(struct broker *b, struct http_request *head, const struct route *r, slice args[2]) {
+    struct call c = {.b = b, .req = head, .who = access_caller(b, head->authorization), .arg = {args[0], args[1]}};
+    head->found[0] = c.who;
+    bool ok = !r || !decode_args(&c) || allowed(&c, r);
+    if (ok) head->found[1] = r;
+    buf_free(&c.args);
+    failure_free(&c.failure);
+    return ok;
+}
+
+u64 broker_body_limit(struct broker *b, struct http_request *head) {
+    if (browser_verdict(b, head) != BROWSER_WELCOME) return HTTP_BODY_UNWANTED;
+    bool small = !head->chunked && head->body_length <= SMALL_BODY_MAX; /* fits everywhere */
+    if (small && access_open(b)) return SMALL_BODY_MAX;
+    slice args[2] = {0};
+    const struct route *r = find_route(head, args, NULL);
+    if (!access_open(b) && !welcome(b, head, r, args)) return HTTP_BODY_UNWANTED;
+    return r ? r->body_max : SMALL_BODY_MAX;
 }
 
 /* Before anything is looked at: whatever the path, nothing is applied and nothing told. */
@@ -119,7 +145,7 @@ static void dispatch(struct call *c) {
     if (turned_away(c)) return;
     const struct route *r = find_route(c->req, c->arg, &allow);
     traffic_asked(c->b, r ? (u32)(r - routes) : ROUTES);
-    if (r && decode_args(c) && params_known(c, r->params)) {
+    if (r && decode_args(c) && (c->req->found[1] || allowed(c, r)) && params_known(c, r->params)) {
         if (!c->b->draining || r->method == HTTP_GET || r->handler == api_ack) {
             r->handler(c);
             buf_free(&allow);
@@ -140,6 +166,7 @@ static void dispatch(struct call *c) {
 void broker_request(struct broker *b, struct broker_time t, void *conn, void **user, const struct http_request *req) {
     broker_advance(b, t);
     struct call c = {.b = b, .conn = conn, .user = user, .req = req, .failure = {.compare_left = COMPARED_IN_TURN}};
+    c.who = req->found[0] ? req->found[0] : access_caller(b, req->authorization);
     b->scratch->compare_left = COMPARED_IN_TURN;
     b->request = req;
     dispatch(&c);

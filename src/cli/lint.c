@@ -32,13 +32,14 @@ static void put_key(const struct key_info *k, const char *where, struct buf *b) 
 }
 
 static bool explain_key(const char *path, struct buf *b) {
-    static const char *const where[] = {[SCOPE_TOP] = "of the file",
-                                        [SCOPE_LISTENER] = "of an entry of listen",
-                                        [SCOPE_RELAY] = "of an entry of relay",
-                                        [SCOPE_QUEUE] = "of a queue"};
+    static const char *const where[] = {[TABLE_TOP] = "of the file",
+                                        [TABLE_LISTENER] = "of an entry of listen",
+                                        [TABLE_RELAY] = "of an entry of relay",
+                                        [TABLE_TOKEN] = "of an entry of tokens",
+                                        [TABLE_QUEUE] = "of a queue"};
     struct key_info k;
-    for (int scope = 0; scope < SCOPE_COUNT; scope++)
-        for (u32 i = 0; config_key((enum key_scope)scope, i, &k); i++)
+    for (int scope = 0; scope < TABLE_COUNT; scope++)
+        for (u32 i = 0; config_key((enum key_table)scope, i, &k); i++)
             if (strcmp(k.path, path) == 0) put_key(&k, where[scope], b);
     return b->len > 0;
 }

@@ -9,7 +9,7 @@
 enum { PATH_BYTES_MAX = 128 };
 
 struct level {
-    const struct key_table *keys;
+    const struct key_rows *keys;
     slice prefix; /* "" or "retry.transient." */
 };
 
@@ -175,7 +175,7 @@ static void put_level(const struct level *l, const void *base, struct buf *out) 
     buf_char(out, '}');
 }
 
-void bind_put_json(const struct key_table *keys, const void *base, struct buf *out) {
+void bind_put_json(const struct key_rows *keys, const void *base, struct buf *out) {
     struct level top = {keys, SL("")};
     put_level(&top, base, out);
 }
@@ -194,7 +194,7 @@ static void put_value(const struct key *k, const void *base, struct buf *out) {
     out->len -= 2;
 }
 
-void bind_diff(const struct key_table *keys, const void *before, const void *after, const char *prefix,
+void bind_diff(const struct key_rows *keys, const void *before, const void *after, const char *prefix,
                struct buf *out) {
     struct buf old = {0}, new = {0};
     for (u32 i = 0; i < keys->count; i++) {

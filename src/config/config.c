@@ -33,7 +33,7 @@ hx_st queues_read(const struct binding *b, const struct node *n) {
 
 /* The short form is a list of one. */
 static hx_st read_listener(const struct binding *b, const struct node *n, struct listener_config *l) {
-    struct binding inner = {.keys = &config_keys[SCOPE_LISTENER], .base = l, .arena = b->arena, .err = b->err};
+    struct binding inner = {.keys = &config_keys[TABLE_LISTENER], .base = l, .arena = b->arena, .err = b->err};
     hx_st st = n->kind == NODE_SCALAR ? value_read(&inner, &inner.keys->at[0], n) : bind_map(&inner, n);
     return st == ST_OK && l->address.n == 0 ? node_error(n, b->err, "address is missing") : st;
 }
@@ -64,7 +64,7 @@ hx_st listeners_read(const struct binding *b, const struct node *n) {
 
 static hx_st read_relay(const struct binding *b, const struct node *n, struct relay_config *r) {
     struct binding inner = {
-        .keys = &config_keys[SCOPE_RELAY], .base = r, .arena = b->arena, .secrets = b->secrets, .err = b->err};
+        .keys = &config_keys[TABLE_RELAY], .base = r, .arena = b->arena, .secrets = b->secrets, .err = b->err};
     hx_st st = bind_map(&inner, n);
     const struct node *dsn = node_get(n, SL("dsn")), *queue = node_get(n, SL("queue"));
     if (n->kind != NODE_MAP) return st;
@@ -157,6 +157,7 @@ static hx_st check_notify(const struct config *c, const struct node *root) {
 static hx_st check_file(const struct config *c, const struct node *root, const struct config_use *use) {
     const struct node *relays = node_get(root, SL("relay"));
     hx_st st = both(check_listen(c, root, use), check_notify(c, root));
+    st = both(st, tokens_check(c, node_get(root, SL("tokens"))));
     u32 i = 0;
     for (const struct node *n = relays ? relays->first : NULL; n; n = n->next)
         st = both(st, check_relay(c, &c->relays.at[i++], n));
@@ -181,7 +182,7 @@ static void order_queues(struct config *c) {
 
 static hx_st read_root(struct config *c, const struct node *root, const struct config_use *use) {
     struct binding b = {
-        .keys = &config_keys[SCOPE_TOP], .base = c, .said = c->said, .arena = c->arena, .secrets = use->secrets};
+        .keys = &config_keys[TABLE_TOP], .base = c, .said = c->said, .arena = c->arena, .secrets = use->secrets};
     if (root->kind != NODE_MAP)
         return node_error(root, NULL, "expected keys like listen, data and queues, not %s", node_kind_text(root));
     hx_st st = bind_map(&b, root);
@@ -253,7 +254,7 @@ void config_listen_text(const struct config *c, struct buf *out) {
 }
 
 void config_queue_diff(const struct queue_config *before, const struct queue_config *after, struct buf *out) {
-    bind_diff(&config_keys[SCOPE_QUEUE], before, after, "", out);
+    bind_diff(&config_keys[TABLE_QUEUE], before, after, "", out);
 }
 
 static void diff_queue(const struct queue_config *before, const struct queue_config *after, struct buf *out) {
@@ -262,7 +263,7 @@ static void diff_queue(const struct queue_config *before, const struct queue_con
     buf_printf(&prefix, "queue %s: ", (before ? before : after)->name.p);
     buf_char(&prefix, '\0');
     if (before && after)
-        bind_diff(&config_keys[SCOPE_QUEUE], before, after, prefix.p, out);
+        bind_diff(&config_keys[TABLE_QUEUE], before, after, prefix.p, out);
     else
         buf_printf(out, "%s%s\n", prefix.p,
                    after ? "added" : "removed; its messages and keys stay, under its last rules");
@@ -270,7 +271,8 @@ static void diff_queue(const struct queue_config *before, const struct queue_con
 }
 
 void config_diff(const struct config *before, const struct config *after, struct buf *out) {
-    bind_diff(&config_keys[SCOPE_TOP], before, after, "", out);
+    bind_diff(&config_keys[TABLE_TOP], before, after, "", out);
+    tokens_diff(before, after, out);
     for (u32 i = 0; i < before->queues.count; i++) {
         const struct queue_config *q = before->queues.at[i];
         if (q) diff_queue(q, config_find(after, q->name), out);

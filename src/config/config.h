@@ -9,6 +9,7 @@
 #include "base/arena.h"
 #include "base/base.h"
 #include "config/alert_names.h"
+#include "config/rights.h"
 #include "core/rules.h"
 
 #define PRESET_LIST(X)                                                                                                 \
@@ -135,6 +136,45 @@ struct listeners {
     u32 count;
 };
 
+struct grant {
+    enum right right;
+    bool everywhere; /* bare: on all queues, and on the process as a whole */
+    slice queue;     /* else: a pattern (grant_fits) */
+    struct said_at at;
+};
+
+struct grants {
+    struct grant *at;
+    u32 count;
+};
+
+#define TOKEN_HASH_BYTES 32u
+#define TOKEN_NAME_MAX   64u
+#define TOKENS_MAX       1000u
+#define TOKEN_HASHES_MAX 4u /* of one token: it is rotated by adding the next, then dropping the last */
+#define GRANTS_MAX       64u
+
+struct token_config {
+    slice name;
+    struct token_hashes {
+        struct {
+            u8 bytes[TOKEN_HASH_BYTES]; /* SHA-256 of the token as it is shown, hx_ and all */
+            struct said_at at;
+        } * at;
+        u32 count;
+    } sha256;
+    struct grants allow;
+    slice tenant;   /* empty: nobody's */
+    i64 expires_ms; /* wall clock; 0: never */
+    struct said_at at;
+};
+
+struct tenant_config {
+    slice name, prefix; /* of its queues' names */
+    u64 queues, pending, bytes;
+    u32 rate_per_s;
+};
+
 struct config {
     struct listeners listen;
     slice data;
@@ -142,6 +182,16 @@ struct config {
     bool insecure_listen, auto_create;
     i64 audit_keep_ms; /* WINDOW_FOREVER: never dropped */
     struct top_alerts alerts;
+    struct {
+        struct token_config *at;
+        u32 count;
+    } tokens;
+    struct {
+        struct tenant_config *at;
+        u32 count;
+    } tenants;
+    struct grants
+        anonymous; /* of calls without a token; not said: everything while there are no tokens, else nothing */
     struct {
         struct queue_config **at, **ordered; /* as the file has them; by their names */
         u32 count;
@@ -175,6 +225,8 @@ void config_free(struct config *c);  /* NULL is fine */
 const struct queue_config *config_find(const struct config *c, slice queue);
 /* For people, on one line: what cannot change while the broker runs. */
 void config_listen_text(const struct config *c, struct buf *out);
+const struct token_config *config_token(const struct config *c, slice name);   /* NULL: there is none */
+const struct tenant_config *config_tenant(const struct config *c, slice name); /* NULL: there is none */
 
 /* One queue from the config's keys as JSON. Errors name the key: "retry.unknown: ...". */
 hx_st config_queue_from_json(slice name, slice json, struct queue_config **out, struct buf *errors);
@@ -185,6 +237,7 @@ void config_queue_to_json(const struct queue_config *q, struct buf *out);
 bool config_queue_equal(const struct queue_config *a, const struct queue_config *b);
 /* The longest of upstream_replay and upstreams; 0: nothing said. */
 i64 config_longest_replay_ms(const struct queue_config *q);
+#define QUEUE_NAME_MAX 128u
 /* Is it a queue's name? Else err says what one is made of. */
 bool config_queue_name_ok(slice name, struct errbuf *err);
 const char *config_class_text(enum preset c);
@@ -201,8 +254,8 @@ struct key_info {
     const char *path, *type, *fallback, *doc; /* fallback: the default as a user would write it */
     const char *const *names;                 /* the words it may be, NULL-ended; or NULL */
 };
-enum key_scope { SCOPE_TOP, SCOPE_LISTENER, SCOPE_RELAY, SCOPE_QUEUE, SCOPE_COUNT };
-/* The i-th key of a scope; false past the end. */
-bool config_key(enum key_scope scope, u32 i, struct key_info *out);
+enum key_table { TABLE_TOP, TABLE_LISTENER, TABLE_RELAY, TABLE_TOKEN, TABLE_QUEUE, TABLE_COUNT };
+/* The i-th key of a table; false past the end. */
+bool config_key(enum key_table table, u32 i, struct key_info *out);
 
 #endif

@@ -29,6 +29,10 @@
     X(SCHEMA, "a map with required, types and the like")                                                               \
     X(WINDOW, "a duration, forever, or {min: 72h, max: 14d}")                                                          \
     X(UPSTREAMS, "a map of names to durations")                                                                        \
+    X(GRANTS, "a list of rights like observe or send:payments")                                                        \
+    X(HASHES, "a list of SHA-256 hashes in hexadecimal")                                                               \
+    X(DATE, "a date like 2027-01-01, or 2027-01-01T12:00:00Z")                                                         \
+    X(TOKENS, "a list of maps")                                                                                        \
     X(RELAYS, "a list of maps")                                                                                        \
     X(QUEUES, "a map of queues")
 #define TYPE_ENUM(name, text) TYPE_##name,
@@ -45,12 +49,12 @@ struct key {
     const char *fallback, *doc;
 };
 
-struct key_table {
+struct key_rows {
     const struct key *at;
     u32 count;
 };
 
-extern const struct key_table config_keys[SCOPE_COUNT];
+extern const struct key_rows config_keys[TABLE_COUNT];
 
 extern const char *const config_class_names[],
     *const config_semantics_names[], *const config_on_unknown_names[], *const config_on_conflict_names[],
@@ -61,7 +65,7 @@ extern const char *const config_class_names[],
 
 /* One reading of a map into a struct by its table. */
 struct binding {
-    const struct key_table *keys;
+    const struct key_rows *keys;
     void *base;           /* the struct */
     struct said_at *said; /* where each key was said, by its index; may be NULL */
     struct arena *arena;  /* for what the struct points to */
@@ -71,11 +75,11 @@ struct binding {
 
 /* What `base` is follows from the table: no key of one struct is read into another. */
 static inline struct config *binding_config(const struct binding *b) {
-    CHECK(b->keys == &config_keys[SCOPE_TOP]);
+    CHECK(b->keys == &config_keys[TABLE_TOP]);
     return b->base;
 }
 static inline struct queue_config *binding_queue(const struct binding *b) {
-    CHECK(b->keys == &config_keys[SCOPE_QUEUE]);
+    CHECK(b->keys == &config_keys[TABLE_QUEUE]);
     return b->base;
 }
 
@@ -86,10 +90,9 @@ const char *key_type_text(enum key_type type);
 hx_st bind_map(const struct binding *b, const struct node *map);
 hx_st bind_no_value(const struct node *n, struct errbuf *err);
 /* The effective values as nested JSON objects. */
-void bind_put_json(const struct key_table *keys, const void *base, struct buf *out);
+void bind_put_json(const struct key_rows *keys, const void *base, struct buf *out);
 /* Lines "PREFIXkey: before -> after" for each key that differs. */
-void bind_diff(const struct key_table *keys, const void *before, const void *after, const char *prefix,
-               struct buf *out);
+void bind_diff(const struct key_rows *keys, const void *before, const void *after, const char *prefix, struct buf *out);
 
 /* ---- value.c, value_put.c: single values */
 
@@ -136,6 +139,19 @@ hx_st secrets_read(const struct binding *b, const struct key *k, const struct no
 hx_st queues_read(const struct binding *b, const struct node *n);
 hx_st listeners_read(const struct binding *b, const struct node *n);
 hx_st relays_read(const struct binding *b, const struct node *n);
+
+/* ---- tokens.c */
+
+hx_st tokens_read(const struct binding *b, const struct node *n);
+hx_st hashes_read(const struct binding *b, const struct key *k, const struct node *n);
+hx_st grants_read(const struct binding *b, const struct key *k, const struct node *n);
+void grants_put_json(const struct grants *g, struct buf *out);
+/* Once the whole file is read. list: of `tokens`, or NULL. */
+hx_st tokens_check(const struct config *c, const struct node *list);
+void tokens_diff(const struct config *before, const struct config *after, struct buf *out);
+
+/* ---- queue.c */
+
 hx_st config_queue_from_node(slice name, const struct node *n, struct queue_config **out, struct errbuf *err);
 
 #endif

@@ -28,24 +28,29 @@ static const struct key listener_keys[] = {
 static const struct key relay_keys[] = {
 #include "config/keys.def"
 };
+#define TOKEN_KEY(ident, ...) ROW(struct token_config, __VA_ARGS__)
+static const struct key token_keys[] = {
+#include "config/keys.def"
+};
 #define QUEUE_KEY(ident, ...) ROW(struct queue_config, __VA_ARGS__)
 static const struct key queue_keys[] = {
 #include "config/keys.def"
 };
 
-#define TABLE(rows)                                                                                                    \
+#define ROWS(rows)                                                                                                     \
     { rows, sizeof(rows) / sizeof(rows[0]) }
-const struct key_table config_keys[SCOPE_COUNT] = {[SCOPE_TOP] = TABLE(top_keys),
-                                                   [SCOPE_LISTENER] = TABLE(listener_keys),
-                                                   [SCOPE_RELAY] = TABLE(relay_keys),
-                                                   [SCOPE_QUEUE] = TABLE(queue_keys)};
+const struct key_rows config_keys[TABLE_COUNT] = {[TABLE_TOP] = ROWS(top_keys),
+                                                  [TABLE_LISTENER] = ROWS(listener_keys),
+                                                  [TABLE_RELAY] = ROWS(relay_keys),
+                                                  [TABLE_TOKEN] = ROWS(token_keys),
+                                                  [TABLE_QUEUE] = ROWS(queue_keys)};
 
 const char *key_type_text(enum key_type type) {
     return type_texts[type];
 }
 
-bool config_key(enum key_scope scope, u32 i, struct key_info *out) {
-    const struct key_table *t = &config_keys[scope];
+bool config_key(enum key_table table, u32 i, struct key_info *out) {
+    const struct key_rows *t = &config_keys[table];
     if (i >= t->count) return false;
     const struct key *k = &t->at[i];
     *out = (struct key_info){k->path, type_texts[k->type], k->fallback, k->doc, k->names};

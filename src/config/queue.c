@@ -4,8 +4,6 @@
 #include "config/schema.h"
 #include "config/template.h"
 
-#define QUEUE_NAME_MAX 128u
-
 /* ---- presets */
 
 static void apply_preset(struct queue_config *q) {
@@ -36,7 +34,7 @@ static bool said(const struct queue_config *q, enum queue_key k) {
 
 /* "queue payments: on_unknown: MESSAGE" at the key's place. */
 static hx_st wrong(const struct node *n, enum queue_key k, struct errbuf *err, const char *message) {
-    slice path = slice_str(config_keys[SCOPE_QUEUE].at[k].path), name;
+    slice path = slice_str(config_keys[TABLE_QUEUE].at[k].path), name;
     const struct node *at = n;
     while (at && slice_cut(path, '.', &name, &path)) at = node_get(at, name);
     if (at) at = node_get(at, name);
@@ -174,7 +172,7 @@ void config_queue_free(struct queue_config *q) {
 static hx_st read_class(const struct binding *b, struct queue_config *q, const struct node *n) {
     const struct node *class = node_get(n, SL("class"));
     if (!class) return ST_OK;
-    hx_st st = value_read(b, &config_keys[SCOPE_QUEUE].at[QUEUE_KEY_class], class);
+    hx_st st = value_read(b, &config_keys[TABLE_QUEUE].at[QUEUE_KEY_class], class);
     if (st == ST_OK) apply_preset(q);
     return st;
 }
@@ -191,7 +189,7 @@ static void remember(struct queue_config *q, const struct node *n) {
 
 hx_st config_queue_from_node(slice name, const struct node *n, struct queue_config **out, struct errbuf *err) {
     struct queue_config *q = queue_new(name);
-    struct binding b = {.keys = &config_keys[SCOPE_QUEUE], .base = q, .said = q->said, .arena = q->arena, .err = err};
+    struct binding b = {.keys = &config_keys[TABLE_QUEUE], .base = q, .said = q->said, .arena = q->arena, .err = err};
     hx_st st = read_class(&b, q, n);
     st = both(st, bind_map(&b, n));
     if (st == ST_OK) {
@@ -220,7 +218,7 @@ hx_st config_queue_from_json(slice name, slice json, struct queue_config **out, 
 /* ---- looking */
 
 void config_queue_to_json(const struct queue_config *q, struct buf *out) {
-    bind_put_json(&config_keys[SCOPE_QUEUE], q, out);
+    bind_put_json(&config_keys[TABLE_QUEUE], q, out);
 }
 
 bool config_queue_equal(const struct queue_config *a, const struct queue_config *b) {

@@ -189,6 +189,17 @@ static hx_st read_hosts(const struct binding *b, const struct key *k, const stru
     return st;
 }
 
+/* A date is the first moment of its day. */
+static hx_st read_date(const struct binding *b, const struct key *k, const struct node *n) {
+    i64 ms;
+    char whole[32];
+    if (n->kind != NODE_SCALAR || n->text.n > 64) return not_a(n, k, b->err);
+    snprintf(whole, sizeof(whole), "%.10sT00:00:00Z", n->text.p);
+    if (!rfc3339_parse(n->text.n == 10 ? slice_str(whole) : n->text, &ms) || ms <= 0) return not_a(n, k, b->err);
+    value_store(k, b->base, (u64)ms);
+    return ST_OK;
+}
+
 static hx_st read_template(const struct binding *b, const struct key *k, const struct node *n) {
     struct errbuf why = {0};
     u32 column = 1;
@@ -322,6 +333,14 @@ hx_st value_read(const struct binding *b, const struct key *k, const struct node
         return read_upstreams(b, k, n);
     case TYPE_LISTENERS:
         return listeners_read(b, n);
+    case TYPE_GRANTS:
+        return grants_read(b, k, n);
+    case TYPE_HASHES:
+        return hashes_read(b, k, n);
+    case TYPE_DATE:
+        return read_date(b, k, n);
+    case TYPE_TOKENS:
+        return tokens_read(b, n);
     case TYPE_RELAYS:
         return relays_read(b, n);
     case TYPE_QUEUES:

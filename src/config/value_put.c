@@ -35,6 +35,11 @@ bool value_is_set(const struct key *k, const void *base) {
         return ((const struct upstreams *)value_field(k, base))->count > 0;
     case TYPE_LISTENERS:
         return true;
+    case TYPE_GRANTS:
+        return ((const struct grants *)value_field(k, base))->count > 0;
+    case TYPE_HASHES:
+        return ((const struct token_hashes *)value_field(k, base))->count > 0;
+    case TYPE_TOKENS:
     case TYPE_RELAYS:
     case TYPE_QUEUES:
         return false;
@@ -44,11 +49,18 @@ bool value_is_set(const struct key *k, const void *base) {
 }
 
 bool value_is_secret(const struct key *k) {
-    return k->type == TYPE_SECRET || k->type == TYPE_SECRETS || k->type == TYPE_URL;
+    return k->type == TYPE_SECRET || k->type == TYPE_SECRETS || k->type == TYPE_URL || k->type == TYPE_HASHES;
+}
+
+static bool same_hashes(const struct token_hashes *a, const struct token_hashes *b) {
+    bool same = a->count == b->count;
+    for (u32 i = 0; same && i < a->count; i++) same = memcmp(a->at[i].bytes, b->at[i].bytes, TOKEN_HASH_BYTES) == 0;
+    return same;
 }
 
 bool value_same_secret(const struct key *k, const void *a, const void *b) {
     CHECK(value_is_secret(k));
+    if (k->type == TYPE_HASHES) return same_hashes(value_field(k, a), value_field(k, b));
     if (k->type != TYPE_SECRETS) return slice_eq(*(const slice *)value_field(k, a), *(const slice *)value_field(k, b));
     const struct secrets *x = value_field(k, a), *y = value_field(k, b);
     bool same = x->count == y->count;
@@ -128,7 +140,7 @@ static void put_listeners(const struct listeners *l, struct buf *out) {
     buf_char(out, '[');
     for (u32 i = 0; i < l->count; i++) {
         if (i) buf_char(out, ',');
-        bind_put_json(&config_keys[SCOPE_LISTENER], &l->at[i], out);
+        bind_put_json(&config_keys[TABLE_LISTENER], &l->at[i], out);
     }
     buf_char(out, ']');
 }
@@ -143,7 +155,16 @@ void value_put_json(const struct key *k, const void *base, struct buf *out) {
     case TYPE_SECRET:
     case TYPE_SECRETS:
     case TYPE_URL:
+    case TYPE_HASHES:
         buf_lit(out, "\"(secret)\"");
+        break;
+    case TYPE_GRANTS:
+        grants_put_json(value_field(k, base), out);
+        break;
+    case TYPE_DATE:
+        buf_char(out, '"');
+        buf_rfc3339(out, (i64)value_load(k, base));
+        buf_char(out, '"');
         break;
     case TYPE_NAMES:
         put_names(k, value_load(k, base), out);

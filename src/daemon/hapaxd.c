@@ -219,7 +219,7 @@ static void on_ahead(void *ctx, struct http_request *const *reqs, u32 count) {
     broker_ahead(((struct daemon *)ctx)->broker, reqs, count);
 }
 
-static u64 body_limit(void *ctx, const struct http_request *head) {
+static u64 body_limit(void *ctx, struct http_request *head) {
     return broker_body_limit(((struct daemon *)ctx)->broker, head);
 }
 

@@ -440,7 +440,7 @@ static void note_head(struct http_conn *c, const struct http_head *head) {
 }
 
 /* May this body come? What can never be buffered is refused like what the handler does not want. */
-static bool body_accepted(struct http_conn *c, const struct http_head *head) {
+static bool body_accepted(struct http_conn *c, struct http_head *head) {
     struct http_server *s = c->server;
     c->limit = s->handler.body_limit(s->handler.ctx, &head->req);
     if (c->limit == HTTP_BODY_UNWANTED && !c->dead) {

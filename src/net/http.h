@@ -34,8 +34,10 @@ struct http_request {
     bool chunked;
     slice host; /* it is meant for: NAME or NAME:PORT; empty: HTTP/1.0, and not said */
     slice origin, fetch_site,
-        fetch_mode; /* what a browser says of the page that asks; empty: no browser, or not said */
-    u64 noted[2];   /* what the handler's on_ahead left here for its on_request; 0 otherwise */
+        fetch_mode;       /* what a browser says of the page that asks; empty: no browser, or not said */
+    slice authorization;  /* empty: not said */
+    const void *found[2]; /* what the handler's body_limit left here for its on_request; NULL otherwise */
+    u64 noted[2];         /* what the handler's on_ahead left here for its on_request; 0 otherwise */
 };
 
 /* The value of a field by case-insensitive name. Returns how many such fields there are; *value is the first. */
@@ -89,7 +91,7 @@ struct http_handler {
     /* The head is here: how many body bytes are acceptable (more: 413 before reading them). Only path, method and
      * fields are set. HTTP_BODY_UNWANTED: the head alone decides; on_request gets it at once with an empty body, none of which
      * is read, and the connection closes behind the reply. */
-    u64 (*body_limit)(void *ctx, const struct http_request *head);
+    u64 (*body_limit)(void *ctx, struct http_request *head);
     /* A request not yet answered (http_respond not called) lost its client: it must not be answered any more; `conn`
      * is invalid after this call. */
     void (*on_gone)(void *ctx, struct http_conn *conn);

@@ -62,7 +62,7 @@ static const char *skip_value(const char *p, const char *end) {
 struct reader {
     const char *p, *end;
     bool limited;
-    bool http11, has_host, has_te, has_expect, close, keep;
+    bool http11, has_host, has_te, has_expect, has_authorization, close, keep;
     slice host, authority; /* authority: of an absolute-form target */
     struct http_head *head;
     struct http_parse_error *error;
@@ -207,6 +207,13 @@ static enum http_parse host_field(struct reader *r, slice value) {
     return HTTP_PARSE_OK;
 }
 
+static enum http_parse authorization_field(struct reader *r, slice value) {
+    if (r->has_authorization) return refuse(r, "more than one Authorization field");
+    r->has_authorization = true;
+    r->head->req.authorization = value;
+    return HTTP_PARSE_OK;
+}
+
 static enum http_parse length_field(struct reader *r, slice value) {
     if (r->head->has_length) return refuse(r, "more than one Content-Length field");
     if (!slice_u64(value, &r->head->length)) return refuse(r, "the Content-Length field is not one decimal number");
@@ -245,7 +252,7 @@ static void connection_field(struct reader *r, slice value) {
     }
 }
 
-/* The few fields that say where the message ends, what becomes of the connection, and whose page asks. */
+/* The few fields that say where the message ends, what becomes of the connection, and who asks. */
 static enum http_parse note_field(struct reader *r, const struct http_field *f) {
     switch (f->name.n) {
     case 4:
@@ -257,6 +264,9 @@ static enum http_parse note_field(struct reader *r, const struct http_field *f) 
         break;
     case 10:
         if (slice_spells(f->name, SL("connection"))) connection_field(r, f->value);
+        break;
+    case 13:
+        if (slice_spells(f->name, SL("authorization"))) return authorization_field(r, f->value);
         break;
     case 14:
         if (slice_spells(f->name, SL("content-length"))) return length_field(r, f->value);

@@ -43,7 +43,7 @@ def every_route_has_its_own_words_below_the_table():
 
 @test
 def every_call_refuses_a_parameter_it_does_not_have_and_takes_those_it_has(q):
-    routes = table("route.def", r'^ROUTE\(HTTP_(\w+), "(.*?)", \w+, "(.*?)",')
+    routes = table("route.def", r'^ROUTE\(HTTP_(\w+), "(.*?)", \w+, \w+, "(.*?)",')
     same(len(routes), len(table("route.def", "^ROUTE")))
     for method, path, names in routes:
         path = "/" + path.replace("*", q)

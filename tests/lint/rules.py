@@ -24,7 +24,7 @@ WALLS = {
     "src/config": ({"base", "core/rules.h"}, {"yaml.h"}),
     "src/journal": ({"base", "pg"}, set()),
     "src/archive": ({"base", "pg"}, set()),
-    "src/net": ({"base"}, {"uv.h", "curl/curl.h", "openssl/evp.h", "openssl/hmac.h"}),
+    "src/net": ({"base"}, {"uv.h", "curl/curl.h", "openssl/evp.h", "openssl/hmac.h", "openssl/sha.h"}),
     "src/broker": ({"base", "core", "config", "journal", "net"}, set()),
     "src/daemon": ({"base", "config", "journal", "net", "broker", "relay"}, set()),
     "src/client": ({"base", "hapax"}, {"libpq-fe.h", "sqlite3.h"}),
@@ -40,6 +40,7 @@ WRAPPED = {
     "curl/curl.h": "src/net/outbound.c",
     "openssl/evp.h": "src/net/webhook.c",
     "openssl/hmac.h": "src/net/webhook.c",
+    "openssl/sha.h": "src/net/digest.c",
 }
 
 # Who may change the core's state. A decision that sees this header could do so without a record.

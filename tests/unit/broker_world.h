@@ -29,7 +29,8 @@ static struct world {
     u64 after, released;     /* what the last reply waits for; what may leave */
     struct buf body, fields, log;
     u64 memory_max;
-    const char *address; /* where it is served */
+    const char *address;       /* where it is served */
+    const char *authorization; /* what the next requests show; NULL: nothing */
     struct surroundings around;
     i64 relay_oldest_ms;
     struct buf notices; /* "id json\n" */
@@ -179,7 +180,7 @@ static const char *const methods[] = {
 /* "POST /v1/...?query" with a key (or NULL) and a body, in a turn that has not ended yet. Returns the status; 0: not answered
  * yet, and *user is set. */
 static inline u16 submit(const char *line, const char *key, slice body, void **user) {
-    struct http_request req = {.body = body, .body_length = body.n};
+    struct http_request req = {.body = body, .body_length = body.n, .authorization = slice_str(w.authorization)};
     slice method, target, path;
     slice_cut(slice_str(line), ' ', &method, &target);
     for (u32 i = 0; i < sizeof methods / sizeof methods[0]; i++)

@@ -46,11 +46,12 @@ static const struct node *find(const struct node *map, const char *path) {
     return n ? node_get(n, name) : NULL;
 }
 
-/* Where the example shows the key: at the top, in the first listener or relay, or in any queue. */
-static const struct node *shown_at(const struct node *root, enum key_scope scope, const char *path) {
-    if (scope == SCOPE_TOP) return find(root, path);
-    if (scope == SCOPE_LISTENER) return find(node_get(root, SL("listen"))->first, path);
-    if (scope == SCOPE_RELAY) return find(node_get(root, SL("relay"))->first, path);
+/* Where the example shows the key: at the top, in the first listener, relay or token, or in any queue. */
+static const struct node *shown_at(const struct node *root, enum key_table scope, const char *path) {
+    if (scope == TABLE_TOP) return find(root, path);
+    if (scope == TABLE_LISTENER) return find(node_get(root, SL("listen"))->first, path);
+    if (scope == TABLE_RELAY) return find(node_get(root, SL("relay"))->first, path);
+    if (scope == TABLE_TOKEN) return find(node_get(root, SL("tokens"))->first, path);
     const struct node *n = NULL;
     for (const struct node *q = node_get(root, SL("queues"))->first; q && !n; q = q->next) n = find(q, path);
     return n;
@@ -64,9 +65,9 @@ static void every_key_is_shown_with_its_doc_its_default_and_its_unit(void **stat
     struct key_info k;
     read_example(&text);
     if (tree_from_yaml(buf_slice(&text), EXAMPLE, &tree, &err) != ST_OK) fail_msg("%s", err.text);
-    for (int scope = 0; scope < SCOPE_COUNT; scope++) {
-        for (u32 i = 0; config_key((enum key_scope)scope, i, &k); i++) {
-            const struct node *n = shown_at(tree.root, (enum key_scope)scope, k.path);
+    for (int scope = 0; scope < TABLE_COUNT; scope++) {
+        for (u32 i = 0; config_key((enum key_table)scope, i, &k); i++) {
+            const struct node *n = shown_at(tree.root, (enum key_table)scope, k.path);
             struct buf comment = {0}, expected = {0};
             if (!n) fail_msg("%s is not in " EXAMPLE, k.path);
             comment_above(buf_slice(&text), n->name->line, &comment);
@@ -116,21 +117,24 @@ static void put_said(struct buf *b, const char *path, const char *value) {
 }
 
 /* The effective values of a scope when the file says just this. */
-static void effective(enum key_scope scope, const char *path, const char *value, struct buf *out) {
+static void effective(enum key_table scope, const char *path, const char *value, struct buf *out) {
+    static const char *const around[][2] = {
+        [TABLE_TOP] = {"{", "}"},
+        [TABLE_LISTENER] = {"listen: [{address: 127.0.0.1:1, ", "}]"},
+        [TABLE_RELAY] = {"relay: [{dsn: d, queue: q, ", "}]"},
+        [TABLE_TOKEN] = {"tokens: [{name: t, allow: [], sha256: "
+                         "[0000000000000000000000000000000000000000000000000000000000000000], ",
+                         "}]"},
+        [TABLE_QUEUE] = {"queues: {q: {", "}}"},
+    };
     struct buf yaml = {0}, errors = {0};
     struct config *c;
-    if (scope == SCOPE_QUEUE) buf_lit(&yaml, "queues: {q: {");
-    if (scope == SCOPE_LISTENER) buf_lit(&yaml, "listen: [{address: 127.0.0.1:1, ");
-    if (scope == SCOPE_RELAY) buf_lit(&yaml, "relay: [{dsn: d, queue: q, ");
-    if (scope == SCOPE_TOP) buf_char(&yaml, '{');
+    buf_slice_add(&yaml, slice_str(around[scope][0]));
     if (path) put_said(&yaml, path, value);
-    buf_slice_add(&yaml, scope == SCOPE_QUEUE ? SL("}}") : scope == SCOPE_TOP ? SL("}") : SL("}]"));
+    buf_slice_add(&yaml, slice_str(around[scope][1]));
     if (config_parse(buf_slice(&yaml), "f", &(struct config_use){0}, &c, &errors) != ST_OK)
         fail_msg("%.*s: %.*s", (int)yaml.len, yaml.p, (int)errors.len, errors.p);
-    const void *bases[] = {[SCOPE_TOP] = c,
-                           [SCOPE_LISTENER] = c->listen.at,
-                           [SCOPE_RELAY] = c->relays.at,
-                           [SCOPE_QUEUE] = c->queues.count ? c->queues.at[0] : NULL};
+    const void *bases[] = {c, c->listen.at, c->relays.at, c->tokens.at, c->queues.count ? c->queues.at[0] : NULL};
     buf_reset(out);
     bind_put_json(&config_keys[scope], bases[scope], out);
     config_free(c);
@@ -140,17 +144,18 @@ static void effective(enum key_scope scope, const char *path, const char *value,
 /* Saying the default changes nothing; what has none is not shown. */
 static void the_documented_defaults_are_the_real_ones(void **state) {
     (void)state;
-    for (int scope = 0; scope < SCOPE_COUNT; scope++) {
+    for (int scope = 0; scope < TABLE_COUNT; scope++) {
         struct buf unsaid = {0}, said = {0};
         struct key_info k;
         struct tree tree;
         struct errbuf err;
-        effective((enum key_scope)scope, NULL, NULL, &unsaid);
+        effective((enum key_table)scope, NULL, NULL, &unsaid);
         assert_int_equal(tree_from_json(buf_slice(&unsaid), "f", &tree, &err), ST_OK);
-        for (u32 i = 0; config_key((enum key_scope)scope, i, &k); i++) {
-            bool required = (scope == SCOPE_RELAY && i < 2) || (scope == SCOPE_LISTENER && i < 1);
+        for (u32 i = 0; config_key((enum key_table)scope, i, &k); i++) {
+            bool required = (scope == TABLE_LISTENER && i < 1) || (scope == TABLE_RELAY && i < 2) ||
+                            (scope == TABLE_TOKEN && i < 3);
             if (required) continue;
-            effective((enum key_scope)scope, k.path, k.fallback, &said);
+            effective((enum key_table)scope, k.path, k.fallback, &said);
             if (!slice_eq(buf_slice(&said), buf_slice(&unsaid)))
                 fail_msg("%s: %s is not the default\n%.*s\n%.*s", k.path, k.fallback, (int)unsaid.len, unsaid.p,
                          (int)said.len, said.p);

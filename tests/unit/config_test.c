@@ -216,7 +216,8 @@ static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
         {"queues: {'': {}}\n", "f:1:10: queues: a key is missing before ':'"},
         /* unknown names */
         {"listne: x\n", "f:1:1: no key \"listne\". Did you mean listen?"},
-        {"zzz: x\n", "f:1:1: no key \"zzz\": known are listen, data, insecure_listen, hosts, auto_create, audit_keep, "
+        {"zzz: x\n", "f:1:1: no key \"zzz\": known are listen, data, insecure_listen, hosts, tokens, anonymous, "
+                     "auto_create, audit_keep, "
                      "alerts, relay, queues"},
         {Q("windw: 1d"), "f:2:7: queue q: no key \"windw\". Did you mean window?"},
         {Q("Lease: 1d"), "f:2:7: queue q: no key \"Lease\". Did you mean lease?"},

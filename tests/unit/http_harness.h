@@ -138,7 +138,7 @@ static inline void on_request(void *ctx, struct http_conn *conn, const struct ht
     handler_depth--;
 }
 
-static inline u64 body_limit(void *ctx, const struct http_request *head) {
+static inline u64 body_limit(void *ctx, struct http_request *head) {
     (void)ctx;
     return slice_eq(head->path, SL("/unwanted")) ? HTTP_BODY_UNWANTED : BODY_LIMIT;
 }
