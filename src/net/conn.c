@@ -520,10 +520,13 @@ static slice begin_request(struct http_conn *c, slice in) {
  * near while their predecessors are at work. Only whole ones: what is odd or unfinished is dealt with in its turn. */
 static void look_ahead(struct http_server *s, slice in) {
     struct http_parse_error error;
+    const char *from = NULL; /* of the one before */
     s->ahead_at = s->ahead_count = 0;
     while (in.n && s->ahead_count < HTTP_AHEAD) {
         struct http_head *h = &s->ahead[s->ahead_count];
-        if (http_parse_head(in, h, &error) != HTTP_PARSE_OK || h->chunked) break;
+        enum http_parse got = from ? http_parse_next(in, from, h - 1, h, &error) : http_parse_head(in, h, &error);
+        if (got != HTTP_PARSE_OK || h->chunked) break;
+        from = in.p;
         slice rest = after(in, h->head_bytes);
         if (rest.n < h->length) break;
         h->req.body = slice_of(rest.p, (size_t)h->length);

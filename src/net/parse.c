@@ -173,6 +173,7 @@ static enum http_parse request_line(struct reader *r) {
     if (target.p[0] != '/' && !absolute_form(r, &target))
         return refuse(r, "the request target is neither a path nor an http URL");
     struct http_request *req = &r->head->req;
+    r->head->absolute = r->authority.n > 0;
     req->method = method_of(method);
     slice_cut(target, '?', &req->path, &req->query);
     if (req->path.n == 0) req->path = SL("/");
@@ -297,18 +298,24 @@ static enum http_parse line_end(struct reader *r) {
     return HTTP_PARSE_OK;
 }
 
-static enum http_parse one_field(struct reader *r, struct http_field *f) {
+static enum http_parse field_name(struct reader *r, struct http_field *f) {
     const char *start = r->p, *p = start;
     while (p < r->end && is(*p, TOKEN)) p++;
     r->p = p;
     if (r->p == r->end) return fields_ran_out(r);
     if (*r->p != ':' || r->p == start) return refuse(r, "a header line is not a field name followed by a colon");
     f->name = slice_of(start, (size_t)(r->p - start));
-    start = ++r->p;
+    r->p++;
+    return HTTP_PARSE_OK;
+}
+
+static enum http_parse field_value(struct reader *r, struct http_field *f) {
+    const char *start = r->p;
     r->p = skip_value(r->p, r->end);
     if (r->p == r->end) return fields_ran_out(r);
     f->value = slice_trim(slice_of(start, (size_t)(r->p - start)));
-    return line_end(r);
+    enum http_parse got = line_end(r);
+    return got == HTTP_PARSE_OK ? note_field(r, f) : got;
 }
 
 static enum http_parse field_section(struct reader *r) {
@@ -318,8 +325,8 @@ static enum http_parse field_section(struct reader *r) {
         if (*r->p == '\r') return line_end(r);
         if (head->req.field_count == HTTP_FIELDS_MAX) return bad(r->error, 431, "more than 100 header fields");
         struct http_field *f = &head->fields[head->req.field_count++];
-        enum http_parse got = one_field(r, f);
-        if (got == HTTP_PARSE_OK) got = note_field(r, f);
+        enum http_parse got = field_name(r, f);
+        if (got == HTTP_PARSE_OK) got = field_value(r, f);
         if (got != HTTP_PARSE_OK) return got;
     }
 }
@@ -344,23 +351,89 @@ static enum http_parse judge(struct reader *r) {
     return HTTP_PARSE_OK;
 }
 
-enum http_parse http_parse_head(slice in, struct http_head *out, struct http_parse_error *error) {
-    struct reader r = {.p = in.p, .head = out, .error = error};
+static void begin(struct reader *r, struct http_head *out) {
+    r->head = out;
     out->req = (struct http_request){.fields = out->fields};
     out->has_length = false;
     out->length = 0;
+}
 
-    r.end = in.p + in.n;
+static enum http_parse rest_of_fields(struct reader *r, slice in) {
+    enum http_parse got = field_section(r);
+    if (got != HTTP_PARSE_OK) return got;
+    r->head->head_bytes = (size_t)(r->p - in.p);
+    return judge(r);
+}
+
+enum http_parse http_parse_head(slice in, struct http_head *out, struct http_parse_error *error) {
+    struct reader r = {.p = in.p, .end = in.p + in.n, .error = error};
+    begin(&r, out);
     enum http_parse got = skip_empty_line(&r);
     if (got != HTTP_PARSE_OK) return got;
     open_window(&r, in, HTTP_LINE_MAX + 2);
     got = request_line(&r);
     if (got != HTTP_PARSE_OK) return got;
+    out->fields_at = (size_t)(r.p - in.p);
     open_window(&r, in, HTTP_HEAD_MAX);
-    got = field_section(&r);
-    if (got != HTTP_PARSE_OK) return got;
-    out->head_bytes = (size_t)(r.p - in.p);
-    return judge(&r);
+    return rest_of_fields(&r, in);
+}
+
+/* ---- heads that begin alike */
+
+static size_t same_bytes(const char *a, const char *b, size_t n) {
+    size_t i = 0;
+    for (; n - i >= 8; i += 8) {
+        u64 differing = get_u64(a + i) ^ get_u64(b + i);
+        if (differing) return i + (size_t)__builtin_ctzll(differing) / 8;
+    }
+    while (i < n && a[i] == b[i]) i++;
+    return i;
+}
+
+static slice moved(slice s, const char *from, const char *to) {
+    return slice_of(to + (s.p - from), s.n);
+}
+
+/* The lines of `former`, whose bytes start at `from`, that lie within the first `same` of them: as if they had been read here. What
+ * they say is noted anew, so that nothing is taken from a line that is not the same. The name of the next one is known too if
+ * it lies within; then *named. */
+static enum http_parse take_lines(struct reader *r, const struct http_head *former, const char *from, const char *to,
+                                  size_t same, bool *named) {
+    struct http_request *req = &r->head->req;
+    for (size_t i = 0; i < former->req.field_count; i++) {
+        const struct http_field *f = &former->fields[i];
+        bool last = i + 1 == former->req.field_count;
+        size_t end = last ? former->head_bytes - 2 : (size_t)(f[1].name.p - from);
+        *named = end > same;
+        if (*named && (size_t)(f->name.p + f->name.n - from) >= same) return (*named = false), HTTP_PARSE_OK;
+        struct http_field *own = &r->head->fields[req->field_count++];
+        own->name = moved(f->name, from, to);
+        r->p = own->name.p + own->name.n + 1;
+        if (*named) return HTTP_PARSE_OK;
+        own->value = moved(f->value, from, to);
+        r->p = to + end;
+        enum http_parse got = note_field(r, own);
+        if (got != HTTP_PARSE_OK) return got;
+    }
+    return HTTP_PARSE_OK;
+}
+
+enum http_parse http_parse_next(slice in, const char *from, const struct http_head *former, struct http_head *out,
+                                struct http_parse_error *error) {
+    size_t most = former->head_bytes < in.n ? former->head_bytes : in.n, same = same_bytes(in.p, from, most);
+    if (same < former->fields_at || former->absolute) return http_parse_head(in, out, error);
+    struct reader r = {.p = in.p + former->fields_at, .http11 = former->http11, .error = error};
+    begin(&r, out);
+    out->absolute = false;
+    out->fields_at = former->fields_at;
+    out->req.method = former->req.method;
+    out->req.path = moved(former->req.path, from, in.p);
+    out->req.query = moved(former->req.query, from, in.p);
+    open_window(&r, in, HTTP_HEAD_MAX);
+    bool named = false;
+    enum http_parse got = take_lines(&r, former, from, in.p, same, &named);
+    if (got == HTTP_PARSE_OK && named) got = field_value(&r, &out->fields[out->req.field_count - 1]);
+    return got == HTTP_PARSE_OK ? rest_of_fields(&r, in) : got;
 }
 
 /* ---- chunks */

@@ -9,7 +9,9 @@ struct http_head {
     struct http_request req; /* slices point into the input */
     struct http_field fields[HTTP_FIELDS_MAX];
     size_t head_bytes; /* up to and including the empty line */
+    size_t fields_at;  /* behind the request line */
     bool has_length, chunked, keep_alive, expect_continue, http11;
+    bool absolute; /* its target is a whole URL */
     u64 length;
 };
 
@@ -22,6 +24,10 @@ struct http_parse_error {
 
 /* Parse a request head at the start of `in`. Any framing doubt is BAD; the caller answers and closes. */
 enum http_parse http_parse_head(slice in, struct http_head *out, struct http_parse_error *error);
+/* The same verdict and the same head, sooner where `in` begins like a head that was parsed before: `former`, whose bytes, still there,
+ * start at `from`. Whoever pipelines repeats most of its lines. */
+enum http_parse http_parse_next(slice in, const char *from, const struct http_head *former, struct http_head *out,
+                                struct http_parse_error *error);
 
 /* Incremental chunked decoding. */
 struct http_chunked {

@@ -11,8 +11,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 struct stream {
     struct buf in, body;
+    struct buf former; /* the last head's bytes */
     bool in_body;
-    struct http_head head;
+    struct http_head head, former_head, next_head;
     struct http_chunked chunked;
     struct http_parse_error error;
     u64 digest;
@@ -81,11 +82,36 @@ static enum http_parse body_step(struct stream *s) {
     return HTTP_PARSE_OK;
 }
 
+/* What came before must not matter. */
+static enum http_parse parse_head(struct stream *s) {
+    struct http_parse_error error = {0};
+    enum http_parse got = http_parse_head(buf_slice(&s->in), &s->head, &s->error);
+    if (s->former.len == 0) return got;
+    struct http_head *next = &s->next_head;
+    CHECK(http_parse_next(buf_slice(&s->in), s->former.p, &s->former_head, next, &error) == got);
+    if (got == HTTP_PARSE_BAD) CHECK(error.status == s->error.status);
+    if (got != HTTP_PARSE_OK) return got;
+    CHECK(next->head_bytes == s->head.head_bytes && next->length == s->head.length && next->chunked == s->head.chunked);
+    CHECK(next->keep_alive == s->head.keep_alive && next->req.field_count == s->head.req.field_count);
+    CHECK(slice_eq(next->req.path, s->head.req.path) && slice_eq(next->req.host, s->head.req.host));
+    for (size_t i = 0; i < next->req.field_count; i++)
+        CHECK(slice_eq(next->fields[i].name, s->head.fields[i].name) &&
+              slice_eq(next->fields[i].value, s->head.fields[i].value));
+    return got;
+}
+
+static void keep_former(struct stream *s) {
+    buf_reset(&s->former);
+    buf_add(&s->former, s->in.p, s->head.head_bytes);
+    CHECK(http_parse_head(buf_slice(&s->former), &s->former_head, &s->error) == HTTP_PARSE_OK);
+}
+
 static enum http_parse step(struct stream *s) {
     if (s->in_body) return body_step(s);
     if (s->in.len == 0) return HTTP_PARSE_MORE;
-    enum http_parse got = http_parse_head(buf_slice(&s->in), &s->head, &s->error);
+    enum http_parse got = parse_head(s);
     if (got != HTTP_PARSE_OK) return got;
+    keep_former(s);
     CHECK(s->head.head_bytes <= s->in.len && s->head.head_bytes <= 2 + HTTP_LINE_MAX + 2 + HTTP_HEAD_MAX);
     CHECK(s->head.req.path.n > 0 && s->head.req.path.p[0] == '/');
     s->in_body = true;
@@ -104,6 +130,7 @@ static void feed(struct stream *s, slice piece) {
 
 static void finish(struct stream *s) {
     buf_free(&s->in);
+    buf_free(&s->former);
     buf_free(&s->body);
 }
 

@@ -107,6 +107,90 @@ static void every_prefix_wants_more_or_gives_the_verdict_of_the_whole(void **sta
     }
 }
 
+/* ---- heads that begin alike */
+
+static bool same_slice(slice a, slice b) {
+    return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
+}
+
+static bool within(slice s, slice in) {
+    return s.n == 0 || (s.p >= in.p && s.p + s.n <= in.p + in.n) || slice_eq(s, SL("/")) || slice_eq(s, SL("null")) ||
+           slice_eq(s, SL("cross-site")) || slice_eq(s, SL("no-cors"));
+}
+
+static void assert_same_head(slice in, const struct http_head *a, const struct http_head *b) {
+    const struct http_request *x = &a->req, *y = &b->req;
+    const slice own[] = {x->path, x->query, x->host, x->origin, x->fetch_site, x->fetch_mode},
+                other[] = {y->path, y->query, y->host, y->origin, y->fetch_site, y->fetch_mode};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        assert_true(same_slice(own[i], other[i]) && within(own[i], in));
+    assert_int_equal(x->method, y->method);
+    assert_int_equal(x->field_count, y->field_count);
+    for (size_t i = 0; i < x->field_count; i++) {
+        assert_true(same_slice(a->fields[i].name, b->fields[i].name) && within(a->fields[i].name, in));
+        assert_true(same_slice(a->fields[i].value, b->fields[i].value) && within(a->fields[i].value, in));
+    }
+    assert_true(x->chunked == y->chunked && x->body_length == y->body_length);
+    assert_true(a->head_bytes == b->head_bytes && a->fields_at == b->fields_at && a->absolute == b->absolute);
+    assert_true(a->has_length == b->has_length && a->length == b->length && a->chunked == b->chunked);
+    assert_true(a->keep_alive == b->keep_alive && a->expect_continue == b->expect_continue && a->http11 == b->http11);
+}
+
+/* True if it was read after `former`, which was read by itself. */
+static bool judge_after(slice former, slice in) {
+    static struct http_head first, alone, next;
+    struct http_parse_error error = {0}, other = {0};
+    if (http_parse_head(former, &first, &error) != HTTP_PARSE_OK) return false;
+    enum http_parse want = http_parse_head(in, &alone, &error);
+    error = want == HTTP_PARSE_BAD ? error : (struct http_parse_error){0};
+    assert_int_equal(http_parse_next(in, former.p, &first, &next, &other), want);
+    assert_int_equal(other.status, error.status);
+    if (want == HTTP_PARSE_OK) assert_same_head(in, &next, &alone);
+    return true;
+}
+
+static void a_head_is_judged_the_same_whatever_was_read_before_it(void **state) {
+    (void)state;
+    size_t judged = 0;
+    for (size_t i = 0; i < HTTP_CORPUS_COUNT; i++)
+        for (size_t j = 0; j < HTTP_CORPUS_COUNT; j++)
+            judged += judge_after(http_corpus[i].bytes, http_corpus[j].bytes);
+    assert_true(judged > 1000);
+}
+
+/* Each byte of it is another one, is missing or is the last: a head like the one before, up to there. */
+static void a_head_that_begins_like_the_one_before_is_judged_by_its_own_bytes(void **state) {
+    (void)state;
+    static const slice heads[] = {
+        SL("POST /v1/queues/o/messages?a=b HTTP/1.1\r\nHost: a:1\r\nContent-Type: text/plain\r\nOrigin: http://a:1\r\n"
+           "Content-Length: 4\r\nIdempotency-Key:  k-1 \r\nSec-Fetch-Site: same-origin\r\n\r\n"),
+        SL("\r\nPUT http://a/b HTTP/1.0\r\nConnection: close, x\r\nX:\r\nTransfer-Encodin: chunked\r\n\r\n"),
+        SL("GET / HTTP/1.1\r\nIdempotency-Key: k\r\nHost: b\r\nTransfer-Encoding: chunked\r\nExpect: "
+           "100-continue\r\n\r\n"),
+    };
+    static const char others[] = "\r\n :aZ9,\x01\xff";
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        slice h = heads[i];
+        for (size_t at = 0; at < h.n; at++) {
+            char *copy = mem_alloc(h.n); /* its own allocation: reading past the end is seen by the sanitizer */
+            memcpy(copy, h.p, h.n);
+            for (size_t k = 0; k < sizeof others; k++) {
+                copy[at] = others[k];
+                assert_true(judge_after(h, slice_of(copy, h.n)));
+            }
+            memcpy(copy, h.p, at);
+            memcpy(copy + at, h.p + at + 1, h.n - at - 1);
+            assert_true(judge_after(h, slice_of(copy, h.n - 1)));
+            mem_free(copy);
+            char *cut = mem_alloc(at + 1);
+            memcpy(cut, h.p, at);
+            assert_true(judge_after(h, slice_of(cut, at)));
+            mem_free(cut);
+        }
+        assert_true(judge_after(h, h));
+    }
+}
+
 static void chunks_cut_anywhere_decode_to_the_same_bytes(void **state) {
     (void)state;
     static const slice in = SL("5\r\nhello\r\n1;x=\"y\"\r\n \r\n00005\r\nworld\r\n0\r\nA: b\r\nC:\r\n\r\nNEXT");
@@ -351,6 +435,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_case_of_the_framing_corpus_is_judged_as_written),
         cmocka_unit_test(every_prefix_wants_more_or_gives_the_verdict_of_the_whole),
+        cmocka_unit_test(a_head_is_judged_the_same_whatever_was_read_before_it),
+        cmocka_unit_test(a_head_that_begins_like_the_one_before_is_judged_by_its_own_bytes),
         cmocka_unit_test(chunks_cut_anywhere_decode_to_the_same_bytes),
         cmocka_unit_test(a_chunked_body_may_be_exactly_as_large_as_the_limit),
         cmocka_unit_test(a_request_is_taken_apart_into_its_pieces),
