@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -43,23 +44,45 @@ hx_st process_share_files(const struct config *config, struct process_files *out
     return ST_OK;
 }
 
-u64 process_memory_max(void) {
-    u64 bytes = 0;
-    char text[32];
-    int fd = open("/sys/fs/cgroup/memory.max", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
+static slice read_some(const char *path, char *text, size_t cap) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, cap);
     if (fd >= 0) close(fd);
-    return slice_u64(slice_trim(slice_of(text, n > 0 ? (size_t)n : 0)), &bytes) ? bytes : 0; /* "max": none */
+    return slice_of(text, n > 0 ? (size_t)n : 0);
+}
+
+/* Where the group stands in the tree, "/system.slice/hapaxd.service" say, from the line that begins with 0:: */
+static slice control_group(const char *root, char *text, size_t cap) {
+    snprintf(text, cap, "%s/proc/self/cgroup", root);
+    slice rest = read_some(text, text, cap), line = SL("");
+    while (rest.n) {
+        slice_cut(rest, '\n', &line, &rest);
+        if (slice_starts(line, SL("0::/"))) return slice_of(line.p + 3, line.n - 3);
+    }
+    return SL("/");
+}
+
+/* A group's limit holds for all below it: the least of them, from its own up to the root of what can be seen. */
+u64 process_memory_max(const char *root) {
+    char lines[4096], path[8192], text[32];
+    u64 least = 0, bytes;
+    slice group = control_group(root, lines, sizeof lines), line, rest;
+    for (bool more = true; more;) {
+        snprintf(path, sizeof path, "%s/sys/fs/cgroup%.*s/memory.max", root, (int)group.n, group.p);
+        slice_cut(read_some(path, text, sizeof text), '\n', &line, &rest);
+        if (slice_u64(line, &bytes) && (!least || bytes < least)) least = bytes; /* "max" is no number */
+        more = group.n > 0;
+        while (group.n && group.p[group.n - 1] != '/') group.n--;
+        if (group.n) group.n--;
+    }
+    return least;
 }
 
 /* The first two fields of statm, in pages. */
 void process_memory(u64 *resident, u64 *virtual) {
     char text[128];
     u64 pages[2] = {0};
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
-    if (fd >= 0) close(fd);
-    slice one, rest = slice_of(text, n > 0 ? (size_t)n : 0);
+    slice one, rest = read_some("/proc/self/statm", text, sizeof text);
     for (u32 i = 0; i < 2; i++) {
         slice_cut(rest, ' ', &one, &rest);
         if (!slice_u64(one, &pages[i])) pages[i] = 0;

@@ -12,8 +12,8 @@ struct process_files {
 
 /* ST_DENIED: there are too few. */
 hx_st process_share_files(const struct config *config, struct process_files *out, struct errbuf *err);
-/* As its control group says; 0: no bound. */
-u64 process_memory_max(void);
+/* As its control group says, or one above it; 0: no bound. root: where /proc and /sys are, "" but for a test. */
+u64 process_memory_max(const char *root);
 /* In bytes: resident ones, to hold the meters against, and virtual ones. */
 void process_memory(u64 *resident, u64 *virtual);
 /* What of it concerns process and disk. */

@@ -181,7 +181,7 @@ void settings_free(struct settings *s) {
 
 u64 settings_memory_max(const struct settings *s) {
     u64 bytes = 0;
-    if (!s->memory) return process_memory_max();
+    if (!s->memory) return process_memory_max("");
     CHECK(size_parse(slice_str(s->memory), &bytes)); /* looked at when it was read */
     return bytes;
 }
