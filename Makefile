@@ -143,6 +143,11 @@ install: all
 	for pc in hapax hapax-pq hapax-sqlite; do \
 		sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/$$pc.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/$$pc.pc; done
 	install -d $(DESTDIR)$(PREFIX)/share/hapax/sql && cp -R sql/. $(DESTDIR)$(PREFIX)/share/hapax/sql/
+	install -m 644 hapax.example.yaml $(DESTDIR)$(PREFIX)/share/hapax/
+	install -d $(foreach d,systemd/system sysusers.d tmpfiles.d,$(DESTDIR)$(PREFIX)/lib/$(d))
+	sed -e 's|@PREFIX@|$(PREFIX)|' packaging/hapaxd.service.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/hapaxd.service
+	install -m 644 packaging/hapax.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/hapax.conf
+	install -m 644 packaging/hapax.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/hapax.conf
 
 # ---- testing
 

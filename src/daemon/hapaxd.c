@@ -12,6 +12,7 @@
 #include "daemon/notify.h"
 #include "daemon/process.h"
 #include "daemon/relays.h"
+#include "daemon/service.h"
 #include "daemon/settings.h"
 #include "journal/disk.h"
 #include "journal/file.h"
@@ -47,6 +48,7 @@ struct daemon {
     struct disk *disk;
     struct relays *relays;
     struct notify *notify;
+    struct service *service;
     bool stopping, paused, turn_timed;
     struct broker_time turn_time;
     const struct settings *settings;
@@ -255,6 +257,7 @@ static void on_terminate(void *ctx) {
     struct daemon *d = ctx;
     if (d->stopping) return;
     d->stopping = true;
+    service_stopping(d->service);
     log_line(LOG_INFO, "stopping", "stopping: no new connections, long polls end, what is being answered is finished");
     relays_stop(d->relays);
     broker_drain(d->broker, time_now());
@@ -320,6 +323,7 @@ static void begin_reload(struct daemon *d) {
                          .in_force = broker_config(d->broker),
                          .loop = d->loop,
                          .running = true};
+    service_reloading(d->service);
     CHECK(pthread_create(&r->thread, NULL, read_config, r) == 0);
 }
 
@@ -362,6 +366,7 @@ static void end_reload(struct daemon *d) {
     free_reload(r);
     broker_turn_end(d->broker, time_now());
     arm_timer(d);
+    if (!d->stopping) service_ready(d->service);
     if (d->reload_again) begin_reload(d);
     d->reload_again = false;
 }
@@ -391,6 +396,7 @@ static void finish(struct daemon *d) {
     abandon_reload(d);
     relays_free(d->relays);
     notify_free(d->notify);
+    service_free(d->service);
     if (d->broker) broker_free(d->broker);
     if (d->journal) journal_close(d->journal);
     if (d->disk) disk_close(d->disk);
@@ -507,6 +513,7 @@ static hx_st open_server(struct daemon *d, const struct place *p, u32 connection
 static hx_st start(struct daemon *d, const struct place *p, struct config **config, struct errbuf *err) {
     d->loop = loop_new();
     loop_on_wake(d->loop, on_wake, d);
+    d->service = service_new(d->loop);
     d->notify = notify_new(d->loop);
     notify_configure(d->notify, &(*config)->alerts);
     struct process_files files = {0};
@@ -548,6 +555,7 @@ static void serve(struct daemon *d, const struct place *p) {
     char url[URL_BYTES];
     listener_url(d, p, 0, url);
     say_ready(d, p);
+    service_ready(d->service);
     relays_start(d->relays, url);
     arm_timer(d);
     loop_run(d->loop);
@@ -561,6 +569,7 @@ int main(int argc, char **argv) {
     struct errbuf err = {{0}};
     struct place at;
     settings_parse(argc, argv, &s);
+    process_lock_down(s.allow_dumps);
     struct config *config = settings_config(&s);
     int status = settings_place(&s, config, &at);
     if (status == 0) log_lint(s.config, config);

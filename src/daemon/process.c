@@ -3,7 +3,9 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -18,6 +20,16 @@
 #define FILES_A_WORKER    4u  /* of a relay */
 #define JOURNAL_FILES_MIN 8u
 #define JOURNAL_FILES_MAX 256u
+
+/* The memory of a broker has payloads in it, the secret of its directory, keys of certificates. */
+void process_lock_down(bool allow_dumps) {
+    struct rlimit none = {0};
+    umask(S_IRWXG | S_IRWXO);
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    if (allow_dumps) return;
+    CHECK(setrlimit(RLIMIT_CORE, &none) == 0);
+    CHECK(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0); /* a core pattern with a pipe does not ask for the limit */
+}
 
 static u64 files_allowed(void) {
     struct rlimit limit;

@@ -10,6 +10,9 @@ struct process_files {
     u32 journal, connections;
 };
 
+/* Before anything secret is read: no core dumps, no debugger but root's (unless they are allowed), no program with more rights than
+ * this one, and what it makes is nobody else's to read. */
+void process_lock_down(bool allow_dumps);
 /* ST_DENIED: there are too few. */
 hx_st process_share_files(const struct config *config, struct process_files *out, struct errbuf *err);
 /* As its control group says, or one above it; 0: no bound. root: where /proc and /sys are, "" but for a test. */

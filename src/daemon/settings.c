@@ -11,6 +11,7 @@
 static void usage(FILE *out) {
     fputs("usage: hapaxd [--config FILE] [--listen HOST:PORT] [--data DIR] [--memory SIZE] [--downtime TIME]\n"
           "              [--log logfmt|json] [--log-level error|warn|info|debug] [--insecure-listen]\n"
+          "              [--allow-dumps]\n"
           "       hapaxd --config FILE --check-config\n"
           "       hapaxd --version | --help\n"
           "\n"
@@ -28,6 +29,7 @@ static void usage(FILE *out) {
           "  --log-level LEVEL   error, warn, info (the default) or debug: what matters less is not written\n"
           "                      (environment: HAPAX_LOG_LEVEL)\n"
           "  --insecure-listen   allow an address other than loopback: whoever reaches it may do everything\n"
+          "  --allow-dumps       let a crash leave a core dump, and a debugger attach; there are secrets in both\n"
           "  --version           print the version\n"
           "\n"
           "Prints 'hapaxd ready on http://HOST:PORT' on stdout once it serves, with every address it serves on; logs "
@@ -90,6 +92,8 @@ void settings_parse(int argc, char **argv, struct settings *s) {
             continue;
         if (strcmp(argv[i], "--insecure-listen") == 0) {
             s->insecure_listen = true;
+        } else if (strcmp(argv[i], "--allow-dumps") == 0) {
+            s->allow_dumps = true;
         } else if (strcmp(argv[i], "--check-config") == 0) {
             s->check_config = true;
         } else if (strcmp(argv[i], "--version") == 0) {

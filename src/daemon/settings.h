@@ -8,7 +8,7 @@
 /* What flags and environment say; NULL where they say nothing, and the file or the defaults decide. */
 struct settings {
     const char *config, *listen, *data, *memory, *downtime, *log, *log_level;
-    bool insecure_listen, check_config;
+    bool insecure_listen, check_config, allow_dumps;
     i64 downtime_ms;
     char *file_listen, *file_data; /* as they were at start */
 };
