@@ -121,6 +121,17 @@ u64 broker_body_limit(struct broker *b, struct http_request *head) {
     return r ? r->body_max : SMALL_BODY_MAX;
 }
 
+/* What tells whether the broker is well, and what is done about it. */
+static bool is_watching(const struct route *r) {
+    return r && r->right != RIGHT_SEND && r->right != RIGHT_RECEIVE && r->right != RIGHT_RESULT;
+}
+
+bool broker_urgent(struct broker *b, struct http_request *head) {
+    slice args[2] = {0};
+    const struct route *r = find_route(head, args, NULL);
+    return is_watching(r) && browser_verdict(b, head) == BROWSER_WELCOME && welcome(b, head, r, args);
+}
+
 /* Before anything is looked at: whatever the path, nothing is applied and nothing told. */
 static bool turned_away(struct call *c) {
     slice host = c->req->host, origin = c->req->origin.n ? c->req->origin : SL("another site");
