@@ -36,7 +36,7 @@ src         = $(wildcard src/$(1)/*.c)
 objs        = $(patsubst src/%.c,$(BUILD)/obj/%.o,$(1))
 MAINS      := src/daemon/hapaxd.c src/cli/hapax.c
 SERVER_OBJ := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal net pg relay broker daemon,$(call src,$(r)))))
-SERVER_LIBS := -Wl,--as-needed -luv -lyaml -lcurl -lcrypto -lpthread
+SERVER_LIBS := -Wl,--as-needed -luv -lyaml -lcurl -lssl -lcrypto -lpthread
 CLI_OBJ    := $(call objs,$(filter-out $(MAINS),$(foreach r,base core config journal pg relay cli,$(call src,$(r))))) $(GEN)/gate_sql.o
 GATE_SQL   := $(sort $(wildcard sql/postgres/migrations/*.sql)) sql/postgres/hapax_gate.sql sql/postgres/uninstall.sql
 pics        = $(patsubst src/%.c,$(BUILD)/pic/%.o,$(1))
@@ -96,7 +96,7 @@ $(BUILD)/hapaxd: $(BUILD)/obj/daemon/hapaxd.o $(SERVER_OBJ) $(BUILD)/libhapax.a
 
 # The second name is for a test: another GEN and GATE_SQL make the command of a version to come.
 $(BUILD)/hapax $(GEN)/hapax: $(BUILD)/obj/cli/hapax.o $(CLI_OBJ) $(BUILD)/libhapax.a
-	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -lyaml -lpthread
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -lyaml -lssl -lcrypto -lpthread
 
 # One relocatable object with everything but hx_* made local: a program that links the archive sees no other name.
 define archive
@@ -112,7 +112,7 @@ endef
 $(BUILD)/libhapax.a: $(CLIENT_PIC)
 	$(archive)
 $(BUILD)/libhapax.so: $(CLIENT_PIC)
-	$(call shared,-lpthread)
+	$(call shared,-lssl -lcrypto -lpthread)
 
 # The gate's drivers, a library each: nobody links a database he does not use.
 $(BUILD)/pic/client/gate_pq.o: CPPFLAGS += $(PQ_FLAGS)
@@ -179,7 +179,7 @@ $(BUILD)/tests/gate_consumer: LDFLAGS += $(patsubst %,-Wl$(comma)--wrap=%,PQexec
 EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libhapax.a $(GATE_LIBS) Makefile
 	@mkdir -p $(@D)
-	$(Q)$(CC) -Iinclude -D_GNU_SOURCE $(PQ_FLAGS) $(CFLAGS) $(LDFLAGS) $< -o $@ $(GATE_LIBS) $(BUILD)/libhapax.a -lpq -lsqlite3 -lpthread
+	$(Q)$(CC) -Iinclude -D_GNU_SOURCE $(PQ_FLAGS) $(CFLAGS) $(LDFLAGS) $< -o $@ $(GATE_LIBS) $(BUILD)/libhapax.a -lpq -lsqlite3 -lssl -lcrypto -lpthread
 
 SIM_OBJ := $(patsubst tests/sim/%.c,$(BUILD)/obj/sim/%.o,$(wildcard tests/sim/*.c))
 $(BUILD)/obj/sim/%.o: tests/sim/%.c Makefile

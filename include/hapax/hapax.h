@@ -117,8 +117,8 @@ HX_API const char *hx_state_text(hx_state state); /* "pending", ... ; "" for HX_
 typedef struct hx_client hx_client;
 
 typedef struct hx_options {
-    const char *url;            /* http://HOST[:PORT][/prefix]; NULL: HX_DEFAULT_URL */
-    int connections;            /* kept open between calls, default 8. More calls at once open more, and close them */
+    const char *url; /* http[s]://HOST[:PORT][/prefix]; NULL: HX_DEFAULT_URL. https is never given up for http */
+    int connections; /* kept open between calls, default 8. More calls at once open more, and close them */
     int64_t connect_timeout_ms; /* default 3000 */
     int64_t timeout_ms;         /* for one call with all its repeats, default 15000; a long poll's wait comes on top */
     size_t reply_bytes_max;     /* larger replies are HX_PROTOCOL, default 256 MiB */
@@ -127,10 +127,20 @@ typedef struct hx_options {
     const char *api_token;      /* "hx_..."; NULL: none, or that of api_token_file */
     const char *api_token_file; /* a file with nothing else in it, read by hx_open */
     bool insecure_token;        /* send it to another machine unencrypted, too; hx_open refuses that otherwise */
+    /* https: the broker's certificate must be valid, for this host, and signed by somebody trusted. PEM files. */
+    const char *ca_file;   /* trust these and no others; NULL: the system's */
+    const char *cert_file; /* shown to a broker that asks who connects; NULL: none */
+    const char *key_file;  /* its key, without a passphrase; NULL: in cert_file, too */
 } hx_options;
 
 /* Checks the options; connects only when first used. On HX_OK the caller owns *out: hx_close ends it. */
 HX_API hx_status hx_open(const hx_options *options, hx_client **out, hx_error *err);
+/* How the broker was reached so far. */
+typedef struct hx_security {
+    bool encrypted;
+    int64_t certificate_expires_at_ms; /* of the last one shown; 0: none was */
+} hx_security;
+HX_API void hx_security_get(hx_client *client, hx_security *out);
 /* No call on it may be under way, its senders and consumers are closed before it. NULL is fine. */
 HX_API void hx_close(hx_client *client);
 

@@ -246,6 +246,7 @@ static int run_modes(struct bench *b, const char *wanted) {
 int cmd_bench(struct cli *cli) {
     struct bench b = {.cli = cli};
     if (!cli_client(cli, 0)) return EXIT_USAGE;
+    if (!slice_starts(slice_str(cli->url), SL("http://"))) return args_wrong(cli, "it speaks http:// only");
     cut_url(&b, cli->url);
     const char *mode = args_get(cli, "mode");
     int rc = put_token(&b) && options_read(&b) ? run_modes(&b, mode ? mode : "all") : EXIT_USAGE;

@@ -11,6 +11,9 @@ static const struct {
     {"api-token", "HAPAX_API_TOKEN"},
     {"api-token-file", "HAPAX_API_TOKEN_FILE"},
     {"insecure-token", "HAPAX_INSECURE_TOKEN"},
+    {"cacert", "HAPAX_CACERT"},
+    {"cert", "HAPAX_CERT"},
+    {"cert-key", "HAPAX_CERT_KEY"},
 };
 
 void cli_blank(const char *argument) {
@@ -34,10 +37,10 @@ static void take_flags(struct cli *cli) {
     for (size_t at = 0; (token = args_next(cli, "api-token", &at));) cli_blank(token);
 }
 
-static void warn_of_readers(const char *path) {
+static void warn_of_readers(const char *path, const char *what) {
     struct stat s;
     if (path && stat(path, &s) == 0 && S_ISREG(s.st_mode) && s.st_mode & S_IROTH)
-        say("everybody on this machine can read %s, and with it the token: chmod 600 it", path);
+        say("everybody on this machine can read %s, and with it %s: chmod 600 it", path, what);
 }
 
 const hx_options *cli_connect(struct cli *cli) {
@@ -48,6 +51,10 @@ const hx_options *cli_connect(struct cli *cli) {
     o->api_token = from_environment("HAPAX_API_TOKEN");
     if (!o->api_token) o->api_token_file = from_environment("HAPAX_API_TOKEN_FILE");
     o->insecure_token = from_environment("HAPAX_INSECURE_TOKEN") != NULL;
-    warn_of_readers(o->api_token_file);
+    o->ca_file = from_environment("HAPAX_CACERT");
+    o->cert_file = from_environment("HAPAX_CERT");
+    o->key_file = from_environment("HAPAX_CERT_KEY");
+    warn_of_readers(o->api_token_file, "the token");
+    warn_of_readers(o->key_file ? o->key_file : o->cert_file, "the key");
     return o;
 }

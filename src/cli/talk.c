@@ -73,7 +73,9 @@ int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json) {
         print_own_problem(err);
     struct buf changed = {0};
     print_names(&changed, slice_of(problem_json.data, problem_json.size), "changed");
-    if (err->status == HX_UNREACHABLE)
+    if (err->status == HX_UNREACHABLE && strcmp(err->code, "unreachable") != 0)
+        say_wrong("%s.", err->detail); /* it runs, and the sentence says what is wrong with it */
+    else if (err->status == HX_UNREACHABLE)
         say_wrong("%s. Is hapaxd running? Start it, or name another broker with --url or HAPAX_URL.", err->detail);
     else if (err->applied == HX_APPLIED_UNKNOWN)
         say_wrong("%s. It is not known whether this was applied: run the same command again, same key or token.",

@@ -13,9 +13,11 @@ enum { BACKOFF_MS = 20, BACKOFF_MS_MAX = 1000 };
 /* Who we are to the broker. A token that others on the way can read is as good as theirs. */
 static hx_status identify(hx_client *c, const hx_options *o, hx_error *err) {
     struct errbuf why;
+    if (c->url.https && !(c->tls = tls_new(&c->url, o, &why)))
+        return error_set(err, HX_INVALID, HX_APPLIED_NO, "tls_unusable", "%s", why.text);
     if (!token_field(o->api_token, o->api_token_file, &c->authorization, &why))
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "token_unusable", "%s", why.text);
-    if (c->authorization.len && !o->insecure_token && !url_is_here(&c->url))
+    if (c->authorization.len && !c->tls && !o->insecure_token && !url_is_here(&c->url))
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "token_exposed",
                          "%s is not encrypted, and the token would be readable on the way: use https://", c->url.text);
     return HX_OK;
@@ -58,6 +60,7 @@ void hx_close(hx_client *c) {
     resolver_free(&c->resolver);
     url_free(&c->url);
     buf_wipe(&c->authorization);
+    tls_free(c->tls);
     mem_free(c);
 }
 
@@ -106,6 +109,7 @@ struct carry {
     i64 deadline, backoff;
     bool reads;   /* changes nothing: never unknown */
     bool unknown; /* some try may have been applied */
+    enum unmade unmade;
     struct errbuf why;
 };
 
@@ -115,12 +119,15 @@ static enum xfer try_once(struct carry *t, struct reply *reply) {
     struct conn *conn = pool_take(c);
     if (!conn) {
         i64 until = clock_mono_ms() + c->connect_timeout_ms;
-        conn = conn_open(&c->resolver, &c->url, until < t->deadline ? until : t->deadline, t->call->cancel_fd, &t->why);
+        i64 deadline = until < t->deadline ? until : t->deadline;
+        conn = conn_open(c, deadline, t->call->cancel_fd, &t->unmade, &t->why);
         if (!conn) return XFER_NOT_SENT;
     }
     bool reused = conn->reused;
+    t->unmade = UNMADE_UNREACHED;
     enum xfer x = conn_exchange(conn, buf_slice(&t->head), t->call->body, t->deadline, t->call->cancel_fd,
                                 c->reply_bytes_max, reply, &t->why);
+    if (conn->tls && tls_refused(conn->tls)) t->unmade = UNMADE_NO_TLS;
     if (x == XFER_DONE && !reply->close)
         pool_give(c, conn);
     else
@@ -130,12 +137,16 @@ static enum xfer try_once(struct carry *t, struct reply *reply) {
     return x;
 }
 
+static hx_status unreached(hx_client *c, enum unmade how, const struct errbuf *why, hx_error *err) {
+    static const char *const codes[] = {"unreachable", "tls_failed", "untrusted"};
+    return error_set(err, HX_UNREACHABLE, HX_APPLIED_NO, codes[how], "cannot reach %s: %s", c->url.text, why->text);
+}
+
 static hx_status give_up(struct carry *t, hx_error *err) {
     if (t->unknown && !t->reads)
         return error_set(err, HX_UNKNOWN, HX_APPLIED_UNKNOWN, "unknown", "%s: no answer: %s", t->client->url.text,
                          t->why.text);
-    return error_set(err, HX_UNREACHABLE, HX_APPLIED_NO, "unreachable", "cannot reach %s: %s", t->client->url.text,
-                     t->why.text);
+    return unreached(t->client, t->unmade, &t->why, err);
 }
 
 /* true: wait was done, try again. false: time is up or a stop was asked for. */
@@ -333,13 +344,11 @@ static bool hand_over(void *ctx, slice line) {
     return l->line(l->ctx, hx_bytes_of(line.p, line.n));
 }
 
-static hx_status followed(hx_client *c, enum xfer x, const struct reply *reply, const struct errbuf *why,
-                          hx_error *err) {
+static hx_status followed(hx_client *c, enum xfer x, enum unmade how, const struct reply *reply,
+                          const struct errbuf *why, hx_error *err) {
     if (x == XFER_CANCELLED) return error_set(err, HX_CANCELLED, HX_APPLIED_NO, "cancelled", "stopped");
     if (x == XFER_BAD) return error_set(err, HX_PROTOCOL, HX_APPLIED_NO, "protocol", "%s: %s", c->url.text, why->text);
-    if (x != XFER_DONE)
-        return error_set(err, HX_UNREACHABLE, HX_APPLIED_NO, "unreachable", "cannot reach %s: %s", c->url.text,
-                         why->text);
+    if (x != XFER_DONE) return unreached(c, how, why, err);
     if (reply->status >= 300) return problem_read(reply->status, buf_slice(&reply->body), err);
     error_ok(err);
     err->http_status = reply->status;
@@ -363,14 +372,20 @@ hx_status hx_follow(hx_client *c, const hx_request *request, int64_t silence_ms,
         CALL(.method = request->method, .target = slice_str(request->target), .fields = buf_slice(&fields));
     render_head(c, &call, &head);
     i64 now = clock_mono_ms();
-    struct conn *conn = conn_open(&c->resolver, &c->url, now + c->connect_timeout_ms, stop_fd, &why);
+    enum unmade how = UNMADE_UNREACHED;
+    struct conn *conn = conn_open(c, now + c->connect_timeout_ms, stop_fd, &how, &why);
     enum xfer x = XFER_NOT_SENT;
     if (conn)
         x = conn_follow(conn, buf_slice(&head), now + c->timeout_ms, stop_fd, &f, c->reply_bytes_max, &reply, &why);
-    hx_status st = followed(c, x, &reply, &why, err);
+    hx_status st = followed(c, x, how, &reply, &why, err);
     conn_close(conn);
     reply_free(&reply);
     buf_wipe(&head);
     buf_free(&fields);
     return st;
+}
+
+void hx_security_get(hx_client *c, hx_security *out) {
+    *out = (hx_security){.encrypted = c->tls != NULL};
+    if (c->tls) out->certificate_expires_at_ms = tls_expires_ms(c->tls);
 }

@@ -10,6 +10,7 @@
 #define HAPAX_CLIENT_PRIV_H
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #include "base/arena.h"
 #include "base/json.h"
@@ -26,8 +27,9 @@ struct url {
     char *host; /* as given to the resolver: no brackets */
     char *port;
     char *authority; /* for the Host field */
-    char *prefix;    /* "" or "/path" without a slash at its end */
-    char *text;      /* for messages */
+    bool https;
+    char *prefix; /* "" or "/path" without a slash at its end */
+    char *text;   /* for messages */
 };
 
 bool url_parse(const char *text, struct url *out, struct errbuf *err);
@@ -94,12 +96,45 @@ bool resolve(struct resolver *r, const struct url *url, i64 deadline, int cancel
              struct errbuf *err);
 void addresses_free(struct addresses *a);
 
+/* ---- tls.c: the only file that knows OpenSSL */
+
+struct tls; /* one a client: whom it trusts, what it shows of itself, the session to resume */
+
+struct tls *tls_new(const struct url *url, const hx_options *options, struct errbuf *err); /* NULL: *err says why */
+void tls_free(struct tls *t);
+i64 tls_expires_ms(struct tls *t); /* the last certificate shown; 0: none yet */
+
+struct tls_conn; /* one connection's, on a socket that does not block */
+
+struct tls_conn *tls_begin(struct tls *t, int fd);
+void tls_end(struct tls_conn *c);
+/* As calls on the socket: -1 with errno. EAGAIN: wait for tls_wants. EPROTO: tls_why says it. */
+int tls_handshake(struct tls_conn *c); /* 0: done */
+ssize_t tls_write(struct tls_conn *c, const void *p, size_t n);
+ssize_t tls_read(struct tls_conn *c, void *p, size_t n); /* 0: the end */
+bool tls_silent(struct tls_conn *c);                     /* open, and nothing of an answer here to read */
+void tls_say_end(struct tls_conn *c);                    /* that we shall write no more */
+short tls_wants(const struct tls_conn *c);               /* POLLIN or POLLOUT */
+u64 tls_written(const struct tls_conn *c);               /* bytes that left */
+bool tls_distrusts(const struct tls_conn *c);
+bool tls_refused(const struct tls_conn *c); /* before the handshake was whole: nothing we sent was read */
+const char *tls_why(const struct tls_conn *c);
+
 /* ---- conn.c: one connection, one request at a time */
 
 struct conn {
     int fd;
-    bool reused; /* has answered before: the other side may have closed it meanwhile */
+    struct tls_conn *tls; /* NULL: plain */
+    struct buf out;       /* with TLS: what leaves as one record */
+    bool reused;          /* has answered before: the other side may have closed it meanwhile */
     struct buf in;
+};
+
+/* Why there is no connection. */
+enum unmade {
+    UNMADE_UNREACHED,
+    UNMADE_NO_TLS,    /* something answered that could not be agreed with */
+    UNMADE_UNTRUSTED, /* who answered is not who was asked for, or nobody known */
 };
 
 enum xfer {
@@ -111,9 +146,9 @@ enum xfer {
 };
 
 /* All times are of the monotonic clock. cancel_fd -1: none. *err says what went wrong. */
-struct conn *conn_open(struct resolver *r, const struct url *url, i64 deadline, int cancel_fd, struct errbuf *err);
+struct conn *conn_open(hx_client *client, i64 deadline, int cancel_fd, enum unmade *how, struct errbuf *err);
 void conn_close(struct conn *c);
-bool conn_alive(const struct conn *c); /* idle, still open, nothing unasked-for in it */
+bool conn_alive(struct conn *c); /* idle, still open, nothing unasked-for in it */
 enum xfer conn_exchange(struct conn *c, slice head, slice body, i64 deadline, int cancel_fd, size_t body_max,
                         struct reply *out, struct errbuf *err);
 /* An answer that goes on, line by line; a line has no more than FOLLOW_LINE_MAX bytes. Of any answer but a chunked 200 the
@@ -138,6 +173,7 @@ struct hx_client {
     struct url url;
     struct buf authorization; /* a whole header line, or nothing */
     struct resolver resolver;
+    struct tls *tls; /* NULL: plain */
     int connections;
     i64 connect_timeout_ms, timeout_ms;
     size_t reply_bytes_max;

@@ -16,7 +16,8 @@
 
 #include "client/client_priv.h"
 
-enum { LEAVE_MS = 1000 }; /* how long an answer may still take after a stop */
+enum { LEAVE_MS = 1000 };        /* how long an answer may still take after a stop */
+enum { RECORD_MAX = 12 * 1024 }; /* of a body that goes out with its head */
 
 enum ready { READY, READY_TIMEOUT, READY_CANCELLED };
 
@@ -71,32 +72,57 @@ static int connect_one(const struct addrinfo *ai, i64 deadline, int cancel_fd, i
     return -1;
 }
 
-struct conn *conn_open(struct resolver *r, const struct url *url, i64 deadline, int cancel_fd, struct errbuf *err) {
+static bool unmade(enum unmade *how, enum unmade what, struct errbuf *err, const char *why) {
+    *how = what;
+    err_set(err, ST_IO, "%s", why ? why : "unknown error");
+    return false;
+}
+
+/* Until both sides have agreed: nothing of a request has left by then, so no failure here leaves anything open. */
+static bool secure(struct conn *c, i64 deadline, int cancel_fd, enum unmade *how, struct errbuf *err) {
+    while (tls_handshake(c->tls) != 0) {
+        if (tls_distrusts(c->tls)) return unmade(how, UNMADE_UNTRUSTED, err, tls_why(c->tls));
+        if (errno == EPROTO) return unmade(how, UNMADE_NO_TLS, err, tls_why(c->tls));
+        if (errno == ECONNRESET) return unmade(how, UNMADE_UNREACHED, err, "closed during the TLS handshake");
+        if (errno != EAGAIN) return unmade(how, UNMADE_UNREACHED, err, strerrordesc_np(errno));
+        bool late = clock_mono_ms() >= deadline; /* a byte at a time is no excuse */
+        enum ready r = late ? READY_TIMEOUT : wait_ready(c->fd, tls_wants(c->tls), deadline, cancel_fd, NULL);
+        if (r == READY_TIMEOUT) return unmade(how, UNMADE_UNREACHED, err, "timed out in the TLS handshake");
+        if (r == READY_CANCELLED) return unmade(how, UNMADE_UNREACHED, err, "stopped");
+    }
+    return true;
+}
+
+struct conn *conn_open(hx_client *client, i64 deadline, int cancel_fd, enum unmade *how, struct errbuf *err) {
     struct addresses found;
-    if (!resolve(r, url, deadline, cancel_fd, &found, err)) return NULL;
+    *how = UNMADE_UNREACHED;
+    if (!resolve(&client->resolver, &client->url, deadline, cancel_fd, &found, err)) return NULL;
     int fd = -1, error = 0;
     for (const struct addrinfo *ai = found.list; ai && fd < 0 && error != ECANCELED; ai = ai->ai_next)
         fd = connect_one(ai, deadline, cancel_fd, &error);
     addresses_free(&found);
-    if (fd < 0) {
-        const char *what = strerrordesc_np(error);
-        err_set(err, ST_IO, "%s", what ? what : "unknown error");
-        return NULL;
-    }
+    if (fd < 0) return unmade(how, UNMADE_UNREACHED, err, strerrordesc_np(error)), NULL;
     struct conn *c = mem_zalloc(sizeof(*c));
     c->fd = fd;
-    return c;
+    if (!client->tls) return c;
+    c->tls = tls_begin(client->tls, fd);
+    if (secure(c, deadline, cancel_fd, how, err)) return c;
+    conn_close(c);
+    return NULL;
 }
 
 void conn_close(struct conn *c) {
     if (!c) return;
+    tls_end(c->tls);
     close(c->fd);
     buf_free(&c->in);
+    buf_wipe(&c->out);
     mem_free(c);
 }
 
-bool conn_alive(const struct conn *c) {
+bool conn_alive(struct conn *c) {
     char byte;
+    if (c->tls) return tls_silent(c->tls);
     ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
 }
@@ -114,34 +140,71 @@ static enum xfer lost(struct io *io, bool sent, const char *why) {
     return sent ? XFER_LOST : XFER_NOT_SENT;
 }
 
+static const char *why_failed(const struct conn *c) {
+    const char *text = errno == EPROTO && c->tls ? tls_why(c->tls) : strerrordesc_np(errno);
+    return text ? text : "unknown error";
+}
+
+/* Its last words may lie in the receive buffer. */
+static const char *why_closed(struct conn *c) {
+    bool told = c->tls && !tls_silent(c->tls) && tls_why(c->tls)[0];
+    return told ? tls_why(c->tls) : "connection closed by the broker";
+}
+
+/* As much of head and body from `at` on as goes now; a small request leaves as one record. */
+static ssize_t put_secure(struct conn *c, slice head, slice body, size_t at) {
+    slice rest =
+        at < head.n ? slice_of(head.p + at, head.n - at) : slice_of(body.p + (at - head.n), body.n - (at - head.n));
+    if (at >= head.n || body.n > RECORD_MAX) return tls_write(c->tls, rest.p, rest.n);
+    buf_reset(&c->out);
+    buf_grow(&c->out, rest.n + body.n); /* moved before the token is in it */
+    buf_slice_add(&c->out, rest);
+    buf_slice_add(&c->out, body);
+    return tls_write(c->tls, c->out.p, c->out.len);
+}
+
+static ssize_t put(struct conn *c, slice head, slice body, size_t at) {
+    if (c->tls) return put_secure(c, head, body, at);
+    bool in_head = at < head.n;
+    slice parts[2] = {in_head ? slice_of(head.p + at, head.n - at) : SL(""), body};
+    if (!in_head) parts[1] = slice_of(body.p + (at - head.n), body.n - (at - head.n));
+    struct iovec iov[2] = {{(void *)(uintptr_t)parts[0].p, parts[0].n}, {(void *)(uintptr_t)parts[1].p, parts[1].n}};
+    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
+    return sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* Writing has to wait. XFER_DONE: go on, or *early. `sent`: some of it has left. */
+static enum xfer write_wait(struct io *io, bool sent, bool *early) {
+    struct conn *c = io->conn;
+    short got = 0, wants = c->tls ? tls_wants(c->tls) : POLLOUT;
+    enum ready r = wait_ready(c->fd, POLLIN | wants, io->deadline, io->cancel_fd, &got);
+    if (r == READY_TIMEOUT) return lost(io, sent, "timed out while sending the request");
+    if (r == READY_CANCELLED) return sent ? lost(io, true, "stopped while sending") : XFER_CANCELLED;
+    /* What TLS has to say for itself is no answer. */
+    if ((got & POLLIN) && !(got & POLLOUT)) *early = !c->tls || !tls_silent(c->tls);
+    return XFER_DONE;
+}
+
 /* Writes head and body. An answer that begins before everything is written (a refusal of the body) ends the writing:
  * *early is set and the answer is read as usual. */
 static enum xfer write_all(struct io *io, slice head, slice body, bool *early) {
-    struct iovec iov[2] = {{(void *)(uintptr_t)head.p, head.n}, {(void *)(uintptr_t)body.p, body.n}};
-    size_t at = 0, total = head.n + body.n;
-    while (at < total) {
-        int first = at < head.n ? 0 : 1;
-        size_t skip = first ? at - head.n : at;
-        struct iovec left[2] = {iov[first], iov[1]};
-        left[0].iov_base = (char *)left[0].iov_base + skip;
-        left[0].iov_len -= skip;
-        struct msghdr msg = {.msg_iov = left, .msg_iovlen = first ? 1 : 2};
-        ssize_t n = sendmsg(io->conn->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+    struct conn *c = io->conn;
+    u64 before = c->tls ? tls_written(c->tls) : 0;
+    for (size_t at = 0; at < head.n + body.n && !*early;) {
+        ssize_t n = put(c, head, body, at);
+        bool sent = c->tls ? tls_written(c->tls) != before : at > 0;
         if (n >= 0) {
             at += (size_t)n;
             continue;
         }
         if (errno == EINTR) continue;
         if (errno == EPIPE || errno == ECONNRESET) {
-            *early = at > 0; /* a refusal may lie in the receive buffer */
-            return at > 0 ? XFER_DONE : lost(io, false, "connection closed by the broker");
+            *early = sent; /* a refusal may lie in the receive buffer */
+            return sent ? XFER_DONE : lost(io, false, why_closed(c));
         }
-        if (errno != EAGAIN && errno != EWOULDBLOCK) return lost(io, at > 0, strerrordesc_np(errno));
-        short got = 0;
-        enum ready r = wait_ready(io->conn->fd, POLLIN | POLLOUT, io->deadline, io->cancel_fd, &got);
-        if (r == READY_TIMEOUT) return lost(io, at > 0, "timed out while sending the request");
-        if (r == READY_CANCELLED) return at > 0 ? lost(io, true, "stopped while sending") : XFER_CANCELLED;
-        if ((got & POLLIN) && !(got & POLLOUT)) return *early = true, XFER_DONE;
+        if (errno != EAGAIN && errno != EWOULDBLOCK) return lost(io, sent, why_failed(c));
+        enum xfer x = write_wait(io, sent, early);
+        if (x != XFER_DONE) return x;
     }
     return XFER_DONE;
 }
@@ -151,6 +214,7 @@ static enum xfer write_all(struct io *io, slice head, slice body, bool *early) {
  * what it had answered before still arrives. */
 static void leave(struct io *io) {
     i64 until = clock_mono_ms() + LEAVE_MS;
+    if (io->conn->tls) tls_say_end(io->conn->tls);
     shutdown(io->conn->fd, SHUT_WR);
     io->leaving = true;
     io->cancel_fd = -1;
@@ -158,7 +222,12 @@ static void leave(struct io *io) {
 }
 
 static enum xfer gone(struct io *io, bool began, const char *why) {
+    if (io->conn->tls && tls_refused(io->conn->tls)) return lost(io, false, why);
     return io->leaving && !began ? XFER_CANCELLED : lost(io, true, why);
+}
+
+static ssize_t get(struct conn *c, void *p, size_t n) {
+    return c->tls ? tls_read(c->tls, p, n) : recv(c->fd, p, n, MSG_DONTWAIT);
 }
 
 /* More bytes into conn->in. */
@@ -167,15 +236,16 @@ static enum xfer fill(struct io *io, bool began) {
     for (;;) {
         if (clock_mono_ms() >= io->deadline) return gone(io, began, "timed out waiting for the answer");
         buf_grow(in, 16384);
-        ssize_t n = recv(io->conn->fd, in->p + in->len, in->cap - in->len, MSG_DONTWAIT);
+        ssize_t n = get(io->conn, in->p + in->len, in->cap - in->len);
         if (n > 0) {
             in->len += (size_t)n;
             return XFER_DONE;
         }
         if (n == 0) return gone(io, began, "the connection was closed before the answer was complete");
         if (errno == EINTR) continue;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) return gone(io, began, strerrordesc_np(errno));
-        enum ready r = wait_ready(io->conn->fd, POLLIN, io->deadline, io->cancel_fd, NULL);
+        if (errno != EAGAIN && errno != EWOULDBLOCK) return gone(io, began, why_failed(io->conn));
+        enum ready r = wait_ready(io->conn->fd, io->conn->tls ? tls_wants(io->conn->tls) : POLLIN, io->deadline,
+                                  io->cancel_fd, NULL);
         if (r == READY_TIMEOUT) return gone(io, began, "timed out waiting for the answer");
         if (r == READY_CANCELLED) leave(io);
     }

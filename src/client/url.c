@@ -21,7 +21,6 @@ static bool host_ok(slice host) {
 
 /* HOST, HOST:PORT, [V6] or [V6]:PORT */
 static bool authority_cut(slice authority, slice *host, slice *port) {
-    *port = SL("80");
     if (slice_starts(authority, SL("["))) {
         slice rest;
         if (!slice_cut(slice_of(authority.p + 1, authority.n - 1), ']', host, &rest)) return false;
@@ -38,10 +37,10 @@ static bool authority_cut(slice authority, slice *host, slice *port) {
 
 bool url_parse(const char *text, struct url *out, struct errbuf *err) {
     slice s = slice_str(text);
-    const slice scheme = SL("http://");
-    if (slice_starts(s, SL("https://"))) return err_set(err, ST_INVALID, "https is not supported: %s", text), false;
-    if (!slice_starts(s, scheme)) return err_set(err, ST_INVALID, "not an http:// URL: %s", text), false;
-    slice authority, path, host, port;
+    bool https = slice_starts(s, SL("https://"));
+    const slice scheme = https ? SL("https://") : SL("http://");
+    if (!slice_starts(s, scheme)) return err_set(err, ST_INVALID, "not an http:// or https:// URL: %s", text), false;
+    slice authority, path, host, port = https ? SL("443") : SL("80");
     slice_cut(slice_of(s.p + scheme.n, s.n - scheme.n), '/', &authority, &path);
     u64 number;
     if (!authority_cut(authority, &host, &port) || !host_ok(host))
@@ -52,6 +51,7 @@ bool url_parse(const char *text, struct url *out, struct errbuf *err) {
         if ((u8)path.p[i] <= ' ' || (u8)path.p[i] >= 0x7f || strchr("?#", path.p[i]))
             return err_set(err, ST_INVALID, "a broker's URL has no query, fragment or blank: %s", text), false;
     while (path.n && path.p[path.n - 1] == '/') path.n--;
+    out->https = https;
     out->host = copy(host);
     out->port = copy(port);
     out->authority = copy(authority);

@@ -181,7 +181,7 @@ def wrong_usage_exits_2_and_names_the_nearest_word():
     for queue in ("b ad", "", "a/b", "x" * 300):
         exits(2, hapax("relay", "--once", "--queue", queue), "--queue: a queue name")
     exits(2, hapax("ack", "-"), "HAPAX_TOKEN")
-    exits(2, hapax("stats", url="https://127.0.0.1:1"), "https")
+    exits(2, hapax("stats", url="ftp://127.0.0.1:1"), "https")
     exits(2, hapax("stats", "--url", "nonsense"), "http://")
     exits(2, hapax("help", "nonsense"), "hapax help")
 

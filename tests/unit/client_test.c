@@ -707,7 +707,7 @@ static void connections_are_kept_and_used_again(void **state) {
 
 static void urls_are_checked(void **state) {
     (void)state;
-    const char *bad[] = {"",           "127.0.0.1:4279", "https://x",    "http://",          "http://:80",
+    const char *bad[] = {"",           "127.0.0.1:4279", "ftp://x",      "http://",          "http://:80",
                          "http://h:0", "http://h:65536", "http://h:8x",  "http://h?q=1",     "http://[::1",
                          "http://a b", "http://u@h:1/",  "http://h/a b", "http://h/x\r\ny:1"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -717,7 +717,8 @@ static void urls_are_checked(void **state) {
         if (hx_open(&o, &c, &err) != HX_INVALID) fail_msg("accepted: %s", bad[i]);
         assert_null(c);
     }
-    const char *good[] = {"http://h", "http://[::1]:80", "http://h:1/", "http://h:4279/some/prefix/"};
+    const char *good[] = {"http://h",  "http://[::1]:80", "http://h:1/", "http://h:4279/some/prefix/",
+                          "https://h", "https://[::1]/x"};
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         hx_options o = {.url = good[i]};
         hx_client *c;
