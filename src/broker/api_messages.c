@@ -11,6 +11,7 @@
 #include "broker/render.h"
 
 #define LISTED_LOOKED_AT_MAX 10000u /* of a filtered list: a page may be shorter than its limit, but never takes long */
+#define PAGE_LEAST           20u    /* looked at however slow the machine is: a short list comes whole */
 #define WALK_AT_A_TIME       2000u  /* between two looks at the clock */
 #define WALK_LOOKED_AT_MAX   100000u /* of the whole index, for one page of what was accepted */
 
@@ -70,7 +71,7 @@ static void put_page(struct broker *b, struct page *p, struct buf *body) {
     u32 looked = 0, no;
     struct budget g = budget_of(b, REQUEST_US);
     for (u64 n = 0; n < p->limit && body->len < REPLY_BYTES_MAX && looked++ < LISTED_LOOKED_AT_MAX;) {
-        if (budget_spent(&g)) return;
+        if (looked > PAGE_LEAST && budget_spent(&g)) return;
         if ((no = core_list(b->core, p->queue, p->state, p->at)) == MESSAGE_NONE) return;
         struct message_view v;
         core_message_view(b->core, b->now, no, &v);
