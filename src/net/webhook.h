@@ -4,6 +4,11 @@
 
 #include "base/base.h"
 
+#define WEBHOOK_MAC_BYTES 32u
+
+/* HMAC-SHA256 over the parts, one behind the other. */
+void webhook_mac(slice key, const slice *parts, u32 count, u8 mac[WEBHOOK_MAC_BYTES]);
+
 /* Appends "v1,BASE64". key: the secret's bytes, what follows whsec_ in base64. */
 void webhook_sign(struct buf *out, slice key, slice id, i64 time_s, slice body);
 
