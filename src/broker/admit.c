@@ -25,19 +25,22 @@ struct candidate {
     bool again;   /* it is a copy of what was refused before: no second copy */
     bool foresee; /* and it is only asked what would become of it */
     const struct key_hash *known;
+    struct admission *a;
     struct failure *f;
 };
 
+bool admit_copy(struct broker *b, const struct send_in *said, slice why, struct ref *copy) {
+    struct send_in in = *said;
+    in.key = SL("");
+    in.fingerprint = core_fingerprint(b->core, in.payload);
+    room_prepare(b, in.payload.n + in.attrs.n);
+    return core_refuse(b->core, b->now, &in, cut_text(why, REASON_BYTES_MAX), copy) != REFUSE_BEYOND;
+}
+
 /* Not admitted; but whoever looks into the dead lane finds it, with the reason. */
 static bool refuse(const struct candidate *k, const char *why) {
-    struct ref copy;
     failure_set(k->f, PROBLEM_schema, "%s", why);
-    if (k->again) return false;
-    struct send_in in = *k->in;
-    in.key = SL("");
-    in.fingerprint = core_fingerprint(k->b->core, in.payload);
-    room_prepare(k->b, in.payload.n + in.attrs.n);
-    core_refuse(k->b->core, k->b->now, &in, cut_text(slice_str(why), REASON_BYTES_MAX), &copy);
+    if (!k->again) k->a->copied = admit_copy(k->b, k->in, slice_str(why), &k->a->copy);
     return false;
 }
 
@@ -287,6 +290,8 @@ static void watch_said(const struct candidate *k, const struct admission *a) {
 static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, struct admission *a) {
     struct broker *b = k->b;
     struct send_in *in = k->in;
+    k->a = a;
+    a->copied = false;
     if (!queue_rules_of(b, in->queue)->special)
         in->fingerprint = core_fingerprint(b->core, in->payload);
     else if (!pass_rules(k, header, header_ctx))

@@ -18,6 +18,8 @@ struct admission {
     /* When the key was known with another payload and the queue does not reject that: what the core said of the original.
      * other_key in it is the arrival's own key from then on. */
     struct send_out original;
+    bool copied; /* it was not admitted, and its copy is in the dead lane */
+    struct ref copy;
 };
 
 /* What core_hash says of a key: of these very bytes, not of others like them. Queue 0: of none. */
@@ -31,6 +33,8 @@ struct key_hash {
  * NULL: it saves hashing the key once more. */
 bool admit_message(struct broker *b, struct send_in *in, const struct key_hash *known, header_lookup *header,
                    void *header_ctx, struct admission *a, struct failure *f);
+/* A copy of what is not admitted, for the dead lane, with the reason. false: none could be kept. */
+bool admit_copy(struct broker *b, const struct send_in *in, slice why, struct ref *copy);
 /* The headers of a message as far as it remembers them: attributes, content type, group. ctx: struct send_in. */
 slice said_header(void *ctx, slice name);
 /* A copy of what failed the schema, tried again: admitted, known already, or as before. */

@@ -8,6 +8,7 @@
 #include "broker/broker_priv.h"
 #include "broker/call.h"
 #include "broker/effects.h"
+#include "broker/ingest.h"
 #include "broker/limits.h"
 #include "broker/lookup.h"
 #include "broker/metrics.h"
@@ -18,25 +19,26 @@
 #include "broker/series.h"
 #include "broker/traffic.h"
 
-#define HOUR_MS         ((i64)3600 * 1000)
-#define DAY_MS          (24 * HOUR_MS)
-#define CALM_LOOKS      3u /* it has not held for so many looks: resolved */
-#define FIRED_KEPT      8u
-#define QUARTER_STEPS   90u  /* of the series: 15 minutes */
-#define ARRIVALS_LEAST  100u /* below, a ratio says nothing */
-#define MISSING_LEAST   10.0 /* repeats that should have come */
-#define DAYS_LEAST      5u
-#define DEAD_COUNT      10u /* dead.alert, where nothing is said */
-#define DEAD_WITHIN_MS  ((i64)15 * 60 * 1000)
-#define WAITS_LEAST     20u
-#define HANDED_LEAST    100u
-#define SYNCS_LEAST     100u
-#define ORIGINS         1024u
-#define ORIGINS_SKEWED  5u
-#define SYNC_MINUTES    5u
-#define SYNC_HOURS      24u
-#define STEPS_IN_MINUTE 6u
-#define STEPS_IN_HOUR   360u
+#define HOUR_MS             ((i64)3600 * 1000)
+#define DAY_MS              (24 * HOUR_MS)
+#define CALM_LOOKS          3u /* it has not held for so many looks: resolved */
+#define FIRED_KEPT          8u
+#define QUARTER_STEPS       90u  /* of the series: 15 minutes */
+#define ARRIVALS_LEAST      100u /* below, a ratio says nothing */
+#define MISSING_LEAST       10.0 /* repeats that should have come */
+#define DAYS_LEAST          5u
+#define DEAD_COUNT          10u /* dead.alert, where nothing is said */
+#define DEAD_WITHIN_MS      ((i64)15 * 60 * 1000)
+#define WAITS_LEAST         20u
+#define HANDED_LEAST        100u
+#define SYNCS_LEAST         100u
+#define INGEST_REFUSED_MOST 0.5 /* of what a source sends */
+#define ORIGINS             1024u
+#define ORIGINS_SKEWED      5u
+#define SYNC_MINUTES        5u
+#define SYNC_HOURS          24u
+#define STEPS_IN_MINUTE     6u
+#define STEPS_IN_HOUR       360u
 
 struct alert_one {
     u8 state; /* enum alert_state */
@@ -58,6 +60,8 @@ struct queue_alerting {
     u64 accepted_then;                /* and what had been accepted by then */
     u64 doubled;
     i64 doubled_mono_ms;
+    double ingest_refused; /* of the worst source that sends here, at that look */
+    u32 ingest_look;
     struct { /* deaths in stretches too long for the series */
         i64 began_mono_ms;
         u64 at_begin, before;
@@ -432,6 +436,12 @@ static struct condition relay_behind(const struct broker *b, const struct queue_
     return aged(oldest_ms, most_ms, 0);
 }
 
+static struct condition refusing(const struct broker *b, const struct queue_alerting *qa) {
+    bool lately = qa->ingest_look && b->alerts->looks - qa->ingest_look <= 1;
+    return (struct condition){
+        lately && qa->ingest_refused > INGEST_REFUSED_MOST, qa->ingest_refused, INGEST_REFUSED_MOST, 0, {0}};
+}
+
 void alerts_judge_queue(struct broker *b, const struct queue_info *q) {
     struct queue_alerting *qa = alerting_make(b, q->queue);
     if (!qa) return;
@@ -455,6 +465,7 @@ void alerts_judge_queue(struct broker *b, const struct queue_info *q) {
                              live->blocking});
     judge(b, ALERT_KEY_SKEW, q->queue, skewed(b, qa));
     judge(b, ALERT_RELAY_LAG, q->queue, relay_behind(b, q));
+    judge(b, ALERT_INGEST_REFUSED, q->queue, refusing(b, qa));
 }
 
 /* ---- of the process */
@@ -494,6 +505,19 @@ static struct condition slow(struct broker *b, const struct hist *now) {
     return (struct condition){known && p99 > most, p99, most, 0, {0}};
 }
 
+/* What sources send is noted with their queues, which are judged next. */
+static void look_at_sources(struct broker *b) {
+    u16 queue;
+    slice name;
+    double refused;
+    for (u32 i = 0; ingest_look(b, i, &name, &refused); i++) {
+        struct queue_alerting *qa = core_queue_find(b->core, name, &queue) ? alerting_make(b, queue) : NULL;
+        if (!qa) continue;
+        if (qa->ingest_look != b->alerts->looks || refused > qa->ingest_refused) qa->ingest_refused = refused;
+        qa->ingest_look = b->alerts->looks;
+    }
+}
+
 void alerts_judge_process(struct broker *b) {
     struct process_sample p;
     if (!alerting_make(b, 0)) return;
@@ -502,6 +526,7 @@ void alerts_judge_process(struct broker *b) {
     judge(b, ALERT_MEMORY_HIGH, 0, memory(b, &p));
     judge(b, ALERT_SYNC_SLOW, 0, slow(b, &p.journal.sync_us));
     b->alerts->looks++;
+    look_at_sources(b);
     b->alerts->judged = true;
 }
 

@@ -10,6 +10,7 @@
 #include "broker/effects.h"
 #include "broker/events.h"
 #include "broker/feeds.h"
+#include "broker/ingest.h"
 #include "broker/jobs.h"
 #include "broker/lookup.h"
 #include "broker/named.h"
@@ -95,6 +96,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->other = lookup_new();
     b->scratch = scratch_new();
     b->access = access_new();
+    b->ingest = ingest_new();
     b->browsers = browsers_new(options->addresses, options->address_count);
     b->watch = watch_new();
     b->series = series_new();
@@ -159,6 +161,7 @@ void broker_free(struct broker *b) {
     lookup_free(b->other);
     scratch_free(b->scratch);
     access_free(b->access);
+    ingest_free(b->ingest);
     browsers_free(b->browsers);
     watch_free(b->watch);
     series_free(b->series);
@@ -243,11 +246,6 @@ void broker_drain(struct broker *b, struct broker_time t) {
 void broker_gone(struct broker *b, struct broker_time t, void *user) {
     broker_advance(b, t);
     wait_end(b, wait_of_user(user));
-}
-
-bool broker_hurry(struct broker *b, struct broker_time t, void *user) {
-    broker_advance(b, t);
-    return wait_hurry(b, wait_of_user(user));
 }
 
 void broker_receipt(struct broker *b, struct broker_time t, u64 number, bool written) {

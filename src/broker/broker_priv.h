@@ -31,6 +31,7 @@ struct broker {
     struct named_queue *named;     /* the queue of the last request */
     struct time_texts *time_texts; /* seconds that were written as text */
     struct lookup *lookup, *other; /* the key or message a request is about; one it is compared with */
+    struct ingest *ingest;         /* webhooks that came in */
     struct access *access;         /* who asks, and what they may do */
     struct browsers *browsers;     /* whose pages may ask */
     struct traffic *traffic;       /* requests and replies, counted */

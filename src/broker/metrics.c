@@ -7,6 +7,7 @@
 #include "broker/alerts.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
+#include "broker/ingest.h"
 #include "broker/jobs.h"
 #include "broker/limits.h"
 #include "broker/route.h"
@@ -330,7 +331,27 @@ static void put_routes(struct metrics_job *j, bool times) {
     buf_free(&label);
 }
 
+static void put_sources(struct metrics_job *j) {
+    struct buf label = {0}, *out = &j->job.reply;
+    char outcome[64];
+    for (u32 i = 0; i < ingest_count(j->job.c.b); i++) {
+        const struct ingest_counts *n = ingest_counts_at(j->job.c.b, i);
+        buf_reset(&label);
+        buf_printf(&label, "source=\"%.*s\"", (int)n->name.n, n->name.p); /* which has nothing to escape */
+        for (u32 k = 0; k < INGEST_OUTCOMES; k++) {
+            snprintf(outcome, sizeof outcome, "outcome=\"%s\"", ingest_outcome_text(k));
+            put_line(out, "hapax_ingest_total", "", buf_slice(&label), outcome, SL(""));
+            buf_dec(out, n->at[k]);
+            buf_char(out, '\n');
+        }
+    }
+    buf_free(&label);
+}
+
 static void put_all_routes(struct metrics_job *j) {
+    put_head(j, &j->job.reply, SL("hapax_ingest_total"), type_texts[METRIC_COUNTER],
+             "Webhooks that came in, by source and what became of them.");
+    put_sources(j);
     put_head(j, &j->job.reply, SL("hapax_http_requests_total"), type_texts[METRIC_COUNTER],
              "Requests answered, by route and status.");
     put_routes(j, false);

@@ -4,6 +4,7 @@
 #include "broker/access.h"
 #include "broker/broker_priv.h"
 #include "broker/browsers.h"
+#include "broker/ingest.h"
 #include "broker/limits.h"
 #include "broker/operator.h"
 #include "broker/parse.h"
@@ -305,6 +306,7 @@ hx_st broker_configure(struct broker *b, struct broker_time t, struct config *co
     b->rulebook->config = config;
     browsers_forget(b->browsers);
     access_configure(b, config);
+    ingest_configure(b, config);
     bind_all(b, &to);
     tell_rest(b, &to);
     config_free(before);

@@ -68,10 +68,6 @@ void put_result(struct buf *b, slice content_type, slice result) {
         buf_lit(b, "null,\"result_omitted\":true");
         return;
     }
-    if (content_type.n == 0 && result.n == 0) {
-        buf_lit(b, "{\"content_type\":\"\",\"body\":\"\",\"encoding\":\"utf8\"}");
-        return;
-    }
     buf_char(b, '{');
     json_put_member(b, "content_type", content_type);
     put_bytes_members(b, "body", result);
@@ -102,7 +98,8 @@ bool put_previous(struct buf *b, const struct rec_message *m, struct rec_settle 
 }
 
 void put_steps(struct buf *b, slice history) {
-    buf_lit(b, ",\"steps\":[");
+    json_put_name(b, "steps");
+    buf_char(b, '[');
     u32 at = 0;
     struct history_item item;
     for (bool first = true; history_next(history, &at, &item);) {
@@ -119,7 +116,8 @@ void put_steps(struct buf *b, slice history) {
 }
 
 void put_attrs(struct buf *b, slice attrs) {
-    buf_lit(b, ",\"attrs\":{");
+    json_put_name(b, "attrs");
+    buf_char(b, '{');
     size_t at = 0;
     slice name, value;
     while (attrs_next(attrs, &at, &name, &value)) {

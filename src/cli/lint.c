@@ -36,6 +36,7 @@ static bool explain_key(const char *path, struct buf *b) {
                                         [TABLE_LISTENER] = "of an entry of listen",
                                         [TABLE_RELAY] = "of an entry of relay",
                                         [TABLE_TOKEN] = "of an entry of tokens",
+                                        [TABLE_SOURCE] = "of an entry of sources",
                                         [TABLE_QUEUE] = "of a queue"};
     struct key_info k;
     for (int scope = 0; scope < TABLE_COUNT; scope++)

@@ -273,6 +273,7 @@ static void diff_queue(const struct queue_config *before, const struct queue_con
 void config_diff(const struct config *before, const struct config *after, struct buf *out) {
     bind_diff(&config_keys[TABLE_TOP], before, after, "", out);
     tokens_diff(before, after, out);
+    sources_diff(before, after, out);
     for (u32 i = 0; i < before->queues.count; i++) {
         const struct queue_config *q = before->queues.at[i];
         if (q) diff_queue(q, config_find(after, q->name), out);

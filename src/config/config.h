@@ -43,6 +43,7 @@ enum queue_key {
     QUEUE_KEY_COUNT
 };
 
+#define SECRETS_MAX            4u     /* in use at once: one more than a rotation needs */
 #define CONFIG_QUEUE_BYTES_MAX 32768u /* of a queue's rules as one line of JSON */
 
 struct said_at {
@@ -116,6 +117,39 @@ struct relay_config {
     u32 workers, batch;
     i64 poll_ms, timeout_ms;
     bool dsn_plain; /* without any ${NAME}: everything in it is in the file */
+    struct said_at at, queue_at;
+};
+
+/* How a source's requests are verified, and how a signature of its own kind is written. */
+#define SCHEME_LIST(X)                                                                                                 \
+    X(STANDARD, "standard")                                                                                            \
+    X(STRIPE, "stripe")                                                                                                \
+    X(GITHUB, "github")                                                                                                \
+    X(HMAC, "hmac")                                                                                                    \
+    X(NONE, "none")
+#define SCHEME_ENUM(name, text) SCHEME_##name,
+enum scheme { SCHEME_LIST(SCHEME_ENUM) SCHEME_COUNT };
+#undef SCHEME_ENUM
+#define ENCODING_LIST(X)                                                                                               \
+    X(HEX, "hex")                                                                                                      \
+    X(BASE64, "base64")
+#define ENCODING_ENUM(name, text) ENCODING_##name,
+enum encoding { ENCODING_LIST(ENCODING_ENUM) ENCODING_COUNT };
+#undef ENCODING_ENUM
+
+struct texts {
+    slice *at;
+    u32 count;
+};
+
+/* Where webhooks come from. */
+struct source_config {
+    slice name, queue;
+    u8 scheme, encoding;    /* enum scheme, enum encoding */
+    struct secrets secrets; /* what signatures are made with: of `standard` the bytes that whsec_ stands for */
+    slice header, prefix;   /* hmac: in small letters; what stands before the signature */
+    i64 tolerance_ms;
+    struct texts content_types; /* none: all are taken */
     struct said_at at, queue_at;
 };
 
@@ -200,6 +234,10 @@ struct config {
         struct relay_config *at;
         u32 count;
     } relays;
+    struct {
+        struct source_config *at; /* by their names */
+        u32 count;
+    } sources;
     slice file;
     struct said_at said[TOP_KEY_COUNT]; /* what was not said, the environment or a default decides */
     struct arena *arena;
@@ -228,6 +266,8 @@ void config_listen_text(const struct config *c, struct buf *out);
 const struct token_config *config_token(const struct config *c, slice name);   /* NULL: there is none */
 const struct tenant_config *config_tenant(const struct config *c, slice name); /* NULL: there is none */
 
+const struct source_config *config_source(const struct config *c, slice name); /* NULL: there is none */
+
 /* One queue from the config's keys as JSON. Errors name the key: "retry.unknown: ...". */
 hx_st config_queue_from_json(slice name, slice json, struct queue_config **out, struct buf *errors);
 struct queue_config *config_queue_default(slice name);
@@ -254,7 +294,7 @@ struct key_info {
     const char *path, *type, *fallback, *doc; /* fallback: the default as a user would write it */
     const char *const *names;                 /* the words it may be, NULL-ended; or NULL */
 };
-enum key_table { TABLE_TOP, TABLE_LISTENER, TABLE_RELAY, TABLE_TOKEN, TABLE_QUEUE, TABLE_COUNT };
+enum key_table { TABLE_TOP, TABLE_LISTENER, TABLE_RELAY, TABLE_TOKEN, TABLE_SOURCE, TABLE_QUEUE, TABLE_COUNT };
 /* The i-th key of a table; false past the end. */
 bool config_key(enum key_table table, u32 i, struct key_info *out);
 

@@ -17,11 +17,13 @@
     X(BOOL, "true or false")                                                                                           \
     X(TEXT, "text")                                                                                                    \
     X(SECRET, "text with ${NAME} from the environment")                                                                \
-    X(SECRETS, "a list of secrets, each text with ${NAME} from the environment")                                       \
+    X(SECRETS, "a list of secrets, each text with ${NAME} from the environment or {secret_file: PATH}")                \
+    X(SECRET_TEXTS, "a list of secrets as they are, each like those")                                                  \
     X(URL, "an address like https://example.com/alerts, with ${NAME} from the environment")                            \
     X(ADDRESS, "an address like 127.0.0.1:4279")                                                                       \
     X(LISTENERS, "an address like 127.0.0.1:4279, or a list of maps")                                                  \
     X(HOSTS, "a list of host names like queue.example.com, without ports")                                             \
+    X(TEXTS, "a list of texts")                                                                                        \
     X(CHOICE, "one word")                                                                                              \
     X(NAMES, "a list")                                                                                                 \
     X(TEMPLATE, "a template like \"capture:${payment_id}\"")                                                           \
@@ -34,6 +36,7 @@
     X(DATE, "a date like 2027-01-01, or 2027-01-01T12:00:00Z")                                                         \
     X(TOKENS, "a list of maps")                                                                                        \
     X(RELAYS, "a list of maps")                                                                                        \
+    X(SOURCES, "a map of sources")                                                                                     \
     X(QUEUES, "a map of queues")
 #define TYPE_ENUM(name, text) TYPE_##name,
 enum key_type { TYPE_LIST(TYPE_ENUM) TYPE_COUNT_ALL };
@@ -57,11 +60,13 @@ struct key_rows {
 extern const struct key_rows config_keys[TABLE_COUNT];
 
 extern const char *const config_class_names[],
-    *const config_semantics_names[], *const config_on_unknown_names[], *const config_on_conflict_names[],
-                                                                           *const config_on_dead_names[],
-                                                                               *const config_idempotency_names[],
-                                                                                   *const config_queue_alert_names[],
-                                                                                       *const config_alert_names[];
+    *const config_semantics_names[],
+        *const config_on_unknown_names[],
+            *const config_on_conflict_names[],
+                *const config_on_dead_names[], *const config_idempotency_names[],
+                                                   *const config_queue_alert_names[],
+                                                       *const config_alert_names[], *const config_scheme_names[],
+                                                                                        *const config_encoding_names[];
 
 /* One reading of a map into a struct by its table. */
 struct binding {
@@ -132,6 +137,8 @@ struct value_text value_size_text(u64 bytes);
 /* ---- secret.c */
 
 hx_st secret_read(const struct binding *b, const struct key *k, const struct node *n);
+/* Of a list that was read as it is: what whsec_ stands for. */
+hx_st secrets_decode(const struct binding *b, const struct node *n, struct secrets *s);
 hx_st secrets_read(const struct binding *b, const struct key *k, const struct node *n);
 
 /* ---- queue.c, config.c: the types that are structs of their own */
@@ -139,6 +146,8 @@ hx_st secrets_read(const struct binding *b, const struct key *k, const struct no
 hx_st queues_read(const struct binding *b, const struct node *n);
 hx_st listeners_read(const struct binding *b, const struct node *n);
 hx_st relays_read(const struct binding *b, const struct node *n);
+hx_st sources_read(const struct binding *b, const struct node *n);
+void sources_diff(const struct config *before, const struct config *after, struct buf *out);
 
 /* ---- tokens.c */
 

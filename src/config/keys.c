@@ -8,6 +8,8 @@ const char *const config_on_unknown_names[] = {ON_UNKNOWN_LIST(NAME) NULL};
 const char *const config_on_conflict_names[] = {ON_CONFLICT_LIST(NAME) NULL};
 const char *const config_on_dead_names[] = {ON_DEAD_LIST(NAME) NULL};
 const char *const config_idempotency_names[] = {IDEMPOTENCY_LIST(NAME) NULL};
+const char *const config_scheme_names[] = {SCHEME_LIST(NAME) NULL};
+const char *const config_encoding_names[] = {ENCODING_LIST(NAME) NULL};
 const char *const config_queue_alert_names[] = {QUEUE_ALERT_LIST(NAME) NULL};
 const char *const config_alert_names[] = {ALERT_LIST(NAME) NULL};
 static const char *const type_texts[] = {TYPE_LIST(NAME)};
@@ -32,6 +34,10 @@ static const struct key relay_keys[] = {
 static const struct key token_keys[] = {
 #include "config/keys.def"
 };
+#define SOURCE_KEY(ident, ...) ROW(struct source_config, __VA_ARGS__)
+static const struct key source_keys[] = {
+#include "config/keys.def"
+};
 #define QUEUE_KEY(ident, ...) ROW(struct queue_config, __VA_ARGS__)
 static const struct key queue_keys[] = {
 #include "config/keys.def"
@@ -39,11 +45,9 @@ static const struct key queue_keys[] = {
 
 #define ROWS(rows)                                                                                                     \
     { rows, sizeof(rows) / sizeof(rows[0]) }
-const struct key_rows config_keys[TABLE_COUNT] = {[TABLE_TOP] = ROWS(top_keys),
-                                                  [TABLE_LISTENER] = ROWS(listener_keys),
-                                                  [TABLE_RELAY] = ROWS(relay_keys),
-                                                  [TABLE_TOKEN] = ROWS(token_keys),
-                                                  [TABLE_QUEUE] = ROWS(queue_keys)};
+const struct key_rows config_keys[TABLE_COUNT] = {
+    [TABLE_TOP] = ROWS(top_keys),     [TABLE_LISTENER] = ROWS(listener_keys), [TABLE_RELAY] = ROWS(relay_keys),
+    [TABLE_TOKEN] = ROWS(token_keys), [TABLE_SOURCE] = ROWS(source_keys),     [TABLE_QUEUE] = ROWS(queue_keys)};
 
 const char *key_type_text(enum key_type type) {
     return type_texts[type];

@@ -366,6 +366,29 @@ static void relay_undeclared(struct lint *l) {
     }
 }
 
+static void source_undeclared(struct lint *l) {
+    const struct config *c = l->config;
+    for (u32 i = 0; i < c->sources.count; i++) {
+        const struct source_config *s = &c->sources.at[i];
+        if (!c->auto_create && !config_find(c, s->queue))
+            found_in_file(l, s->queue_at, "source %s sends to queue %s, which the file does not declare", s->name.p,
+                          s->queue.p);
+    }
+}
+
+/* A header that the signature does not cover names the event: whoever recorded a request can send it under another name. */
+static void source_unsigned_id(struct lint *l) {
+    const struct config *c = l->config;
+    for (u32 i = 0; i < c->sources.count; i++) {
+        const struct source_config *s = &c->sources.at[i];
+        const struct queue_config *q = config_find(c, s->queue);
+        bool uncovered = s->scheme == SCHEME_GITHUB || s->scheme == SCHEME_HMAC;
+        if (uncovered && q && !q->key && q->rules.semantics == SEMANTICS_EXACTLY_ONCE)
+            found_in_file(l, s->at, "the key of source %s is a header that %s does not sign", s->name.p,
+                          config_scheme_names[s->scheme]);
+    }
+}
+
 static void notify_in_clear(struct lint *l) {
     const struct config *c = l->config;
     static const char *const here[] = {"http://127.", "http://localhost", "http://[::1]"};
@@ -387,6 +410,9 @@ static void secret_in_file(struct lint *l) {
     for (u32 i = 0; i < c->relays.count; i++)
         if (c->relays.at[i].dsn_plain && has_password(c->relays.at[i].dsn))
             found_in_file(l, c->relays.at[i].at, "relay[%u].dsn holds a password", i);
+    for (u32 i = 0; i < c->sources.count; i++)
+        if (c->sources.at[i].secrets.plain)
+            found_in_file(l, c->sources.at[i].at, "source %s has a secret in clear", c->sources.at[i].name.p);
     if (c->alerts.notify_secrets.plain)
         found_in_file(l, c->said[TOP_KEY_alerts_notify_secrets], "alerts.notify.secrets holds one in clear");
 }

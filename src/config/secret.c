@@ -1,10 +1,13 @@
 /* Values that are nobody's business: read with ${NAME} from the environment, and never quoted in a message. */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "config/config_priv.h"
 
-enum { SECRET_BYTES_MAX = 4096, NAME_BYTES_MAX = 255, SECRETS_MAX = 4, KEY_BYTES_MIN = 24, KEY_BYTES_MAX = 64 };
+enum { SECRET_BYTES_MAX = 4096, NAME_BYTES_MAX = 255, KEY_BYTES_MIN = 24, KEY_BYTES_MAX = 64 };
 
 static hx_st put_variable(const struct binding *b, const struct node *n, slice name, struct buf *out) {
     char text[NAME_BYTES_MAX + 1];
@@ -39,7 +42,7 @@ static bool names_variable(const struct node *n) {
 
 /* Is all of it known, or is a ${NAME} left that only the daemon's environment has? */
 static bool is_whole(const struct binding *b, const struct node *n) {
-    return b->secrets == SECRETS_FROM_ENVIRONMENT || !names_variable(n);
+    return b->secrets == SECRETS_FROM_ENVIRONMENT || (n->kind == NODE_SCALAR && !names_variable(n));
 }
 
 static hx_st put_text(const struct binding *b, const struct key *k, const struct node *n, struct buf *out) {
@@ -88,17 +91,54 @@ static bool decode_key(slice text, struct buf *out) {
            out->len >= KEY_BYTES_MIN && out->len <= KEY_BYTES_MAX;
 }
 
-static hx_st read_key(const struct binding *b, const struct key *k, const struct node *n, slice *out) {
-    struct buf text = {0}, bytes = {0};
-    hx_st st = n->kind == NODE_NULL ? bind_no_value(n, b->err) : put_text(b, k, n, &text);
-    bool whole = st == ST_OK && is_whole(b, n);
-    if (whole && !decode_key(buf_slice(&text), &bytes))
-        st = node_error(n, b->err,
-                        "is not whsec_ and %d to %d bytes in base64; echo whsec_$(openssl rand -base64 32) makes one",
-                        KEY_BYTES_MIN, KEY_BYTES_MAX);
-    if (st == ST_OK) *out = arena_copy(b->arena, buf_slice(whole ? &bytes : &text));
+/* {secret_file: PATH}: what is in that file, without the line's end. */
+static const struct node *file_named(const struct node *n) {
+    return n->kind == NODE_MAP && n->count == 1 ? node_get(n, SL("secret_file")) : NULL;
+}
+
+static hx_st put_file(const struct binding *b, const struct node *n, struct buf *out) {
+    char text[SECRET_BYTES_MAX + 2];
+    if (n->kind != NODE_SCALAR || n->text.n == 0) return node_error(n, b->err, "expected the path of a file");
+    if (b->secrets != SECRETS_FROM_ENVIRONMENT) return buf_lit(out, "${secret_file}"), ST_OK;
+    int fd = open(n->text.p, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text);
+    int failed = errno;
+    if (fd >= 0) close(fd);
+    if (got < 0) return node_error(n, b->err, "%s: %s", n->text.p, strerrordesc_np(failed));
+    while (got > 0 && (text[got - 1] == '\n' || text[got - 1] == '\r')) got--;
+    if (got > SECRET_BYTES_MAX) return node_error(n, b->err, "%s has more than %d bytes", n->text.p, SECRET_BYTES_MAX);
+    buf_add(out, text, (size_t)got);
+    explicit_bzero(text, sizeof text);
+    return has_control(buf_slice(out)) ? node_error(n, b->err, "%s has a control character", n->text.p) : ST_OK;
+}
+
+static hx_st read_one(const struct binding *b, const struct key *k, const struct node *n, slice *out) {
+    struct buf text = {0};
+    const struct node *file = file_named(n);
+    hx_st st = n->kind == NODE_NULL ? bind_no_value(n, b->err)
+               : file               ? put_file(b, file, &text)
+                                    : put_text(b, k, n, &text);
+    if (st == ST_OK && text.len == 0) st = node_error(n, b->err, "empty");
+    if (st == ST_OK) *out = arena_copy(b->arena, buf_slice(&text));
     buf_free(&text);
-    buf_free(&bytes);
+    return st;
+}
+
+hx_st secrets_decode(const struct binding *b, const struct node *n, struct secrets *s) {
+    hx_st st = ST_OK;
+    u32 i = 0;
+    for (const struct node *c = n->first; c && i < s->count; c = c->next, i++) {
+        struct buf bytes = {0};
+        if (!is_whole(b, c)) continue;
+        if (decode_key(s->at[i], &bytes))
+            s->at[i] = arena_copy(b->arena, buf_slice(&bytes));
+        else
+            st = node_error(
+                c, b->err,
+                "is not whsec_ and %d to %d bytes in base64; echo whsec_$(openssl rand -base64 32) makes one",
+                KEY_BYTES_MIN, KEY_BYTES_MAX);
+        buf_free(&bytes);
+    }
     return st;
 }
 
@@ -111,11 +151,11 @@ hx_st secrets_read(const struct binding *b, const struct key *k, const struct no
     if (n->kind != NODE_SEQ)
         return node_error(n, b->err, "expected %s, not %s", key_type_text(k->type), node_kind_text(n));
     if (n->count == 0 || n->count > SECRETS_MAX)
-        return node_error(n, b->err, "there must be 1 to %d, not %u", SECRETS_MAX, n->count);
+        return node_error(n, b->err, "there must be 1 to %u, not %u", SECRETS_MAX, n->count);
     *s = (struct secrets){.at = arena_alloc(b->arena, n->count * sizeof(*s->at))};
     for (const struct node *c = n->first; c; c = c->next) {
-        st = both(st, read_key(b, &each, c, &s->at[s->count++]));
+        st = both(st, read_one(b, &each, c, &s->at[s->count++]));
         s->plain |= c->kind == NODE_SCALAR && !names_variable(c);
     }
-    return st;
+    return st == ST_OK && k->type == TYPE_SECRETS ? secrets_decode(b, n, s) : st;
 }

@@ -9,7 +9,7 @@
 #include "config/schema.h"
 #include "config/template.h"
 
-enum { TEXT_BYTES_MAX = 255, HOST_BYTES_MAX = 253, HOSTS_MAX = 64 };
+enum { TEXT_BYTES_MAX = 255, HOST_BYTES_MAX = 253, HOSTS_MAX = 64, TEXTS_MAX = 64 };
 
 static bool is(slice s, const char *text) {
     return slice_eq(s, slice_str(text));
@@ -200,6 +200,20 @@ static hx_st read_date(const struct binding *b, const struct key *k, const struc
     return ST_OK;
 }
 
+static hx_st read_texts(const struct binding *b, const struct key *k, const struct node *n) {
+    struct texts *texts = value_field(k, b->base);
+    CHECK(k->size == sizeof(*texts));
+    if (n->kind != NODE_SEQ) return not_a(n, k, b->err);
+    if (n->count > TEXTS_MAX) return node_error(n, b->err, "more than %d", TEXTS_MAX);
+    *texts = (struct texts){.at = arena_alloc(b->arena, n->count * sizeof(*texts->at))};
+    hx_st st = ST_OK;
+    for (const struct node *c = n->first; c; c = c->next) {
+        st = both(st, c->kind == NODE_NULL ? bind_no_value(c, b->err) : check_text(b, k, c));
+        texts->at[texts->count++] = arena_copy(b->arena, c->text);
+    }
+    return st;
+}
+
 static hx_st read_template(const struct binding *b, const struct key *k, const struct node *n) {
     struct errbuf why = {0};
     u32 column = 1;
@@ -341,6 +355,12 @@ hx_st value_read(const struct binding *b, const struct key *k, const struct node
         return read_date(b, k, n);
     case TYPE_TOKENS:
         return tokens_read(b, n);
+    case TYPE_SECRET_TEXTS:
+        return secrets_read(b, k, n);
+    case TYPE_TEXTS:
+        return read_texts(b, k, n);
+    case TYPE_SOURCES:
+        return sources_read(b, n);
     case TYPE_RELAYS:
         return relays_read(b, n);
     case TYPE_QUEUES:

@@ -26,9 +26,12 @@ bool value_is_set(const struct key *k, const void *base) {
     case TYPE_SCHEMA:
         return *(void **)value_field(k, base) != NULL;
     case TYPE_SECRETS:
+    case TYPE_SECRET_TEXTS:
         return ((const struct secrets *)value_field(k, base))->count > 0;
     case TYPE_NAMES:
         return value_load(k, base) != 0;
+    case TYPE_TEXTS:
+        return ((const struct texts *)value_field(k, base))->count > 0;
     case TYPE_HOSTS:
         return ((const struct host_names *)value_field(k, base))->count > 0;
     case TYPE_UPSTREAMS:
@@ -41,6 +44,7 @@ bool value_is_set(const struct key *k, const void *base) {
         return ((const struct token_hashes *)value_field(k, base))->count > 0;
     case TYPE_TOKENS:
     case TYPE_RELAYS:
+    case TYPE_SOURCES:
     case TYPE_QUEUES:
         return false;
     default:
@@ -49,7 +53,8 @@ bool value_is_set(const struct key *k, const void *base) {
 }
 
 bool value_is_secret(const struct key *k) {
-    return k->type == TYPE_SECRET || k->type == TYPE_SECRETS || k->type == TYPE_URL || k->type == TYPE_HASHES;
+    return k->type == TYPE_SECRET || k->type == TYPE_SECRETS || k->type == TYPE_SECRET_TEXTS || k->type == TYPE_URL ||
+           k->type == TYPE_HASHES;
 }
 
 static bool same_hashes(const struct token_hashes *a, const struct token_hashes *b) {
@@ -61,7 +66,8 @@ static bool same_hashes(const struct token_hashes *a, const struct token_hashes 
 bool value_same_secret(const struct key *k, const void *a, const void *b) {
     CHECK(value_is_secret(k));
     if (k->type == TYPE_HASHES) return same_hashes(value_field(k, a), value_field(k, b));
-    if (k->type != TYPE_SECRETS) return slice_eq(*(const slice *)value_field(k, a), *(const slice *)value_field(k, b));
+    if (k->type == TYPE_SECRET || k->type == TYPE_URL)
+        return slice_eq(*(const slice *)value_field(k, a), *(const slice *)value_field(k, b));
     const struct secrets *x = value_field(k, a), *y = value_field(k, b);
     bool same = x->count == y->count;
     for (u32 i = 0; same && i < x->count; i++) same = slice_eq(x->at[i], y->at[i]);
@@ -122,11 +128,11 @@ static void put_names(const struct key *k, u64 bits, struct buf *out) {
     buf_char(out, ']');
 }
 
-static void put_hosts(const struct host_names *hosts, struct buf *out) {
+static void put_texts(const slice *at, u32 count, struct buf *out) {
     buf_char(out, '[');
-    for (u32 i = 0; i < hosts->count; i++) {
+    for (u32 i = 0; i < count; i++) {
         if (i) buf_char(out, ',');
-        json_put_string(out, hosts->at[i]);
+        json_put_string(out, at[i]);
     }
     buf_char(out, ']');
 }
@@ -170,7 +176,12 @@ void value_put_json(const struct key *k, const void *base, struct buf *out) {
         put_names(k, value_load(k, base), out);
         break;
     case TYPE_HOSTS:
-        put_hosts(value_field(k, base), out);
+        put_texts(((const struct host_names *)value_field(k, base))->at,
+                  ((const struct host_names *)value_field(k, base))->count, out);
+        break;
+    case TYPE_TEXTS:
+        put_texts(((const struct texts *)value_field(k, base))->at, ((const struct texts *)value_field(k, base))->count,
+                  out);
         break;
     case TYPE_LISTENERS:
         put_listeners(value_field(k, base), out);

@@ -187,11 +187,12 @@ static u64 refused_hash(const struct core *c, const struct send_in *in) {
     return core_hash(c, in->queue, slice_of(text, sizeof text));
 }
 
-static bool refused_before(const struct core *c, const struct queue *q, u64 hash) {
+static bool refused_before(const struct core *c, const struct queue *q, u64 hash, struct ref *out) {
     struct index_cursor cursor = {0};
     for (u32 no; (no = index_find(&c->keys, hash, &cursor)) != ENTRY_NONE;) {
         const struct entry *e = index_entry(&c->keys, no);
-        if (e->kind == ENTRY_LIVE) return true;
+        *out = (struct ref){.hash = hash, .queue = e->queue};
+        if (e->kind == ENTRY_LIVE) return out->seq = message_at(c, (u32)e->at)->seq, true;
         if (!entry_forgotten(c, e) && window_left_ms(q, (i64)e->settled_run_ms, c->now.run_ms) > 0) return true;
     }
     return false;
@@ -212,7 +213,7 @@ enum refuse_verdict core_refuse(struct core *c, struct core_now now, const struc
     r.message.refused = true;
     r.message.state = STATE_DEAD;
     r.message.history = slice_of(h->p, h->len);
-    bool known = refused_before(c, q, r.message.ref.hash);
+    bool known = refused_before(c, q, r.message.ref.hash, out);
     bool fits = !core_memory_short(c) && q->refused_copies < q->rules.refused_kept &&
                 q->refused_bytes + in->payload.n <= q->rules.refused_bytes &&
                 room_for(c, c->sink->cost(record_size(&r)) + admission_room(c, h->len, in->request_id.n));

@@ -77,6 +77,12 @@ def relay_scene():
     return b
 
 
+def refused_scene():
+    b = hx.Broker(config='sources: {terminal: {queue: slots, verify: {scheme: github, secrets: ["${SECRET}"]}}}\nqueues: {slots: {}}\n', env={"SECRET": "s"})
+    same(b.call("POST", "/in/terminal", b"{}").status, 401)
+    return b
+
+
 def damaged_scene():
     """A byte in the middle of what was durable is another one. The backup is from before."""
     b = hx.Broker()
@@ -106,6 +112,7 @@ SCENES = {
     "blocked-group.md": day(blocked_day),
     "damage-and-restore.md": damaged_scene,
     "duplicates-vanished.md": day(vanished_day),
+    "ingest-refused.md": refused_scene,
     "memory.md": day(bad_day, options=["--memory", "64MiB"]),
     "relay-stuck.md": relay_scene,
     "replay.md": day(good_day),

@@ -152,6 +152,23 @@ static void a_repeat_after_its_window_is_told(void **state) {
     assert_fires("late_replays", "q");
 }
 
+static void a_source_whose_webhooks_are_refused_is_told_until_they_are_taken(void **state) {
+    (void)state;
+    reload("sources:\n"
+           "  good: {queue: q, verify: {scheme: none}}\n"
+           "  bad: {queue: q, verify: {scheme: github, secrets: [changed-on-one-side]}}\n"
+           "queues: {q: {key: '${id}'}}\n");
+    for (int i = 0; i < 19; i++) assert_int_equal(call("POST /in/bad", "{}"), 401);
+    elapse(MINUTE);
+    assert_alert("ingest_refused", "q", "ok");
+    for (int i = 0; i < 2; i++) assert_int_equal(call("POST /in/bad", "{}"), 401);
+    for (int i = 0; i < 100; i++) call("POST /in/good", "{\"id\":1}");
+    elapse(MINUTE);
+    assert_fires("ingest_refused", "q");
+    elapse(11 * MINUTE);
+    assert_alert("ingest_refused", "q", "resolved");
+}
+
 static void keys_may_come_again_where_that_is_the_rule(void **state) {
     (void)state;
     assert_int_equal(call("PUT /v1/queues/q", "{\"semantics\":\"at_least_once\",\"window\":\"10m\"}"), 201);
@@ -439,6 +456,7 @@ int main(void) {
         T(a_killed_consumer_leaves_work_that_nobody_settles),
         T(two_effect_ids_for_one_key_are_a_doubled_effect_for_a_day),
         T(a_repeat_after_its_window_is_told),
+        T(a_source_whose_webhooks_are_refused_is_told_until_they_are_taken),
         T(keys_may_come_again_where_that_is_the_rule),
         T(many_repeats_fire_unless_they_are_a_drill),
         T(repeats_that_stop_coming_are_missed_over_restarts_too),

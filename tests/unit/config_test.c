@@ -218,7 +218,7 @@ static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
         {"listne: x\n", "f:1:1: no key \"listne\". Did you mean listen?"},
         {"zzz: x\n", "f:1:1: no key \"zzz\": known are listen, data, insecure_listen, hosts, tokens, anonymous, "
                      "auto_create, audit_keep, "
-                     "alerts, relay, queues"},
+                     "alerts, relay, sources, queues"},
         {Q("windw: 1d"), "f:2:7: queue q: no key \"windw\". Did you mean window?"},
         {Q("Lease: 1d"), "f:2:7: queue q: no key \"Lease\". Did you mean lease?"},
         {Q("visibility_timeout: 30s"), "f:2:7: queue q: no key \"visibility_timeout\". Did you mean lease?"},
@@ -568,7 +568,7 @@ static void an_alert_that_cannot_be_is_refused(void **state) {
         {NOTIFY("url: 'http://ada:pw@h/'"), "f:1:24: alerts.notify.url: has a user name or password before the host"},
         {NOTIFY("secrets: x"),
          "f:1:28: alerts.notify.secrets: expected a list of secrets, each text with ${NAME} from the "
-         "environment, not text"},
+         "environment or {secret_file: PATH}, not text"},
         {NOTIFY("secrets: []"), "f:1:28: alerts.notify.secrets: there must be 1 to 4, not 0"},
         {NOTIFY("secrets: [a, b, c, d, e]"), "f:1:28: alerts.notify.secrets: there must be 1 to 4, not 5"},
         {NOTIFY("secrets: [whsec_c2hvcnQ=]"), "f:1:29: alerts.notify.secrets[0]: is not whsec_ and 24 to 64 bytes in "
