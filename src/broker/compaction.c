@@ -138,7 +138,7 @@ static hx_st collect(void *ctx, const struct journal_record *rec, struct errbuf 
     if (is_keyed(rec)) {
         if (rec->body.n < 8) return err_set(err, ST_DAMAGED, "a %s record without a hash", record_name(rec->type));
         c->hashes[c->keyed++] = get_u64(rec->body.p);
-    } else if (rec->type != REC_QUEUE && rec->type != REC_AUDIT) {
+    } else if (rec->type != REC_QUEUE && rec->type != REC_AUDIT && rec->type != REC_DAY) {
         return ST_OK;
     }
     c->from[c->count] = c->b->compaction->bodies.len;

@@ -208,11 +208,28 @@ static void ordinary_days(u32 days) {
     }
 }
 
-static void repeats_that_stop_coming_are_missed_over_restarts_too(void **state) {
+/* Much that is done with at once: all of the journal is compacted on the way. */
+static void journal_is_written_anew(void) {
+    struct buf payload = {0};
+    char key[32];
+    buf_grow(&payload, 256u << 10);
+    memset(payload.p, 'x', (256u << 10) - 1);
+    payload.p[(256u << 10) - 1] = 0;
+    for (u32 i = 0; i < 160; i++) {
+        snprintf(key, sizeof key, "bulk-%u", i);
+        assert_int_equal(send("bulk", key, payload.p), 202);
+        work_off("bulk", "ack", "");
+        pass(1000);
+    }
+    buf_free(&payload);
+}
+
+static void repeats_that_stop_coming_are_missed_over_restarts_and_compaction_too(void **state) {
     (void)state;
     char prefix[32];
     ordinary_days(7);
     assert_alert("duplicates_vanished", "q", "ok");
+    journal_is_written_anew();
     restart();
     for (int i = 0; i < 8; i++) { /* the key holds the event id now */
         snprintf(prefix, sizeof prefix, "new-%d-", i);
@@ -459,7 +476,7 @@ int main(void) {
         T(a_source_whose_webhooks_are_refused_is_told_until_they_are_taken),
         T(keys_may_come_again_where_that_is_the_rule),
         T(many_repeats_fire_unless_they_are_a_drill),
-        T(repeats_that_stop_coming_are_missed_over_restarts_too),
+        T(repeats_that_stop_coming_are_missed_over_restarts_and_compaction_too),
         T(a_day_of_ordinary_traffic_fires_nothing),
         T(a_held_message_waits_an_hour_for_a_person),
         T(lag_fires_when_it_has_lasted_and_says_how_often_it_did),
