@@ -236,6 +236,7 @@ static void notify(struct broker *b, void *ctx, u64 arg) {
     u16 queue = (u16)arg;
     char id[400];
     if (!b->options.port.notify || !alerting_at(b, queue)) return;
+    if (alerting_at(b, queue)->at[a].state == ALERT_IS_OK) return; /* another queue's, which has its number now */
     struct queue_info q = {0};
     if (queue) core_queue_info(b->core, b->now, queue, &q);
     buf_reset(&all->json);

@@ -21,6 +21,7 @@
 struct prefix_job {
     struct job job;
     u16 queue;
+    u64 since; /* by core_queue_since */
     u32 cursor, limit, found, read;
     bool cut;
     struct buf prefix;
@@ -40,11 +41,10 @@ static bool run_prefix(struct job *job, struct budget *g) {
     struct prefix_job *j = (struct prefix_job *)(void *)job;
     struct broker *b = job->c.b;
     slice prefix = buf_slice(&j->prefix);
-    u16 queue;
-    if (!core_queue_find(b->core, job->c.arg[0], &queue) || queue != j->queue) return true; /* deleted meanwhile */
+    if (core_queue_since(b->core, j->queue) != j->since) return true; /* deleted meanwhile */
     while (!budget_spent(g)) {
         struct found f;
-        enum walk_verdict v = core_walk(b->core, queue, INT64_MIN, LOOKS_BETWEEN, &j->cursor, &f);
+        enum walk_verdict v = core_walk(b->core, j->queue, INT64_MIN, LOOKS_BETWEEN, &j->cursor, &f);
         if (v == WALK_END) return true;
         j->cut = j->found == j->limit || j->read == KEYS_READ_MAX || j->cursor > INDEX_LOOKED_MAX;
         if (j->cut) return true;
@@ -84,6 +84,7 @@ void reply_keys_with(struct call *c, slice prefix) {
     if (ok && prefix.n > KEY_BYTES_MAX) ok = fail(c, PROBLEM_param_invalid, "no key begins with so much");
     if (!ok || !jobs_have_room(c)) return reply_failure(c);
     j.limit = (u32)limit;
+    j.since = core_queue_since(c->b->core, j.queue);
     buf_slice_add(&j.prefix, prefix);
     job_start(c, &j.job);
 }

@@ -290,6 +290,7 @@ struct key_job {
     bool erase; /* else forget */
     bool failed;
     u16 queue;
+    u64 since; /* by core_queue_since */
     u32 cursor, done;
     enum state state; /* of the last one */
     struct buf key, by, note;
@@ -313,11 +314,10 @@ static void do_one(struct key_job *j, struct seen *s) {
 static bool run_key(struct job *job, struct budget *g) {
     struct key_job *j = (struct key_job *)(void *)job;
     struct broker *b = job->c.b;
-    u16 queue;
-    if (!core_queue_find(b->core, job->c.arg[0], &queue) || queue != j->queue) return true; /* deleted meanwhile */
+    if (core_queue_since(b->core, j->queue) != j->since) return true; /* deleted meanwhile */
     while (!budget_spent(g)) {
         struct found f;
-        enum walk_verdict v = core_walk(b->core, queue, INT64_MIN, LOOKS_BETWEEN, &j->cursor, &f);
+        enum walk_verdict v = core_walk(b->core, j->queue, INT64_MIN, LOOKS_BETWEEN, &j->cursor, &f);
         if (v == WALK_END) return true;
         struct seen *s = v == WALK_FOUND ? lookup_found(b, b->lookup, &f) : NULL;
         if (s && slice_eq(seen_key(s), buf_slice(&j->key))) do_one(j, s);
@@ -350,6 +350,7 @@ static const struct job_kind key_kind = {sizeof(struct key_job), run_key, answer
 static void do_all_of_key(struct call *c, const struct deed *d, u16 queue, bool erase) {
     struct key_job j = {.job = {.kind = &key_kind}, .erase = erase, .queue = queue};
     if (!jobs_have_room(c)) return reply_failure(c);
+    j.since = core_queue_since(c->b->core, queue);
     buf_slice_add(&j.key, c->arg[1]);
     buf_slice_add(&j.by, d->by);
     buf_slice_add(&j.note, d->note);

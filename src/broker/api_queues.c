@@ -12,7 +12,7 @@
 #include "broker/tasks.h"
 #include "broker/waits.h"
 
-/* Queues are listed in the order they were made; the cursor is the number of the last one shown. */
+/* By their numbers, which a queue keeps while it is there; the cursor is the number of the last one shown. */
 void api_queues(struct call *c) {
     struct broker *b = c->b;
     struct buf *body = &b->scratch->body;
@@ -127,7 +127,7 @@ static bool read_rules(struct call *c, struct queue_config **out) {
 }
 
 static bool no_room_for_queue(struct call *c) {
-    if (core_queues_full(c->b->core))
+    if (core_queues_left(c->b->core) == 0)
         return fail(c, PROBLEM_queue_limit, "%u queues are the most one broker has", QUEUES_MAX);
     return fail(c, PROBLEM_storage_full, "no room to write the queue's rules down");
 }
@@ -139,7 +139,7 @@ static bool put_rules_down(struct call *c, const struct deed *d, u16 *queue, str
     struct queue_info q;
     if (*queue) core_queue_info(b->core, b->now, *queue, &q);
     if (*queue && q.origin == ORIGIN_API && slice_eq(q.config, spec.config)) return true;
-    if (!*queue && core_queues_full(b->core)) return no_room_for_queue(c);
+    if (!*queue && core_queues_left(b->core) == 0) return no_room_for_queue(c);
     struct audit_in audit = deed_named(d, DEED_QUEUE_PUT, spec.config);
     room_prepare(b, 2 * spec.config.n);
     if (!core_queue_set(b->core, b->now, c->arg[0], &spec, &audit, queue)) return no_room_for_queue(c);

@@ -69,10 +69,11 @@ static void put_totals(struct broker *b, struct buf *body) {
     for (u32 id = 1; id <= core_queue_count(b->core); id++) {
         struct queue_info q;
         core_queue_info(b->core, b->now, (u16)id, &q);
+        if (q.deleted) continue;
 #define COUNTER_SUM(name) sum.name += q.counters.name;
         COUNTER_LIST(COUNTER_SUM)
 #undef COUNTER_SUM
-        queues += !q.deleted;
+        queues++;
         pressed += q.pressed;
         pending += q.ready + q.delayed + q.behind;
         leased += q.leased;

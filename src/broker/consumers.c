@@ -30,6 +30,7 @@ struct consumer {
 struct consumers {
     u16 buckets[BUCKETS];
     struct consumer at[CONSUMERS_MAX + 1];
+    u32 count; /* known */
     u32 asked; /* requests that are being answered */
 };
 _Static_assert(CONSUMERS_MAX < UINT16_MAX, "their numbers have 16 bits");
@@ -72,6 +73,7 @@ static void forget(struct broker *b, u32 no) {
     *link = c->chain;
     c->queue = 0;
     c->life++;
+    cs->count--;
 }
 
 static void move_behind(struct consumers *cs, u32 no, u32 before) {
@@ -88,6 +90,7 @@ static void take(struct broker *b, u32 no, u16 queue, slice name) {
     struct consumer *c = &b->consumers->at[no];
     u16 *bucket = bucket_of(b, queue, name);
     forget(b, no);
+    b->consumers->count++;
     c->queue = queue;
     c->name_len = (u8)name.n;
     memcpy(c->name, name.p, name.n);
@@ -120,7 +123,7 @@ void consumer_spoke_of(struct broker *b, u32 message, u64 fence) {
 
 void consumers_end_of_queue(struct broker *b, u16 queue) {
     struct consumers *cs = b->consumers;
-    for (u32 no = 1; no <= CONSUMERS_MAX; no++) {
+    for (u32 no = 1; no <= CONSUMERS_MAX && cs->count; no++) {
         if (cs->at[no].queue != queue) continue;
         forget(b, no);
         move_behind(cs, no, cs->at[0].prev);
@@ -136,8 +139,9 @@ struct held {
 
 struct consumers_job {
     struct job job;
-    u16 only; /* 0: every queue */
-    u32 at;   /* the queue that is next */
+    u16 only;  /* 0: every queue */
+    u64 since; /* by core_queue_since; 0 if every queue */
+    u32 at;    /* the queue that is next */
     bool cut;
     struct held
         *held; /* by each consumer: [CONSUMERS_MAX + 1]; 0: by nobody with a name, of the queue that is looked at */
@@ -205,11 +209,15 @@ static void look_at_queue(struct consumers_job *j, u16 queue) {
     if (none->count) put_consumer(j, queue, SL(""), none, 0);
 }
 
+static bool deleted_meanwhile(const struct consumers_job *j) {
+    return j->only && core_queue_since(j->job.c.b->core, j->only) != j->since;
+}
+
 static bool run_consumers(struct job *job, struct budget *g) {
     struct consumers_job *j = (struct consumers_job *)(void *)job;
     struct broker *b = job->c.b;
     u32 last = j->only ? j->only : core_queue_count(b->core);
-    while (j->at <= last) {
+    while (j->at <= last && !deleted_meanwhile(j)) {
         if (budget_spent(g)) return false;
         if (job->reply.len >= REPLY_BYTES_MAX) return j->cut = true;
         look_at_queue(j, (u16)j->at++);
@@ -226,7 +234,7 @@ static void answer_consumers(struct job *job) {
         const struct consumer *c = &cs->at[no];
         struct held h = j->held[no].life == c->life ? j->held[no] : (struct held){0};
         bool idle = h.count == 0 && b->now.wall_ms - c->seen_ms > IDLE_SHOWN_MS;
-        if (c->queue && !idle && (j->only == 0 || j->only == c->queue))
+        if (c->queue && !idle && (j->only == 0 || j->only == c->queue) && !deleted_meanwhile(j))
             put_consumer(j, c->queue, name_of(c), &h, c->seen_ms);
     }
     buf_lit(&body, "{\"items\":[");
@@ -253,7 +261,10 @@ static bool ask_consumers(struct call *c, slice queue) {
     if (!jobs_have_room(c)) return false;
     if (cs->asked >= ASKED_AT_ONCE) return fail(c, PROBLEM_overloaded, "%u such lists are being made", cs->asked);
     cs->asked++;
-    if (j.only) j.at = j.only;
+    if (j.only) {
+        j.at = j.only;
+        j.since = core_queue_since(c->b->core, j.only);
+    }
     j.held = mem_zalloc((CONSUMERS_MAX + 1) * sizeof *j.held);
     job_start(c, &j.job);
     return true;

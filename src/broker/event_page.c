@@ -6,12 +6,11 @@
 #include "broker/lookup.h"
 #include "broker/render.h"
 
-/* A queue's number may be another's by now. */
 slice event_queue_name(const struct broker *b, const struct event *e) {
     struct queue_info q;
-    if (e->queue == 0 || e->queue > core_queue_count(b->core)) return SL("");
+    if (e->queue == 0 || !event_is_of(b, e, e->queue)) return SL("");
     core_queue_info(b->core, b->now, e->queue, &q);
-    return q.deleted || q.created_ms > e->at_ms ? SL("") : q.name;
+    return q.name;
 }
 
 static void put_text(struct buf *b, const char *name, const char *text) {

@@ -5,6 +5,8 @@
 
 struct events {
     u64 newest, published, visible; /* numbers */
+    u64 *of_former;                 /* [queue]: up to this number they are of a deleted queue that had its number */
+    u32 formers_cap;
     struct event ring[EVENTS_KEPT]; /* [number % EVENTS_KEPT] */
 };
 
@@ -13,7 +15,25 @@ struct events *events_new(void) {
 }
 
 void events_free(struct events *e) {
+    mem_free(e->of_former);
     mem_free(e);
+}
+
+void events_end_of_queue(struct broker *b, u16 queue) {
+    struct events *e = b->events;
+    if (queue >= e->formers_cap) {
+        u32 cap = e->formers_cap ? e->formers_cap : 64;
+        while (cap <= queue) cap *= 2;
+        e->of_former = mem_realloc(e->of_former, cap * sizeof *e->of_former);
+        memset(e->of_former + e->formers_cap, 0, (cap - e->formers_cap) * sizeof *e->of_former);
+        e->formers_cap = cap;
+    }
+    e->of_former[queue] = e->newest;
+}
+
+bool event_is_of(const struct broker *b, const struct event *e, u16 queue) {
+    const struct events *es = b->events;
+    return e->queue == queue && (queue >= es->formers_cap || e->number > es->of_former[queue]);
 }
 
 u32 event_tag(slice text) {

@@ -35,6 +35,8 @@ void events_free(struct events *e);
 
 /* For watch.c. What is no event to others (FENCED, …) is left out. */
 void events_note(struct broker *b, const struct happening *h);
+/* For watch.c: it was deleted, and its number may be another's from here on. */
+void events_end_of_queue(struct broker *b, u16 queue);
 /* At the end of a turn: what it brought may be seen when it is durable. */
 void events_publish(struct broker *b);
 
@@ -45,6 +47,9 @@ const struct event *event_at(const struct broker *b, u64 number);
 /* Newest first, visible or not: whoever answers with them waits for what he saw. The one before number `before`, 0: the
  * newest. NULL: no more are kept. How many are looked at is the caller's to bound. */
 const struct event *event_before(const struct broker *b, u64 before);
+
+/* Is it of this queue, and not of a deleted one that had its number? */
+bool event_is_of(const struct broker *b, const struct event *e, u16 queue);
 
 /* A word of 32 bits for a text that is not kept: what has another tag is another text, what has the same is read back and
  * compared. 0: no text. */

@@ -243,7 +243,7 @@ static u16 filter_queue(const struct broker *b, const struct feed_filter *filter
 
 static bool wanted(const struct broker *b, const struct feed_filter *filter, u16 queue, const struct event *e) {
     if (filter->kinds && !(filter->kinds & 1u << e->kind)) return false;
-    if (filter->queue.len && e->queue != queue) return false;
+    if (filter->queue.len && !(queue && event_is_of(b, e, queue))) return false;
     return filter->key.len == 0 || (e->queue && core_hash(b->core, e->queue, buf_slice(&filter->key)) == e->hash);
 }
 

@@ -161,7 +161,10 @@ struct metrics_job {
     u32 metric;   /* the first of the name that is being written */
     u32 queue;    /* the next one */
     u32 route;
-    u32 *queues; /* those that are shown */
+    struct shown_queue {
+        u16 queue;
+        u64 since; /* by core_queue_since */
+    } * queues;    /* those that are shown */
     u32 queue_count;
     struct process_sample process;
 };
@@ -269,7 +272,6 @@ static void put_queue(struct metrics_job *j, u16 queue) {
     struct buf *out = &j->job.reply;
     char label[300];
     queue_sample(j->job.c.b, queue, &s);
-    if (s.q.deleted) return;
     snprintf(label, sizeof label, "queue=\"%.*s\"", (int)s.q.name.n, s.q.name.p);
     const struct queue_types *types = queue_types(j->job.c.b, queue);
     for (u32 i = j->metric; i < name_end(j->metric); i++) {
@@ -292,7 +294,8 @@ static bool put_name(struct metrics_job *j, struct budget *g) {
     }
     for (; j->queue < j->queue_count; j->queue++) {
         if (budget_spent(g)) return false;
-        put_queue(j, (u16)j->queues[j->queue]);
+        const struct shown_queue *q = &j->queues[j->queue];
+        if (core_queue_since(j->job.c.b->core, q->queue) == q->since) put_queue(j, q->queue);
     }
     j->queue = 0;
     return true;
@@ -373,7 +376,7 @@ static void choose_some(struct metrics_job *j, bool busy, u64 *bytes) {
         if (q.deleted || busy != (q.unsettled > 0 || series_known(b, (u16)id))) continue;
         *bytes += QUEUE_TEXT_BYTES + QUEUE_LINES * q.name.n;
         if (*bytes > REPLY_BYTES_MAX) return;
-        j->queues[j->queue_count++] = id;
+        j->queues[j->queue_count++] = (struct shown_queue){(u16)id, core_queue_since(b->core, (u16)id)};
     }
 }
 

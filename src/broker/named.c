@@ -62,7 +62,7 @@ static bool make_queue(struct call *c, slice name, u16 *queue) {
         queue_rules_take(b, *queue, NULL);
         return true;
     }
-    if (core_queues_full(b->core))
+    if (core_queues_left(b->core) == 0)
         return fail(c, PROBLEM_queue_limit, "%u queues are the most one broker has", QUEUES_MAX);
     return fail(c, PROBLEM_storage_full, "no room to create queue '%.*s'", (int)name.n, name.p);
 }

@@ -162,7 +162,7 @@ static bool is_let_go(const struct broker *b, const struct config *config, u16 q
 static hx_st can_be_had(struct broker *b, struct coming *to, struct errbuf *err) {
     const struct config *config = to->config;
     for (u32 i = 0; i < config->queues.count; i++) weigh(b, config->queues.at[i], to);
-    if (to->made + core_queue_count(b->core) > QUEUES_MAX)
+    if (to->made > core_queues_left(b->core))
         return err_set(err, ST_NO_SPACE, "%u queues are the most one broker has", QUEUES_MAX);
     if (to->bytes && !room_beside_promises(b, to->bytes + RELOAD_BYTES))
         return err_set(err, ST_NO_SPACE, "the disk has no room to write the queues' rules down");

@@ -29,8 +29,8 @@ static void sink_record(void *ctx, const struct record *r) {
     watch_record(broker_of(ctx), r);
 }
 
-static void sink_expired(void *ctx, u64 hash) {
-    watch_expired(broker_of(ctx), hash);
+static void sink_expired(void *ctx, u16 queue, u64 hash) {
+    watch_expired(broker_of(ctx), queue, hash);
 }
 
 struct core_sink sink_of(struct broker *b) {

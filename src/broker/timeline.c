@@ -6,6 +6,7 @@
 #include "broker/budget.h"
 #include "broker/diff.h"
 #include "broker/lookup.h"
+#include "broker/operator.h"
 #include "broker/render.h"
 #include "broker/story.h"
 
@@ -303,9 +304,13 @@ static void tell_deed(struct timeline *t, const struct rec_audit *a) {
     end(t, true);
 }
 
+/* What is older is of another queue, which had its number. */
+static bool ends_former(const struct rec_audit *a) {
+    return slice_eq(a->what, deed_text(DEED_QUEUE_DELETE));
+}
+
 static bool names_it(const struct timeline *t, const struct rec_audit *a, slice id) {
     slice key = seen_key(t->s);
-    if (a->queue != t->s->at.queue) return false;
     return key.n ? slice_eq(a->key, key) : slice_eq(a->id, id);
 }
 
@@ -321,6 +326,8 @@ static void search_audit(struct timeline *t) {
         if (searched++ % AUDIT_BETWEEN == 0 && budget_spent(&g)) break;
         const struct record *r = lookup_record(t->b, t->b->other, at.pos, at.size_hint);
         CHECK(r->type == REC_AUDIT);
+        if (r->audit.queue != t->s->at.queue) continue;
+        if (ends_former(&r->audit)) return;
         if (!names_it(t, &r->audit, buf_slice(&id))) continue;
         tell_deed(t, &r->audit);
         found++;

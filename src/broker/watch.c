@@ -178,15 +178,20 @@ void watch_happened(struct broker *b, const struct happening *h) {
 
 /* ---- keys past their windows */
 
-void watch_expired(struct broker *b, u64 hash) {
+/* A queue that was given the number of a deleted one gives its keys the same hashes. */
+static u64 expired_mark(const struct broker *b, u16 queue, u64 hash) {
+    return hash ^ core_queue_since(b->core, queue) * 0x9e3779b97f4a7c15ull;
+}
+
+void watch_expired(struct broker *b, u16 queue, u64 hash) {
     struct watch *w = b->watch;
     if (!w->expired) w->expired = mem_zalloc(EXPIRED_KEPT * sizeof *w->expired);
-    w->expired[hash % EXPIRED_KEPT] = hash;
+    w->expired[hash % EXPIRED_KEPT] = expired_mark(b, queue, hash);
 }
 
 static void came_too_late(struct broker *b, const struct rec_message *m) {
     u64 *slot = b->watch->expired ? &b->watch->expired[m->ref.hash % EXPIRED_KEPT] : NULL;
-    if (!slot || *slot != m->ref.hash || m->refused || m->generation) return;
+    if (!slot || *slot != expired_mark(b, m->ref.queue, m->ref.hash) || m->refused || m->generation) return;
     const struct rules *rules = core_queue_rules(b->core, m->ref.queue);
     *slot = 0;
     if (rules->semantics == SEMANTICS_AT_LEAST_ONCE) return; /* keys may come again there */
@@ -295,9 +300,11 @@ static void audit_written(struct broker *b, const struct rec_audit *a) {
 /* Its number may be another's next time. */
 static void queue_written(struct broker *b, const struct rec_queue *r) {
     struct watch *w = b->watch;
-    if (!r->deleted || r->queue >= w->cap) return;
+    if (!r->deleted) return;
+    events_end_of_queue(b, r->queue);
     series_forget(b, r->queue);
     alerts_forget(b, r->queue);
+    if (r->queue >= w->cap) return;
     watched_free(w->at[r->queue]);
     w->at[r->queue] = NULL;
 }

@@ -61,7 +61,7 @@ void watch_record(struct broker *b, const struct record *r);
 /* A settled key is not remembered any more. The last EXPIRED_KEPT hashes of such keys are, about: enough to say that one came
  * again too late and was done again, which nobody would notice otherwise. */
 #define EXPIRED_KEPT 65536u
-void watch_expired(struct broker *b, u64 hash);
+void watch_expired(struct broker *b, u16 queue, u64 hash);
 
 /* ---- what was counted */
 

@@ -118,9 +118,34 @@ static void queue_name(struct core *c, struct queue *q, slice name) {
     q->known = true;
 }
 
-/* The name is free again, the settled keys are unknown from here on and freed little by little. */
-static void queue_delete(struct core *c, struct queue *q) {
-    INVARIANT(15, !c->sink || q->unsettled == 0);
+/* What of the journal was needed for it. */
+static void queue_drop_bytes(struct core *c, struct queue *q) {
+    c->live_bytes -= q->size;
+    for (u32 i = 0; i < q->kept_count; i++) c->live_bytes -= q->kept[i].bytes;
+    for (u32 i = 0; i < DAYS_KEPT; i++) c->live_bytes -= q->days[i].size;
+    q->size = 0;
+    q->kept_count = 0;
+    memset(q->days, 0, sizeof q->days);
+}
+
+void vacant_add(struct core *c, struct queue *q) {
+    *(c->vacant_last ? &queue_mut(c, c->vacant_last)->vacant_next : &c->vacant_first) = q->id;
+    c->vacant_last = q->id;
+    c->queues_vacant++;
+}
+
+static void vacant_take(struct core *c, const struct queue *q) {
+    INVARIANT(15, c->vacant_first == q->id);
+    c->vacant_first = q->vacant_next;
+    if (c->vacant_first == 0) c->vacant_last = 0;
+    c->queues_vacant--;
+}
+
+/* The name is free again, and so is the number. The settled keys are unknown from here on, by where their records lie, and freed
+ * little by little; nothing of the queue is written behind this. In recovery they are freed at once: what the journal has of
+ * many that came and went is never in memory together. */
+static void queue_delete(struct core *c, struct queue *q, u64 pos) {
+    u32 all = UINT32_MAX;
     struct index_cursor cursor = {0};
     u64 hash = siphash(&c->options.hash_key, q->name.p, q->name.n);
     for (u32 e; (e = index_find(&c->queue_names, hash, &cursor)) != ENTRY_NONE;) {
@@ -130,8 +155,15 @@ static void queue_delete(struct core *c, struct queue *q) {
         break;
     }
     q->deleted = true;
+    q->since = pos;
     window_forget(c, q, 0, INT64_MAX);
-    c->sweep_at = 1;
+    if (q->settled_keys) window_sweep_begin(c);
+    q->settled_keys = 0;
+    queue_drop_bytes(c, q);
+    if (c->sink)
+        vacant_add(c, q);
+    else
+        window_reap(c, &all);
 }
 
 static void queue_load_window(struct core *c, struct queue *q, const struct rec_queue *r) {
@@ -145,32 +177,26 @@ static void queue_load_window(struct core *c, struct queue *q, const struct rec_
     INVARIANT(14, !c->sink || q->pos == 0 || window_left_ms(q, c->now.run_ms, 0) >= before);
 }
 
-/* Its number is another queue's from here on. In recovery the former one's keys may still be there. */
+/* Its number is another queue's from here on. */
 static void queue_clear(struct core *c, struct queue *q) {
-    u32 all = UINT32_MAX;
-    INVARIANT(15, q->unsettled == 0 && (!c->sink || q->vacant));
-    if (!c->sink) {
-        window_reap(c, &all);
-        all = UINT32_MAX;
-        c->sweep_at = 1;
-        window_sweep(c, &all);
-    }
-    if (q->vacant) c->queues_vacant--;
-    c->live_bytes -= q->size;
-    for (u32 i = 0; i < q->kept_count; i++) c->live_bytes -= q->kept[i].bytes;
-    for (u32 i = 0; i < DAYS_KEPT; i++) c->live_bytes -= q->days[i].size;
+    if (c->sink) vacant_take(c, q);
     mem_free((void *)(uintptr_t)q->name.p);
     mem_free((void *)(uintptr_t)q->config.p);
     mem_free(q->buckets);
     mem_free(q->forgotten);
     mem_free(q->kept);
-    *q = (struct queue){.id = q->id, .rules = rules_default()};
+    *q = (struct queue){.id = q->id, .since = q->since, .rules = rules_default()};
 }
 
-static hx_st apply_queue(struct core *c, const struct rec_queue *r, u64 pos, u64 size) {
+static hx_st apply_queue(struct core *c, const struct rec_queue *r, u64 pos, u64 size, struct errbuf *err) {
     struct queue *q = queue_touch(c, r->queue);
+    if ((q->deleted || r->deleted) && q->unsettled) {
+        INVARIANT(15, !c->sink);
+        return err_set(err, ST_DAMAGED, "queue number %u was deleted with unsettled messages", q->id);
+    }
+    if (q->deleted && r->deleted) return ST_OK; /* other builds carried it */
+    if (q->deleted) queue_clear(c, q);
     c->reserved_bytes -= resume_room(c, q);
-    if (q->deleted && !r->deleted) queue_clear(c, q);
     if (!q->known) queue_name(c, q, r->name);
     q->paused = r->paused;
     q->created_ms = r->created_ms;
@@ -185,7 +211,7 @@ static hx_st apply_queue(struct core *c, const struct rec_queue *r, u64 pos, u64
     q->pos = pos;
     q->size = size;
     c->reserved_bytes += resume_room(c, q);
-    if (r->deleted && !q->deleted) queue_delete(c, q);
+    if (r->deleted) queue_delete(c, q, pos);
     if (q->paused)
         q->announced = false;
     else if (c->sink && q->places[PLACE_READY].count && !q->announced) {
@@ -696,7 +722,7 @@ hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, stru
     case REC_CLOCK:
         return apply_clock(c, &r->clock, err);
     case REC_QUEUE:
-        return apply_queue(c, &r->queue, pos, size);
+        return apply_queue(c, &r->queue, pos, size, err);
     case REC_MESSAGE:
         return apply_message(c, &r->message, r->about, pos, size, err);
     case REC_LEASE:

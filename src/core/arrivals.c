@@ -70,7 +70,7 @@ void tally_view(const struct tally *t, struct rec_arrivals *out) {
 /* false: no room; it stays as it is. */
 static bool tally_write(struct core *c, struct tally *t) {
     if (t->fresh == 0 && t->fresh_conflicts == 0) return true;
-    if (queue_at(c, t->ref.queue)->deleted) return true; /* nothing names that again */
+    if (entry_former(c, index_entry(&c->keys, t->entry))) return true; /* nothing names its queue again */
     struct record r; /* large, and written thousands at a time: only what is used is set */
     r.type = REC_ARRIVALS;
     r.about = t->entry;
@@ -88,6 +88,7 @@ static bool tally_write(struct core *c, struct tally *t) {
 /* The key's own count will not be written; the queue's is still to be. */
 static void tally_give_up(struct core *c, struct tally *t) {
     struct queue *q = queue_mut(c, t->ref.queue);
+    if (entry_former(c, index_entry(&c->keys, t->entry))) return;
     q->uncounted.duplicates += t->fresh;
     q->uncounted.conflicts += t->fresh_conflicts;
     q->unwritten_duplicates -= t->fresh;

@@ -63,20 +63,16 @@ static void carry_arrivals(struct core *c, const struct rec_arrivals *old, u64 p
     }
 }
 
-/* Of a deleted queue it is kept only for the sake of older records. There are none left in front of it, and since then none was
- * written: once its keys are out of memory too, nothing knows its number. */
+/* That a queue was deleted is written for the sake of older records. There are none left in front of it, and behind it none was
+ * written. */
 static void carry_queue(struct core *c, u16 queue, u64 pos) {
     const struct queue *q = queue_at(c, queue);
-    if (q->pos != pos) return;
-    if (q->deleted && c->reaping_count == 0 && c->sweep_at == 0)
-        core_derive(c, &(struct derived){.kind = DERIVE_VACANT, .queue = queue});
-    else
-        core_queue_write(c, queue);
+    if (q->pos == pos && !q->deleted) core_queue_write(c, queue);
 }
 
 static void carry_day(struct core *c, const struct record *r, u64 pos) {
     const struct queue *q = queue_at(c, r->day.queue);
-    for (u32 i = 0; !q->deleted && i < DAYS_KEPT; i++)
+    for (u32 i = 0; i < DAYS_KEPT; i++)
         if (q->days[i].pos == pos) {
             core_emit(c, r);
             return;

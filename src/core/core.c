@@ -76,20 +76,20 @@ void core_free(struct core *c) {
 
 /* ---- recovery's end */
 
-/* A number that nothing names was a deleted queue's. */
-static void note_vacant(struct core *c, u16 id) {
+/* A number that nothing names any more was a deleted queue's. */
+static struct queue *former_queue(u16 id) {
     struct queue *q = mem_zalloc(sizeof *q);
-    *q = (struct queue){.id = id, .known = true, .deleted = true, .vacant = true, .rules = rules_default()};
-    c->queues[id] = q;
-    c->queues_vacant++;
+    *q = (struct queue){.id = id, .known = true, .deleted = true, .rules = rules_default()};
+    return q;
 }
 
 static hx_st check_queues(struct core *c, struct errbuf *err) {
-    for (u32 id = 1; id <= c->queue_count; id++)
-        if (!c->queues[id])
-            note_vacant(c, (u16)id);
-        else if (!c->queues[id]->known)
+    for (u32 id = 1; id <= c->queue_count; id++) {
+        if (!c->queues[id]) c->queues[id] = former_queue((u16)id);
+        if (!c->queues[id]->known)
             return err_set(err, ST_DAMAGED, "the journal holds messages of queue number %u but not the queue", id);
+        if (c->queues[id]->deleted) vacant_add(c, c->queues[id]);
+    }
     return ST_OK;
 }
 

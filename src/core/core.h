@@ -51,7 +51,7 @@ struct core_sink {
     /* A record was appended and applied, for whoever counts. Its slices are gone when this returns. May be NULL. */
     void (*on_record)(void *ctx, const struct record *r);
     /* A settled key's window is over, and its memory was freed. For whoever wants to know if it comes once more. May be NULL. */
-    void (*on_expired)(void *ctx, u64 hash);
+    void (*on_expired)(void *ctx, u16 queue, u64 hash);
 };
 
 struct core_options {
@@ -134,8 +134,8 @@ struct queue_spec {
 struct audit_in;
 bool core_queue_set(struct core *c, struct core_now now, slice name, const struct queue_spec *spec,
                     const struct audit_in *audit, u16 *queue);
-/* The queue and all its settled keys are forgotten at once; their memory is freed little by little. Its number is given again
- * when compaction has passed its last record. */
+/* The queue and all its settled keys are forgotten at once; their memory is freed little by little. Its number is free
+ * for another; docs/STORAGE.md says why the two are never taken for each other. */
 enum delete_verdict {
     DELETE_OK,
     DELETE_UNSETTLED, /* it has messages that are not settled: purge it first */
@@ -162,8 +162,10 @@ bool core_started_ms(const struct core *c, const struct ref *ref, i64 *wall_ms);
 bool core_day_end(struct core *c, struct core_now now, u16 queue, u32 day, u64 accepted, u64 duplicates);
 /* Those before `today`, in any order; how many. */
 u32 core_days(const struct core *c, u16 queue, u32 today, struct rec_day out[DAYS_KEPT]);
-bool core_queues_full(const struct core *c); /* no number is left for another */
-u32 core_queue_count(const struct core *c);  /* queues are numbered 1..count, deleted ones included */
+u32 core_queues_left(const struct core *c); /* so many more can be made */
+u32 core_queue_count(const struct core *c); /* queues are numbered 1..count, deleted ones included */
+/* Whoever keeps a queue's number beyond a turn keeps this beside it: another value, and the queue was deleted since. */
+u64 core_queue_since(const struct core *c, u16 queue);
 const struct rules *core_queue_rules(const struct core *c, u16 queue);
 
 /* ---- looking up */

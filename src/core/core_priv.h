@@ -99,9 +99,9 @@ struct kept_stretch {
 
 struct queue {
     u16 id;
-    bool known; /* its QUEUE record was read; false only during replay */
+    u16 vacant_next; /* deleted: the number that became free after this one; 0: none */
+    bool known;      /* its QUEUE record was read; false only during replay */
     bool paused, deleted;
-    bool vacant;        /* deleted, and no record names its number any more: it may be given again */
     bool announced;     /* on_ready was called and it has been ready since */
     bool pressed;       /* in memory only: after a restart the limits themselves are asked again */
     u8 origin;          /* enum origin */
@@ -120,6 +120,7 @@ struct queue {
     u32 kept_count, kept_cap;
     struct list places[PLACE_COUNT];
     u64 pos, size; /* of its QUEUE record */
+    u64 since;     /* what lies before this in the journal is of a former queue with this number; 0: there was none */
     struct bucket *buckets;
     u32 bucket_count, bucket_cap;
     struct forgotten_range {
@@ -182,7 +183,9 @@ struct core {
     struct index orphans; /* replay only: arrivals whose key has not come yet */
 
     struct queue **queues; /* [1..queue_count] */
-    u32 queue_count, queue_cap, queues_vacant;
+    u32 queue_count, queue_cap;
+    u32 queues_vacant; /* deleted ones: their numbers are given again, the one that is free longest first */
+    u16 vacant_first, vacant_last;
     struct index queue_names; /* hash of the name -> id in `at` */
 
     struct message **message_chunks;
@@ -209,6 +212,7 @@ struct core {
     bool uncounted;            /* some queue has such counts */
     struct core_purge *purges; /* under way */
     u32 sweep_at;              /* entries of deleted queues are freed from here on; 0: there are none */
+    bool sweep_again;          /* one was deleted since the sweep began */
     u64 live_bytes, reserved_bytes;
     u64 room; /* what may still be appended */
     i64 clock_written_run_ms, expiry_checked_run_ms;
@@ -269,7 +273,6 @@ enum derivation {
     DERIVE_RENEWED,  /* the lease of `message` runs anew, for as long as is written: what a restart gives every lease */
     DERIVE_PRESSURE, /* `queue` is over a limit (`yes`), or well below all of them again */
     DERIVE_COUNT,    /* a counter of `queue` that no record implies: written down within a second */
-    DERIVE_VACANT,   /* the last record of the deleted `queue` is about to go: its number may be given again */
     DERIVE_ARRIVAL,  /* the key of `entry` came again: written down within a second, a conflict at once */
 };
 struct derived {
@@ -353,6 +356,10 @@ bool room_for_relief(const struct core *c, u64 bytes);
 /* window.c */
 i64 window_of(const struct queue *q, i64 settled_run_ms); /* of a key that settled then; WINDOW_FOREVER: no end */
 i64 window_left_ms(const struct queue *q, i64 settled_run_ms, i64 run_ms);
+/* Is it a key of a deleted queue, whose number may be another's by now? It is unknown, and only its memory is still to be freed. */
+static inline bool entry_former(const struct core *c, const struct entry *e) {
+    return e->kind == ENTRY_SETTLED && e->at < queue_at(c, e->queue)->since;
+}
 bool entry_forgotten(const struct core *c, const struct entry *e);
 void window_decide(struct core *c); /* writes the EXPIRE records that are due */
 /* An adaptive window: a replay this old was seen. */

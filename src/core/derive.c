@@ -22,15 +22,6 @@ static bool passage(struct core *c, u32 budget) {
     return more;
 }
 
-static void queue_vacate(struct core *c, u16 id) {
-    struct queue *q = queue_mut(c, id);
-    c->live_bytes -= q->size;
-    q->pos = q->size = 0;
-    q->vacant = true;
-    q->counters = q->uncounted = (struct counters){0};
-    c->queues_vacant++;
-}
-
 /* It only goes behind the others: no news for whoever waits. */
 static void passed_over(struct core *c, u32 no) {
     unplace_message(c, no);
@@ -61,9 +52,6 @@ bool core_derive(struct core *c, const struct derived *d) {
     case DERIVE_COUNT:
         c->uncounted = true;
         ++*(u64 *)(void *)((char *)&queue_mut(c, d->queue)->uncounted + d->counter);
-        break;
-    case DERIVE_VACANT:
-        queue_vacate(c, d->queue);
         break;
     case DERIVE_ARRIVAL:
         tally_note(c, d->entry, d->known, d->arrival, d->request_id);

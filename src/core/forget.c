@@ -130,8 +130,7 @@ static void reap(struct core *c, u32 entry) {
         INVARIANT(7, entry_forgotten(c, e));
         c->live_bytes -= entry_size(e);
         arrivals_forget(c, entry);
-        if (c->sink && c->sink->on_expired && !queue_at(c, e->queue)->deleted)
-            c->sink->on_expired(c->sink->ctx, e->hash);
+        if (c->sink && c->sink->on_expired && !entry_former(c, e)) c->sink->on_expired(c->sink->ctx, e->queue, e->hash);
         index_remove(&c->keys, entry);
     }
     index_release(&c->keys, entry);
@@ -152,16 +151,27 @@ bool window_reap(struct core *c, u32 *budget) {
     return false;
 }
 
+/* One sweep after the other, each to its end: however often queues are deleted, what lies last has its turn. */
+void window_sweep_begin(struct core *c) {
+    if (c->sweep_at)
+        c->sweep_again = true;
+    else
+        c->sweep_at = 1;
+}
+
 void window_sweep(struct core *c, u32 *budget) {
     if (c->sweep_at == 0) return;
     for (; *budget > 0 && c->sweep_at < c->keys.entries_top; --*budget, c->sweep_at++) {
         const struct entry *e = index_entry(&c->keys, c->sweep_at);
-        if (e->kind != ENTRY_SETTLED || e->bucketed || !queue_at(c, e->queue)->deleted) continue;
+        if (e->bucketed || !entry_former(c, e)) continue;
         c->live_bytes -= entry_size(e);
         arrivals_forget(c, c->sweep_at);
-        window_remove(c, c->sweep_at);
+        index_remove(&c->keys, c->sweep_at);
+        index_release(&c->keys, c->sweep_at);
     }
-    if (c->sweep_at >= c->keys.entries_top) c->sweep_at = 0;
+    if (c->sweep_at < c->keys.entries_top) return;
+    c->sweep_at = c->sweep_again ? 1 : 0;
+    c->sweep_again = false;
 }
 
 /* ---- payloads kept for a replay */
@@ -198,7 +208,7 @@ void kept_expire(struct core *c) {
         for (; over < q->kept_count; over++) {
             i64 end = (q->kept[over].number + 1) * KEPT_STRETCH_MS;
             bool kept = end + q->rules.keep_payload_ms > c->now.run_ms;
-            if (kept && !q->deleted && !stretch_forgotten(q, end - KEPT_STRETCH_MS, end)) break;
+            if (kept && !stretch_forgotten(q, end - KEPT_STRETCH_MS, end)) break;
             c->live_bytes -= q->kept[over].bytes;
         }
         if (over == 0) continue;

@@ -38,15 +38,8 @@ static void write_queue(struct core *c, const struct rec_queue *q) {
     core_emit(c, &(struct record){.type = REC_QUEUE, .queue = *q});
 }
 
-bool core_queues_full(const struct core *c) {
-    return c->queue_count >= QUEUES_MAX && c->queues_vacant == 0;
-}
-
-/* The least one that nothing names any more, else the next. */
-static u16 free_number(const struct core *c) {
-    for (u32 id = 1; c->queues_vacant && id <= c->queue_count; id++)
-        if (queue_at(c, (u16)id)->vacant) return (u16)id;
-    return (u16)(c->queue_count + 1);
+u32 core_queues_left(const struct core *c) {
+    return QUEUES_MAX - c->queue_count + c->queues_vacant;
 }
 
 static bool queue_make(struct core *c, slice name, const struct queue_spec *spec, const struct audit_in *audit,
@@ -62,8 +55,8 @@ static bool queue_make(struct core *c, slice name, const struct queue_spec *spec
     window_change(NULL, c->now.run_ms, &r.queue);
     /* The trail names the queue by its number, so here the deed comes first: there must be room for both. */
     u64 room = c->sink->cost(record_size(&r)) + (audit ? AUDIT_BYTES_MAX + audit->detail.n : 0);
-    if (core_queues_full(c) || !room_for(c, room)) return false;
-    r.queue.queue = *queue = free_number(c);
+    if (core_queues_left(c) == 0 || !room_for(c, room)) return false;
+    r.queue.queue = *queue = c->vacant_first ? c->vacant_first : (u16)(c->queue_count + 1);
     core_emit(c, &r);
     if (audit) CHECK(audit_deed(c, audit, *queue, NULL, SL(""), 0));
     return true;
@@ -129,6 +122,10 @@ void core_queue_write(struct core *c, u16 queue) {
 
 u32 core_queue_count(const struct core *c) {
     return c->queue_count;
+}
+
+u64 core_queue_since(const struct core *c, u16 queue) {
+    return queue_at(c, queue)->since;
 }
 
 const struct rules *core_queue_rules(const struct core *c, u16 queue) {

@@ -53,6 +53,9 @@ void group_placed(struct core *c, const struct message *m, bool placed);
 bool groups_follow(struct core *c, u32 *budget);                    /* true if more is left */
 void group_leased(struct core *c, const struct message *m, u32 no); /* no: the one in flight now, or MESSAGE_NONE */
 
+/* apply.c: the number of a deleted queue may be given again */
+void vacant_add(struct core *c, struct queue *q);
+
 /* forget.c */
 void window_add(struct core *c, u32 entry);
 /* The window changes: keys that settle from now on get buckets of their own. Not in recovery, where later ones may be known. */
@@ -60,7 +63,8 @@ void window_cut(struct queue *q, i64 run_ms);
 void window_forget(struct core *c, struct queue *q, i64 from_run_ms, i64 upto_run_ms);
 void window_remove(struct core *c, u32 entry);  /* replaced or forgotten before its time */
 bool window_reap(struct core *c, u32 *budget);  /* true if more is left */
-void window_sweep(struct core *c, u32 *budget); /* entries of deleted queues that are in no bucket */
+void window_sweep_begin(struct core *c);        /* a queue was deleted that has entries in no bucket */
+void window_sweep(struct core *c, u32 *budget); /* frees those */
 void kept_add(struct core *c, struct queue *q, i64 settled_run_ms, u64 bytes);
 void kept_expire(struct core *c);
 

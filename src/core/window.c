@@ -29,6 +29,7 @@ i64 window_left_ms(const struct queue *q, i64 settled_run_ms, i64 run_ms) {
 
 bool entry_forgotten(const struct core *c, const struct entry *e) {
     if (e->kind != ENTRY_SETTLED) return false;
+    if (entry_former(c, e)) return true;
     const struct queue *q = queue_at(c, e->queue);
     i64 settled = (i64)e->settled_run_ms;
     for (u32 i = 0; i < q->forgotten_count; i++)

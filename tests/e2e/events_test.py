@@ -291,5 +291,47 @@ def a_reader_too_many_is_refused_and_told_to_come_back(q):
         feed.conn.close()
 
 
+@test
+def a_queue_has_nothing_of_a_deleted_one_whose_number_it_was_given(_):
+    with hx.Broker() as broker:
+        feed = Feed(of=broker)
+        began = feed.last_id
+        broker.rules("former", window="1s")
+        id = broker.put("former", "k", payload="secret", headers=[("X-Request-Id", "r-1")])
+        message = broker.one("former", consumer="their-worker")
+        broker.ok("ack", message, result="secret")
+        broker.put("former", "other")
+        same(broker.call("DELETE", "/v1/queues/former/keys/other", headers=[("Hapax-Actor", "ann")]).status, 204)
+        until(lambda: broker.send("former", "k", payload="secret").status == 202, "its window is over")
+        broker.ok("ack", broker.one("former"))
+        until(lambda: broker.get("/v1/queues/former/keys/k").status == 404, "and again")
+        until(lambda: broker.queue("former")["counters"]["keys_expired"] >= 1, "it is let go")
+        same(broker.call("DELETE", "/v1/queues/former").status, 204)
+
+        broker.rules("present", window="1h")
+        own = broker.put("present", "k", payload="mine")
+        broker.put("present", "other")
+        counters = broker.queue("present")["counters"]
+        members(counters, accepted=2, duplicates=0, keys_expired=0, forgotten=0)
+        for path in (f"messages/{id}", f"messages/{id}/timeline"):
+            same(broker.get(f"/v1/queues/present/{path}").status, 404, path)
+        assert broker.settle("ack", message).status >= 400
+        same([i["id"] for i in broker.get("/v1/find?key=k").json()["items"]], [own])
+        same(broker.get("/v1/find?request_id=r-1").json()["items"], [])
+        page = broker.key("present", "other")
+        assert "ann" not in str(page), page
+        same(broker.get("/v1/consumers?queue=present").json()["items"], [])
+        metrics = broker.get("/metrics").body.decode()
+        assert 'hapax_replay_age_seconds_count{queue="present"} 0\n' in metrics, "none of its keys came after its window"
+        assert "former" not in metrics
+        with Feed("queue=present", last_id=began, of=broker) as again:
+            told = again.expect("audit", "config", "accepted", "accepted")
+            members(told[2], queue="present", key="k", id=own)
+            assert "secret" not in str(told) and "ann" not in str(told), told
+        for event in [feed.next() for _ in range(6)]:
+            assert event.data.get("queue") != "present", event
+        feed.conn.close()
+
+
 if __name__ == "__main__":
     hx.main()

@@ -225,13 +225,17 @@ void net_forget_all(struct world *w) {
 
 /* ---- out of band */
 
-void net_ask(struct world *w, struct op *op, struct http_reply *out) {
-    struct request r;
+void net_ask_built(struct world *w, struct request *r, struct http_reply *out) {
     void *user = NULL;
-    request_build(&w->scratch, op, &r);
     w->census = out;
     *out = (struct http_reply){0};
-    broker_request(w->broker, world_time(w), NULL, &user, &r.http);
+    broker_request(w->broker, world_time(w), NULL, &user, &r->http);
     w->census = NULL;
     if (out->status == 0) sim_fail("a look-up was not answered at once");
+}
+
+void net_ask(struct world *w, struct op *op, struct http_reply *out) {
+    struct request r;
+    request_build(&w->scratch, op, &r);
+    net_ask_built(w, &r, out);
 }

@@ -206,6 +206,21 @@ struct call {
 #define CALLS_MAX 256u
 #define HELD_MAX  48u
 
+/* What somebody who makes and deletes queues knows of one of them. */
+#define PASSING      3u
+#define FORMERS_KEPT 8u
+#define FORMER_ID    32u
+#define FORMER_TOKEN 48u
+struct passing {
+    u32 life;                 /* 0: it is not there */
+    u32 ended, ended_durably; /* lives up to this one are over; whatever a crash takes back */
+    u64 deleted_at;           /* the position behind the last deletion */
+    struct former {
+        char id[FORMER_ID], token[FORMER_TOKEN];
+    } used[FORMERS_KEPT], former[FORMERS_KEPT]; /* of this life, and of the one before */
+    u32 used_count, former_count;
+};
+
 struct world {
     struct profile profile;
     struct rng rng;
@@ -246,6 +261,10 @@ struct world {
     struct lease *held[HELD_MAX]; /* what consumers think they hold */
     struct lease *stale[HELD_MAX];
     u32 held_count, stale_count;
+
+    struct passing passing[PASSING];
+    u32 passing_lives;
+    struct rng passing_rng; /* of its own: what the others do is the same with and without it */
 };
 
 static inline struct broker_time world_time(const struct world *w) {
@@ -305,6 +324,12 @@ struct request {
     struct http_field fields[16];
 };
 void request_build(struct arena *a, const struct op *op, struct request *out);
+void net_ask_built(struct world *w, struct request *r, struct http_reply *out);
+
+/* passing.c: queues that come and go */
+void passing_act(struct world *w);
+void passing_life_ends(struct world *w);
+void passing_life_begins(struct world *w);
 
 /* view.c: a JSON object or array taken apart; texts are unescaped and live in the arena */
 struct member {

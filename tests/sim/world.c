@@ -90,6 +90,7 @@ static u64 ample(const struct world *w) {
 static void open_world(struct world *w, u64 seed) {
     w->profile = profile_of(seed);
     rng_seed(&w->rng, seed);
+    rng_seed(&w->passing_rng, ~seed);
     w->mono_ms = 1000000;
     w->wall_ms = 1700000000000;
     w->inner = disk_sim_new(seed, (u64)w->profile.segments * w->profile.segment_bytes);
@@ -220,6 +221,7 @@ static void census(struct world *w) {
 
 static void next_life(struct world *w, bool clean) {
     model_life_ends(w->model, clean);
+    passing_life_ends(w);
     memset(w->tasks, 0, sizeof w->tasks);
     net_forget_all(w);
     drop_objects(w);
@@ -230,6 +232,7 @@ static void next_life(struct world *w, bool clean) {
     work_until_idle(w);
     clock_begins(w);
     census(w);
+    passing_life_begins(w);
     w->first_pos = 0;
 }
 
@@ -410,6 +413,7 @@ static void wild_phase(struct world *w, u32 turns) {
     disk_sim_set_capacity(w->inner, (u64)w->profile.segments * w->profile.segment_bytes);
     for (u32 i = 0; i < turns; i++) {
         clients_act(w);
+        passing_act(w);
         disk_weather(w);
         turn(w, turn_ms(w), true);
         if (chance(w, w->profile.crash)) die(w);
@@ -446,6 +450,7 @@ static void long_phase(struct world *w) {
     for (u32 i = 0; i < 88000; i++) {
         bool busy = i % 500 == 0;
         if (busy) clients_act(w);
+        if (i % 50 == 0) passing_act(w);
         if (i % 29000 == 7000) restart_cleanly(w);
         if (i % 31000 == 13000) die(w);
         turn(w, 1000, true);
