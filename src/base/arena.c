@@ -46,6 +46,18 @@ void arena_free(struct arena *a) {
     mem_free(a);
 }
 
+void arena_free_wiped(struct arena *a) {
+    if (!a) return;
+    while (a->blocks) {
+        struct arena_block *b = a->blocks;
+        a->blocks = b->next;
+        if (b->p != b->bytes) mem_free_wiped(b->p);
+        mem_free_wiped(b);
+    }
+    mem_free_wiped(a->spare);
+    mem_free(a);
+}
+
 static struct arena_block *block_new(size_t cap) {
     struct arena_block *b = mem_alloc(sizeof(*b) + cap);
     *b = (struct arena_block){.cap = cap, .p = b->bytes};

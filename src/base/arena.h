@@ -11,6 +11,7 @@ struct arena {
 
 struct arena *arena_new(void);
 void arena_free(struct arena *a);                   /* NULL is fine */
+void arena_free_wiped(struct arena *a);             /* for what has secrets in it */
 void arena_clear(struct arena *a);                  /* all of it goes */
 void arena_reset(struct arena *a);                  /* the same, but a block is kept for the next use */
 void *arena_alloc(struct arena *a, size_t bytes);   /* zeroed, aligned for anything */

@@ -68,6 +68,9 @@ void *mem_alloc(size_t bytes) __attribute__((malloc, returns_nonnull));
 void *mem_zalloc(size_t bytes) __attribute__((malloc, returns_nonnull));
 void *mem_realloc(void *p, size_t bytes) __attribute__((returns_nonnull));
 void mem_free(void *p);
+/* For what is secret: the bytes are gone before the memory is anybody else's. Of whatever malloc gave, as much as it gave. */
+void mem_free_wiped(void *p);
+void *mem_realloc_wiped(void *p, size_t bytes) __attribute__((returns_nonnull));
 
 /* Slices: borrowed views of bytes. */
 typedef struct {
@@ -105,6 +108,7 @@ struct buf {
 };
 
 void buf_free(struct buf *b);
+void buf_free_wiped(struct buf *b);        /* growing leaves copies behind: make room for all of a secret at once */
 void buf_grow(struct buf *b, size_t more); /* make room for `more` bytes beyond len */
 static inline void buf_reset(struct buf *b) {
     b->len = 0;

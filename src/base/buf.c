@@ -10,6 +10,11 @@ void buf_free(struct buf *b) {
     *b = (struct buf){0};
 }
 
+void buf_free_wiped(struct buf *b) {
+    mem_free_wiped(b->p);
+    *b = (struct buf){0};
+}
+
 /* Doubling keeps a buffer filled byte by byte linear. */
 void buf_grow(struct buf *b, size_t more) {
     if (b->cap - b->len >= more) return;

@@ -1,5 +1,6 @@
 #include "base/base.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -30,4 +31,17 @@ void *mem_realloc(void *p, size_t bytes) {
 
 void mem_free(void *p) {
     free(p);
+}
+
+void mem_free_wiped(void *p) {
+    if (p) explicit_bzero(p, malloc_usable_size(p));
+    free(p);
+}
+
+void *mem_realloc_wiped(void *p, size_t bytes) {
+    void *q = mem_alloc(bytes);
+    size_t had = p ? malloc_usable_size(p) : 0;
+    if (had) memcpy(q, p, had < bytes ? had : bytes);
+    mem_free_wiped(p);
+    return q;
 }

@@ -114,7 +114,7 @@ struct config *config_default(void) {
 void config_free(struct config *c) {
     if (!c) return;
     for (u32 i = 0; i < c->queues.count; i++) config_queue_free(c->queues.at[i]);
-    arena_free(c->arena);
+    arena_free_wiped(c->arena);
 }
 
 /* ---- what cannot go together */
@@ -208,13 +208,21 @@ hx_st config_parse(slice yaml, const char *file, const struct config_use *use, s
     return st;
 }
 
+/* Whoever may write to it can give himself a token. A pipe is nobody's. */
+static hx_st refuse_if_shared(const char *path, const struct stat *info, struct errbuf *err) {
+    if (!S_ISREG(info->st_mode) || !(info->st_mode & S_IWOTH)) return ST_OK;
+    return err_set(err, ST_DENIED, "%s: anybody may write to it (its mode is %04o): chmod o-w %s", path,
+                   (unsigned)info->st_mode & 07777u, path);
+}
+
 /* One byte more than allowed is enough to refuse it: a device that never ends must not fill the memory. */
 static hx_st read_file(const char *path, struct buf *out, struct errbuf *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return err_set(err, errno == ENOENT ? ST_NOT_FOUND : ST_IO, "%s: %s", path, strerrordesc_np(errno));
-    struct stat info;
+    struct stat info = {0};
     ssize_t n = 1;
     bool too_large = fstat(fd, &info) == 0 && info.st_size > TREE_BYTES_MAX;
+    if (!too_large) buf_grow(out, (size_t)info.st_size + 131072);
     while (!too_large && n > 0) {
         buf_grow(out, 65536);
         n = read(fd, out->p + out->len, 65536);
@@ -224,7 +232,8 @@ static hx_st read_file(const char *path, struct buf *out, struct errbuf *err) {
     int failed = errno;
     close(fd);
     if (too_large) return err_set(err, ST_INVALID, "%s:1:1: larger than %d bytes", path, TREE_BYTES_MAX);
-    return n < 0 ? err_set(err, ST_IO, "%s: %s", path, strerrordesc_np(failed)) : ST_OK;
+    if (n < 0) return err_set(err, ST_IO, "%s: %s", path, strerrordesc_np(failed));
+    return refuse_if_shared(path, &info, err);
 }
 
 hx_st config_load(const char *path, const struct config_use *use, struct config **out, struct buf *errors) {
@@ -236,7 +245,7 @@ hx_st config_load(const char *path, const struct config_use *use, struct config 
         st = config_parse(buf_slice(&text), path, use, out, errors);
     else
         buf_printf(errors, "%s\n", err.text);
-    buf_free(&text);
+    buf_free_wiped(&text);
     return st;
 }
 

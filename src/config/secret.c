@@ -1,6 +1,7 @@
 /* Values that are nobody's business: read with ${NAME} from the environment, and never quoted in a message. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -8,6 +9,29 @@
 #include "config/config_priv.h"
 
 enum { SECRET_BYTES_MAX = 4096, NAME_BYTES_MAX = 255, KEY_BYTES_MIN = 24, KEY_BYTES_MAX = 64 };
+
+/* What a service manager has put into a file of its own for this process alone, so that it is not in the environment, which whoever
+ * sees the process may see. Appends it without the line break at its end; false: there is none. */
+static bool put_credential(const char *name, struct buf *out) {
+    const char *folder = getenv("CREDENTIALS_DIRECTORY");
+    char path[PATH_MAX];
+    if (!folder || snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path)) return false;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return false;
+    buf_grow(out, SECRET_BYTES_MAX);
+    ssize_t n = read(fd, out->p + out->len, SECRET_BYTES_MAX);
+    close(fd);
+    if (n > 0 && out->p[out->len + (size_t)n - 1] == '\n') n--;
+    out->len += n > 0 ? (size_t)n : 0;
+    return n > 0;
+}
+
+/* For all of a secret: the text as it is written, and what one variable in it stands for. */
+static struct buf secret_room(void) {
+    struct buf b = {0};
+    buf_grow(&b, (size_t)2 * SECRET_BYTES_MAX);
+    return b;
+}
 
 static hx_st put_variable(const struct binding *b, const struct node *n, slice name, struct buf *out) {
     char text[NAME_BYTES_MAX + 1];
@@ -18,14 +42,16 @@ static hx_st put_variable(const struct binding *b, const struct node *n, slice n
     }
     if (!good) return node_error(n, b->err, "${%.*s} names no environment variable", (int)name.n, name.p);
     snprintf(text, sizeof(text), "%.*s", (int)name.n, name.p);
-    const char *value = getenv(text);
-    if (!value && b->secrets == SECRETS_FROM_ENVIRONMENT)
-        return node_error(n, b->err, "the environment variable %s is not set", text);
-    if (b->secrets == SECRETS_FROM_ENVIRONMENT)
-        buf_slice_add(out, slice_str(value));
-    else
+    if (b->secrets == SECRETS_AS_WRITTEN) {
         buf_printf(out, "${%s}", text);
-    return ST_OK;
+        return ST_OK;
+    }
+    slice value = slice_str(getenv(text));
+    if (value.n > SECRET_BYTES_MAX)
+        return node_error(n, b->err, "the environment variable %s is longer than %d bytes", text, SECRET_BYTES_MAX);
+    buf_slice_add(out, value);
+    if (value.n || put_credential(text, out)) return ST_OK;
+    return node_error(n, b->err, "the environment variable %s is not set", text);
 }
 
 static hx_st check_text(const struct binding *b, const struct key *k, const struct node *n) {
@@ -74,13 +100,13 @@ static hx_st check_url(const struct binding *b, const struct node *n, slice url)
 }
 
 hx_st secret_read(const struct binding *b, const struct key *k, const struct node *n) {
-    struct buf text = {0};
+    struct buf text = secret_room();
     slice *field = value_field(k, b->base);
     CHECK(k->size == sizeof(*field));
     hx_st st = put_text(b, k, n, &text);
     if (st == ST_OK) *field = arena_copy(b->arena, buf_slice(&text));
     if (st == ST_OK && k->type == TYPE_URL && is_whole(b, n)) st = check_url(b, n, *field);
-    buf_free(&text);
+    buf_free_wiped(&text);
     return st;
 }
 
@@ -106,21 +132,21 @@ static hx_st put_file(const struct binding *b, const struct node *n, struct buf 
     if (fd >= 0) close(fd);
     if (got < 0) return node_error(n, b->err, "%s: %s", n->text.p, strerrordesc_np(failed));
     while (got > 0 && (text[got - 1] == '\n' || text[got - 1] == '\r')) got--;
-    if (got > SECRET_BYTES_MAX) return node_error(n, b->err, "%s has more than %d bytes", n->text.p, SECRET_BYTES_MAX);
-    buf_add(out, text, (size_t)got);
+    if (got <= SECRET_BYTES_MAX) buf_add(out, text, (size_t)got);
     explicit_bzero(text, sizeof text);
+    if (got > SECRET_BYTES_MAX) return node_error(n, b->err, "%s has more than %d bytes", n->text.p, SECRET_BYTES_MAX);
     return has_control(buf_slice(out)) ? node_error(n, b->err, "%s has a control character", n->text.p) : ST_OK;
 }
 
 static hx_st read_one(const struct binding *b, const struct key *k, const struct node *n, slice *out) {
-    struct buf text = {0};
+    struct buf text = secret_room();
     const struct node *file = file_named(n);
     hx_st st = n->kind == NODE_NULL ? bind_no_value(n, b->err)
                : file               ? put_file(b, file, &text)
                                     : put_text(b, k, n, &text);
     if (st == ST_OK && text.len == 0) st = node_error(n, b->err, "empty");
     if (st == ST_OK) *out = arena_copy(b->arena, buf_slice(&text));
-    buf_free(&text);
+    buf_free_wiped(&text);
     return st;
 }
 
@@ -128,8 +154,8 @@ hx_st secrets_decode(const struct binding *b, const struct node *n, struct secre
     hx_st st = ST_OK;
     u32 i = 0;
     for (const struct node *c = n->first; c && i < s->count; c = c->next, i++) {
-        struct buf bytes = {0};
         if (!is_whole(b, c)) continue;
+        struct buf bytes = secret_room();
         if (decode_key(s->at[i], &bytes))
             s->at[i] = arena_copy(b->arena, buf_slice(&bytes));
         else
@@ -137,7 +163,7 @@ hx_st secrets_decode(const struct binding *b, const struct node *n, struct secre
                 c, b->err,
                 "is not whsec_ and %d to %d bytes in base64; echo whsec_$(openssl rand -base64 32) makes one",
                 KEY_BYTES_MIN, KEY_BYTES_MAX);
-        buf_free(&bytes);
+        buf_free_wiped(&bytes);
     }
     return st;
 }

@@ -281,7 +281,7 @@ void builder_close(struct tree_builder *b) {
 }
 
 void tree_free(struct tree *t) {
-    arena_free(t->arena);
+    arena_free_wiped(t->arena);
     *t = (struct tree){0};
 }
 

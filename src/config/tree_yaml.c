@@ -2,6 +2,18 @@
 
 #include "config/tree_priv.h"
 
+/* libyaml's own, which it calls by name, so that these come first: what it held of a file, secrets among it, does not outlive it. */
+void yaml_free(void *p);
+void *yaml_realloc(void *p, size_t bytes);
+
+void yaml_free(void *p) {
+    mem_free_wiped(p);
+}
+
+void *yaml_realloc(void *p, size_t bytes) {
+    return mem_realloc_wiped(p, bytes);
+}
+
 struct reader {
     yaml_parser_t parser;
     struct tree_builder *builder;

@@ -476,6 +476,7 @@ static hx_st open_broker(struct daemon *d, const struct place *p, struct config 
     options.memory_max = settings_memory_max(d->settings);
     i64 began = clock_mono_ms();
     hx_st st = broker_open(&options, time_now(), &d->broker, err);
+    explicit_bzero(options.secret, sizeof options.secret);
     if (st != ST_OK) return st;
     struct journal_stats s;
     journal_stats_get(d->journal, &s);

@@ -220,9 +220,9 @@ struct notify *notify_new(struct loop *loop) {
 }
 
 static void clear_place(struct notify *n) {
-    mem_free(n->url);
+    mem_free_wiped(n->url);
     n->url = NULL;
-    for (u32 i = 0; i < n->secret_count; i++) disown(n->secrets[i]);
+    for (u32 i = 0; i < n->secret_count; i++) mem_free_wiped((char *)(uintptr_t)n->secrets[i].p);
     n->secret_count = 0;
 }
 

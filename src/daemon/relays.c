@@ -117,7 +117,7 @@ void relays_free(struct relays *all) {
     for (u32 i = 0; i < all->count; i++) {
         struct relay *r = &all->at[i];
         if (all->url) CHECK(pthread_join(r->thread, NULL) == 0);
-        mem_free((char *)(uintptr_t)r->options.dsn);
+        mem_free_wiped((char *)(uintptr_t)r->options.dsn);
         mem_free((char *)(uintptr_t)r->options.queue);
         mem_free((char *)(uintptr_t)r->options.table.name);
     }

@@ -1,5 +1,7 @@
 #include "net/outbound.h"
 
+#include <stdlib.h>
+
 #include <curl/curl.h>
 #include <uv.h>
 
@@ -198,7 +200,8 @@ struct outbound *outbound_new(struct uv_loop_s *loop, u32 connections) {
     o->loop = loop;
     CHECK(uv_timer_init(loop, &o->timer) == 0);
     o->timer.data = o;
-    check_curl(curl_global_init(CURL_GLOBAL_DEFAULT));
+    /* Addresses of receivers are secrets. */
+    check_curl(curl_global_init_mem(CURL_GLOBAL_DEFAULT, mem_alloc, mem_free_wiped, mem_realloc_wiped, strdup, calloc));
     o->multi = curl_multi_init();
     CHECK(o->multi);
     check_multi(curl_multi_setopt(o->multi, CURLMOPT_SOCKETFUNCTION, set_socket));

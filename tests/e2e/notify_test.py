@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """Who `alerts.notify` names hears of every change of an alert, signed, until he has taken it."""
 import base64
+import contextlib
 import hashlib
 import hmac
 import http.server
 import json
+import os
 import queue
+import re
+import tempfile
 import threading
 import time
 
@@ -213,6 +217,47 @@ def stopping_does_not_wait_for_a_receiver():
         r.post()
         same(b.stop(), 0)
         assert "given up" in b.stderr(), b.stderr()
+
+
+def in_memory(b, bytes_):
+    """Where in the broker's memory these bytes are: all it may read or write, but no files."""
+    found = []
+    with open(f"/proc/{b.process.pid}/maps", encoding="utf-8") as maps, open(f"/proc/{b.process.pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            span, rights, *_, name = (line.split() + [""])[:6] if len(line.split()) > 5 else (*line.split()[:2], "")
+            if not rights.startswith("rw") or name.startswith(("/dev", "[v")):
+                continue
+            low, high = (int(x, 16) for x in span.split("-"))
+            memory.seek(low)
+            with contextlib.suppress(OSError):
+                page = memory.read(high - low)
+                found += [f"{name or span} at {low + m.start():x}" for m in re.finditer(re.escape(bytes_), page)]
+    return found
+
+
+@test
+def a_secret_that_a_reload_removed_is_nowhere_in_memory():
+    """In the file, in a credential, as text, as the bytes it stands for; the path of the address, too. Pieces of it count."""
+    secret = base64.b64encode(bytes(range(7, 39))).decode()
+    with Receiver() as r, tempfile.TemporaryDirectory() as credentials:
+        with open(os.path.join(credentials, "IN_A_FILE"), "w", encoding="utf-8") as file:
+            file.write("path-of-the-credential\n")
+        url = f"http://127.0.0.1:{r.port}/told-in-the-file/${{IN_A_FILE}}"
+        text = config(url).replace('"${SECRET_0}"', f'"whsec_{secret}"')
+        with hx.Broker(config=text, env={"CREDENTIALS_DIRECTORY": credentials}, options=["--allow-dumps"]) as b:
+            started(b)
+            post = r.heard("firing")
+            same(post.path, "POST /told-in-the-file/path-of-the-credential")
+            assert post.is_signed_with("whsec_" + secret), post.headers
+            until(lambda: stats(b)["waiting"] == 0, "all is told")
+            pieces = [bytes(range(7, 39)), bytes(range(20, 36)), secret.encode()[16:32], b"told-in-the-file", b"path-of-the-credential"]
+            try:
+                assert in_memory(b, pieces[0]) and in_memory(b, pieces[-1]), "while it is in force it is there"
+            except PermissionError as why:
+                raise hx.Skip("nobody may look into a process here") from why
+            b.reload("queues: {work: {}}\n")
+            b.put("work", "k")  # a turn later
+            same({piece: in_memory(b, piece) for piece in pieces if in_memory(b, piece)}, {})
 
 
 hx.main(shared=False, threads=6)

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 
 import hx
-from hx import Broker, Skip, same, test
+from hx import Broker, NotReady, Skip, same, test
 
 UNIT = os.path.join(hx.ROOT, "packaging", "hapaxd.service.in")
 SANDBOX = os.path.join(hx.ROOT, "tests", "e2e", "sandboxed")
@@ -270,6 +270,53 @@ def what_it_makes_is_nobody_elses_to_read():
                         same(mode if not name.endswith(".log") else 0, 0, name)
     finally:
         os.umask(before)
+
+
+@test
+def a_config_file_that_anybody_may_write_to_is_refused_and_the_old_one_stays():
+    with Broker(config="queues: {a: {}}\n") as b:
+        os.chmod(b.config, 0o666)
+        said = b.reload("queues: {mine: {}}\n")
+        assert f"{b.config}: anybody may write to it (its mode is 0666): chmod o-w {b.config}" in said and "reload refused" in said, said
+        same(b.get("/v1/queues/mine").status, 404)
+        same(b.stop(), 0)
+        done = subprocess.run([hx.HAPAXD, "--config", b.config, "--listen", "127.0.0.1:0", "--data", b.data], capture_output=True, timeout=hx.TIMEOUT)
+        assert done.returncode == 1 and done.stdout == b"" and b"anybody may write to it" in done.stderr, done
+        os.chmod(b.config, 0o664)
+        b.start()
+
+
+@test
+def no_file_of_the_data_directory_leads_out_of_it():
+    """A link in the place of any file is not followed: what it points at stays as it is."""
+    with tempfile.TemporaryDirectory() as home:
+        victim = os.path.join(home, "victim")
+        with Broker(os.path.join(home, "data")) as b:
+            b.put("q", "k")
+            same(b.stop(), 0)
+            names = sorted(os.listdir(b.data))
+            assert len(names) > 2, names
+            spared = []  # what it can do without, and makes anew
+            for name in names:
+                path, kept = os.path.join(b.data, name), os.path.join(home, "kept")
+                os.rename(path, kept)
+                shutil.copy(kept, victim)
+                before = open(victim, "rb").read()
+                os.symlink(victim, path)
+                try:
+                    b.start()
+                    b.put("q", name)
+                    same(b.stop(), 0)
+                    spared.append(name)
+                except NotReady:
+                    pass
+                same(open(victim, "rb").read(), before, name)
+                if os.path.islink(path):
+                    os.unlink(path)
+                    os.rename(kept, path)
+            assert len(spared) < len(names), spared
+            b.start()
+            same(b.state("q", "k"), "pending")
 
 
 hx.main(shared=False, threads=4)
