@@ -52,17 +52,22 @@ static const char digit_pairs[] = "00010203040506070809"
                                   "80818283848586878889"
                                   "90919293949596979899";
 
+static u32 digits_of(u64 v) {
+    u32 n = 1;
+    for (; v >= 10000; v /= 10000) n += 4;
+    return n + (v >= 10) + (v >= 100) + (v >= 1000);
+}
+
 void buf_dec(struct buf *b, u64 v) {
-    char digits[DIGITS_MAX];
-    char *p = digits + sizeof digits;
-    while (v >= 10) {
-        const char *pair = digit_pairs + v % 100 * 2;
-        *--p = pair[1];
-        *--p = pair[0];
-        v /= 100;
+    if (v < 10) return buf_char(b, (char)('0' + v));
+    buf_grow(b, DIGITS_MAX);
+    b->len += digits_of(v);
+    char *p = b->p + b->len;
+    for (; v >= 10; v /= 100) {
+        p -= 2;
+        memcpy(p, digit_pairs + v % 100 * 2, 2);
     }
-    if (v || p == digits + sizeof digits) *--p = (char)('0' + v);
-    buf_add(b, p, (size_t)(digits + sizeof digits - p));
+    if (v) *--p = (char)('0' + v);
 }
 
 void buf_dec_signed(struct buf *b, i64 v) {

@@ -88,6 +88,11 @@ __attribute__((target("sse4.2"))) static u32 by_instruction(u32 seed, const void
     u32 crc = ~seed;
     for (; n >= 3 * LANE; in += 3 * LANE, n -= 3 * LANE) crc = three_lanes(crc, in);
     for (; n >= 8; in += 8, n -= 8) crc = (u32)_mm_crc32_u64(crc, get_u64(in));
+    if (n >= 4) { /* as records have it */
+        crc = _mm_crc32_u32(crc, get_u32(in));
+        in += 4;
+        n -= 4;
+    }
     for (; n; in++, n--) crc = _mm_crc32_u8(crc, *in);
     return ~crc;
 }

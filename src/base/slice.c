@@ -4,13 +4,6 @@ static char lower(char c) {
     return c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
 }
 
-/* lower() of eight bytes at once: a byte from 'A' to 'Z' carries into its top bit in one sum and not in the other. */
-static u64 lower8(const char *p) {
-    u64 v = get_u64(p), seven = v & ~HIGH_BITS;
-    u64 letters = (seven + bytes_of(0x80 - 'A')) & ~(seven + bytes_of(0x80 - 'Z' - 1)) & ~v & HIGH_BITS;
-    return v | letters >> 2;
-}
-
 bool slice_eq_nocase(slice a, slice b) {
     if (a.n != b.n) return false;
     size_t i = 0;
@@ -19,17 +12,6 @@ bool slice_eq_nocase(slice a, slice b) {
     if (a.n >= 8) return lower8(a.p + a.n - 8) == lower8(b.p + a.n - 8); /* reaches back into what was compared */
     for (; i < a.n; i++)
         if (lower(a.p[i]) != lower(b.p[i])) return false;
-    return true;
-}
-
-bool slice_spells(slice s, slice lower_case) {
-    if (s.n != lower_case.n) return false;
-    size_t i = 0;
-    for (; i + 8 <= s.n; i += 8)
-        if (lower8(s.p + i) != get_u64(lower_case.p + i)) return false;
-    if (s.n >= 8) return lower8(s.p + s.n - 8) == get_u64(lower_case.p + s.n - 8);
-    for (; i < s.n; i++)
-        if (lower(s.p[i]) != lower_case.p[i]) return false;
     return true;
 }
 

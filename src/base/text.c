@@ -33,6 +33,11 @@ bool utf8_valid(slice s) {
     const char *p = s.p;
     size_t left = s.n;
     while (left) {
+        if (left >= 32 && !((get_u64(p) | get_u64(p + 8) | get_u64(p + 16) | get_u64(p + 24)) & HIGH_BITS)) {
+            p += 32;
+            left -= 32;
+            continue;
+        }
         if (left >= 8 && !(get_u64(p) & HIGH_BITS)) {
             p += 8;
             left -= 8;

@@ -3,15 +3,21 @@
 #include "broker/lookup.h"
 #include "broker/named.h"
 
+static slice key_field(const struct http_request *req) {
+    for (size_t i = 0; i < req->field_count; i++)
+        if (slice_spells(req->fields[i].name, SL("idempotency-key"))) return req->fields[i].value;
+    return (slice){0};
+}
+
 /* The hash a send will ask for, if it is a plain one: same queue as the last request, unquoted key. */
 static bool guess_hash(struct broker *b, u16 queue, slice name, const struct http_request *req, u64 *hash) {
     static const char before[] = "/v1/queues/", behind[] = "/messages";
     size_t start = sizeof before - 1, end = sizeof behind - 1;
-    slice key;
     if (req->method != HTTP_POST || req->path.n != start + name.n + end) return false;
     if (memcmp(req->path.p + start, name.p, name.n) != 0 || memcmp(req->path.p + start + name.n, behind, end) != 0)
         return false;
-    if (http_field_get(req, SL("idempotency-key"), &key) != 1 || key.n == 0 || key.p[0] == '"') return false;
+    slice key = key_field(req);
+    if (key.n == 0 || key.p[0] == '"') return false;
     *hash = core_hash(b->core, queue, key);
     return true;
 }

@@ -152,8 +152,11 @@ static void render_ok(struct broker *b, struct buf *body, const struct settle_in
         json_put_name(body, "result");
         put_result(body, out->step_content_type, out->step_result);
     }
-    json_put_member(body, "state", slice_str(state_text(out->state)));
-    put_id(body, "id", ref);
+    buf_slice_add(body, in->verb == VERB_STEP ? SL(",\"state\":\"") : SL("\"state\":\""));
+    buf_slice_add(body, slice_str(state_text(out->state)));
+    buf_lit(body, "\",\"id\":\"");
+    core_id_text(ref, body);
+    buf_char(body, '"');
     put_key(body, key);
     if (duplicate) json_put_member_bool(body, "duplicate", true);
     if (duplicate && s->settle && s->settle->by_token) {
@@ -209,7 +212,8 @@ static u16 settle_one(struct call *c, enum verb verb, const struct item *it, str
     struct seen *s = find_token(b, it, &in.fence, &c->failure);
     if (!s && render_settled_before(b, verb, it, body)) return 200;
     if (s && mean(it, &in, decoded, &c->failure)) {
-        if (s->message) consumer_spoke_of(b, s->at.message, in.fence);
+        if (s->message && verb != VERB_ACK)
+            consumer_spoke_of(b, s->at.message, in.fence); /* of an ack: settle_written */
         room_prepare(b, settle_bytes(b, &in, s));
         enum settle_verdict v = core_settle(b->core, b->now, &in, s, &out);
         if (v == SETTLE_FENCED || out.effects > 1) watch_settle(b, s, v, &out);

@@ -248,6 +248,11 @@ void broker_gone(struct broker *b, struct broker_time t, void *user) {
     wait_end(b, wait_of_user(user));
 }
 
+bool broker_hurry(struct broker *b, struct broker_time t, void *user) {
+    broker_advance(b, t);
+    return wait_hurry(b, wait_of_user(user));
+}
+
 void broker_receipt(struct broker *b, struct broker_time t, u64 number, bool written) {
     broker_advance(b, t);
     receipts_end(b, number, written);

@@ -102,8 +102,13 @@ u64 broker_body_limit(struct broker *b, struct http_request *head);
 void broker_request(struct broker *b, struct broker_time t, void *conn, void **user, const struct http_request *req);
 /* These requests are about to come: bring near what they will need. Changes nothing. */
 void broker_ahead(struct broker *b, struct http_request *const *reqs, u32 count);
+/* No connection is free. Is it the call of somebody who looks after the broker, and may it be made? */
+bool broker_urgent(struct broker *b, struct http_request *head);
 /* The client of an unanswered request is gone. user: the pointer kept for it. */
 void broker_gone(struct broker *b, struct broker_time t, void *user);
+/* Others want the place of an unanswered request: it is answered as if it had waited long enough. false: it does not wait, it is
+ * worked on. */
+bool broker_hurry(struct broker *b, struct broker_time t, void *user);
 /* A reply with a receipt was (or never will be) written. */
 void broker_receipt(struct broker *b, struct broker_time t, u64 receipt, bool written);
 /* Time passes: call at least every broker_next_ms(). Returns true if there is more to do right away. */

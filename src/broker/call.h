@@ -20,8 +20,18 @@ struct call {
     struct failure failure;
 };
 
+/* Where the last request went. Most ask for what the one before asked for. */
+#define LAST_PATH_BYTES 120u
+struct last_route {
+    const struct route *route; /* NULL: none yet */
+    slice args[2];             /* in `path` */
+    size_t path_bytes;
+    char path[LAST_PATH_BYTES];
+};
+
 /* Valid until the next request or answer; what outlives a call is copied. */
 struct scratch {
+    struct last_route last;
     struct buf body, fields;              /* of the reply being made */
     struct payload_view view, other_view; /* of the payload being admitted; of the one it is compared with */
     struct buf key, group;                /* what templates made of the payload being admitted */

@@ -68,6 +68,10 @@ void put_result(struct buf *b, slice content_type, slice result) {
         buf_lit(b, "null,\"result_omitted\":true");
         return;
     }
+    if (content_type.n == 0 && result.n == 0) {
+        buf_lit(b, "{\"content_type\":\"\",\"body\":\"\",\"encoding\":\"utf8\"}");
+        return;
+    }
     buf_char(b, '{');
     json_put_member(b, "content_type", content_type);
     put_bytes_members(b, "body", result);
@@ -98,8 +102,7 @@ bool put_previous(struct buf *b, const struct rec_message *m, struct rec_settle 
 }
 
 void put_steps(struct buf *b, slice history) {
-    json_put_name(b, "steps");
-    buf_char(b, '[');
+    buf_lit(b, ",\"steps\":[");
     u32 at = 0;
     struct history_item item;
     for (bool first = true; history_next(history, &at, &item);) {
@@ -116,8 +119,7 @@ void put_steps(struct buf *b, slice history) {
 }
 
 void put_attrs(struct buf *b, slice attrs) {
-    json_put_name(b, "attrs");
-    buf_char(b, '{');
+    buf_lit(b, ",\"attrs\":{");
     size_t at = 0;
     slice name, value;
     while (attrs_next(attrs, &at, &name, &value)) {

@@ -75,6 +75,28 @@ static const struct route *find_route(const struct http_request *req, slice args
     return NULL;
 }
 
+static bool is_last(const struct last_route *l, const struct http_request *req) {
+    return l->route && l->route->method == req->method && slice_eq(req->path, slice_of(l->path, l->path_bytes));
+}
+
+static slice moved(slice s, const char *from, const char *to) {
+    return s.n ? slice_of(to + (s.p - from), s.n) : s;
+}
+
+/* find_route, and what it finds is remembered. */
+static const struct route *route_of(struct call *c, struct buf *allow) {
+    struct last_route *l = &c->b->scratch->last;
+    slice path = c->req->path;
+    bool again = is_last(l, c->req);
+    const struct route *r = again ? l->route : find_route(c->req, c->arg, allow);
+    for (u32 i = 0; i < 2 && again; i++) c->arg[i] = moved(l->args[i], l->path, path.p);
+    if (again || !r || path.n > sizeof l->path) return r;
+    *l = (struct last_route){.route = r, .path_bytes = path.n};
+    memcpy(l->path, path.p, path.n);
+    for (u32 i = 0; i < 2; i++) l->args[i] = moved(c->arg[i], path.p, l->path);
+    return r;
+}
+
 /* Most arguments have nothing to decode and are used as they stand. */
 static bool decode_args(struct call *c) {
     size_t ends[2] = {0};
@@ -123,6 +145,17 @@ u64 broker_body_limit(struct broker *b, struct http_request *head) {
     return r ? r->body_max : SMALL_BODY_MAX;
 }
 
+/* What tells whether the broker is well, and what is done about it. */
+static bool is_watching(const struct route *r) {
+    return r && r->right != RIGHT_SEND && r->right != RIGHT_RECEIVE && r->right != RIGHT_RESULT;
+}
+
+bool broker_urgent(struct broker *b, struct http_request *head) {
+    slice args[2] = {0};
+    const struct route *r = find_route(head, args, NULL);
+    return is_watching(r) && browser_verdict(b, head) == BROWSER_WELCOME && welcome(b, head, r, args);
+}
+
 /* Before anything is looked at: whatever the path, nothing is applied and nothing told. */
 static bool turned_away(struct call *c) {
     slice host = c->req->host, origin = c->req->origin.n ? c->req->origin : SL("another site");
@@ -145,7 +178,7 @@ static bool turned_away(struct call *c) {
 static void dispatch(struct call *c) {
     struct buf allow = {0};
     if (turned_away(c)) return;
-    const struct route *r = find_route(c->req, c->arg, &allow);
+    const struct route *r = route_of(c, &allow);
     traffic_asked(c->b, r ? (u32)(r - routes) : ROUTES);
     if (r && decode_args(c) && (c->req->found[1] || allowed(c, r)) && params_known(c, r->params)) {
         if (!c->b->draining || r->method == HTTP_GET || r->handler == api_ack) {

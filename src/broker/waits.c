@@ -119,6 +119,13 @@ struct wait *wait_of_user(void *user) {
     return w;
 }
 
+bool wait_hurry(struct broker *b, struct wait *w) {
+    if (w->heap_at == NOT_IN_HEAP) return false;
+    w->answer(b, w, true);
+    shared_drop(b);
+    return true;
+}
+
 static struct wait **outcome_chain(struct waits *ws, const struct ref *ref) {
     return &ws->outcomes[(ref->hash ^ ref->seq) % OUTCOME_CHAINS];
 }

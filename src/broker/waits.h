@@ -58,6 +58,8 @@ void wait_for_queue(struct broker *b, struct wait *w, slice name);
 void wait_for_outcome(struct broker *b, struct wait *w, const struct ref *ref);
 void wait_end(struct broker *b, struct wait *w); /* takes it off every list and frees it */
 struct wait *wait_of_user(void *user);
+/* Its time is over now. false: it has no time. */
+bool wait_hurry(struct broker *b, struct wait *w);
 
 void waits_wake_outcome(struct broker *b, const struct ref *ref);
 void waits_wake_queue(struct broker *b, u16 queue);

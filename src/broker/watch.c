@@ -2,6 +2,7 @@
 
 #include "broker/alerts.h"
 #include "broker/broker_priv.h"
+#include "broker/consumers.h"
 #include "broker/events.h"
 #include "broker/operator.h"
 #include "broker/parse.h"
@@ -264,6 +265,7 @@ static void settle_written(struct broker *b, const struct rec_settle *s) {
     if (s->by_token && history_last_attempt(s->history, &last)) {
         h.age_ms = (i64)clamped(b->now.wall_ms - last.at_ms);
         h.consumer = last.consumer;
+        consumer_spoke(b, s->ref.queue, last.consumer);
         if (last.lookup) watched(b->watch, s->ref.queue)->answers[ANSWER_FOUND]++;
         if (s->state == STATE_REJECTED) watched(b->watch, s->ref.queue)->failures[CLASS_REJECTED]++;
     }

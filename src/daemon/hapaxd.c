@@ -229,6 +229,14 @@ static void on_gone(void *ctx, struct http_conn *conn) {
     broker_gone(((struct daemon *)ctx)->broker, time_now(), http_conn_user(conn));
 }
 
+static bool urgent(void *ctx, struct http_request *head) {
+    return broker_urgent(((struct daemon *)ctx)->broker, head);
+}
+
+static bool hurry(void *ctx, struct http_conn *conn) {
+    return broker_hurry(((struct daemon *)ctx)->broker, time_now(), http_conn_user(conn));
+}
+
 static void on_receipt(void *ctx, u64 receipt, bool written) {
     broker_receipt(((struct daemon *)ctx)->broker, time_now(), receipt, written);
 }
@@ -497,6 +505,8 @@ static hx_st open_server(struct daemon *d, const struct place *p, u32 connection
         .on_gone = on_gone,
         .on_receipt = on_receipt,
         .on_turn_end = on_turn_end,
+        .urgent = urgent,
+        .hurry = hurry,
         .render_error = render_error,
     };
     struct http_limits limits = {.connections_max = connections};

@@ -62,6 +62,8 @@ void http_core_init(struct http_server *s, const struct http_limits *limits, con
     http_link_init(&s->resume);
     for (u32 i = 0; i < 2; i++) http_link_init(&s->late[i]);
     http_link_init(&s->idle);
+    http_link_init(&s->reserve);
+    s->addresses = http_addresses_new(s->limits.connections_max);
 }
 
 void http_core_free(struct http_server *s) {
@@ -73,6 +75,7 @@ void http_core_free(struct http_server *s) {
         s->spare = o->next_spare;
         http_out_free(o);
     }
+    http_addresses_free(s->addresses);
     buf_free(&s->chunk_body);
     buf_free(&s->error_body);
 }
@@ -106,6 +109,8 @@ void http_conn_init(struct http_conn *c, struct http_server *s) {
     http_link_init(&c->resume);
     http_link_init(&c->late);
     http_link_init(&c->idle);
+    http_link_init(&c->mine);
+    http_link_init(&c->reserve);
     http_link_add(&s->conns, &c->all);
     s->stats.connections++;
     s->live++;
@@ -183,6 +188,7 @@ void http_conn_drop(struct http_conn *c) {
     http_link_remove(&c->idle);
     CHECK(c->server->live > 0);
     c->server->live--;
+    http_place_free(c);
     http_socket_close(c);
     if (c->out) {
         http_out_left(c->out, taken);
@@ -192,6 +198,7 @@ void http_conn_drop(struct http_conn *c) {
     }
     account(c);
     if (c->awaiting && !c->in_handler) tell_gone(c);
+    http_address_leave(c);
 }
 
 /* Everything has been said: shut down our side and wait a little for the peer to do the same. */
@@ -212,15 +219,14 @@ static bool nothing_to_parse(const struct http_conn *c) {
     return may_parse(c) && http_link_alone(&c->resume) && !c->cut;
 }
 
-/* Does it only wait for its client to say something, or to finish the head of a request? */
-static bool is_idle(const struct http_conn *c) {
+bool http_conn_idle(const struct http_conn *c) {
     if (c->phase != HTTP_PHASE_HEAD || c->awaiting || c->out || c->closing || c->eof || c->cut) return false;
     return http_link_alone(&c->late) && http_link_alone(&c->resume);
 }
 
-/* Who stays idle keeps its place; the next request gives it another. */
-static void note_idle(struct http_conn *c) {
-    if (is_idle(c))
+/* Who stays idle keeps its place; the next request gives it another. What is in the reserve gives no place to anybody. */
+void http_conn_note_idle(struct http_conn *c) {
+    if (http_conn_idle(c) && !http_place_lent(c))
         http_link_add(&c->server->idle, &c->idle);
     else
         http_link_remove(&c->idle);
@@ -246,7 +252,7 @@ static void review(struct http_conn *c) {
         want = want && (!full(c) || c->phase != HTTP_PHASE_HEAD);
     http_socket_reading(c, want);
     account(c);
-    note_idle(c);
+    http_conn_note_idle(c);
 }
 
 void http_conn_start(struct http_conn *c) {
@@ -399,6 +405,10 @@ static void fail(struct http_conn *c, u16 status, const char *detail) {
     queue_reply(c, &reply);
 }
 
+static struct http_use *use_of(const struct http_conn *c) {
+    return c->address ? &c->address->use : NULL;
+}
+
 /* ---- requests */
 
 /* Keep what could not be handled yet. */
@@ -418,6 +428,7 @@ static void deliver(struct http_conn *c, slice body) {
     struct http_request *req = &s->head->req;
     req->body = body;
     req->body_length = body.n;
+    req->from = use_of(c);
     s->stats.requests++;
     c->user = NULL;
     c->phase = HTTP_PHASE_HEAD;
@@ -442,6 +453,7 @@ static void note_head(struct http_conn *c, const struct http_head *head) {
 /* May this body come? What can never be buffered is refused like what the handler does not want. */
 static bool body_accepted(struct http_conn *c, struct http_head *head) {
     struct http_server *s = c->server;
+    head->req.from = use_of(c);
     c->limit = s->handler.body_limit(s->handler.ctx, &head->req);
     if (c->limit == HTTP_BODY_UNWANTED && !c->dead) {
         c->keep_alive = false; /* where the next request would begin is not looked for */
@@ -452,6 +464,24 @@ static bool body_accepted(struct http_conn *c, struct http_head *head) {
     if (c->dead || head->length <= c->limit) return !c->dead;
     fail(c, 413, "the body is larger than is accepted here");
     return false;
+}
+
+void http_conn_refuse(struct http_conn *c) {
+    struct http_server *s = c->server;
+    if (c->closing || c->dead) return;
+    s->stats.refused++;
+    s->stats.no_place++;
+    c->head_only = c->keep_alive = false;
+    fail(c, 503, "the server has as many connections as it may, and the last places are for operators");
+}
+
+/* In a place of the reserve: only what is urgent is answered. */
+static bool place_earned(struct http_conn *c, struct http_request *req) {
+    struct http_server *s = c->server;
+    req->from = use_of(c);
+    c->urgent = s->handler.urgent(s->handler.ctx, req);
+    if (!c->urgent) http_conn_refuse(c);
+    return c->urgent;
 }
 
 /* The body is not all here. Queued behind the replies before it, "100 Continue" cannot overtake one of them. */
@@ -503,6 +533,7 @@ static slice begin_chunked(struct http_conn *c, slice in) {
 static slice begin_request(struct http_conn *c, slice in) {
     struct http_head *head = c->server->head;
     note_head(c, head);
+    if (http_place_lent(c) && !place_earned(c, &head->req)) return (slice){0};
     if ((head->chunked || head->length) && !body_accepted(c, head)) return (slice){0};
     if (head->chunked) return begin_chunked(c, in);
     slice rest = after(in, head->head_bytes);
@@ -777,6 +808,7 @@ void http_conn_drain(struct http_conn *c) {
 
 void http_conn_pay(struct http_conn *c) {
     c->server->stats.refused++;
+    c->server->stats.no_memory++;
     size_t arriving = c->in.len + c->body.len;
     if (c->awaiting || c->closing || full(c) || arriving < c->counted - arriving) {
         http_conn_drop(c);
@@ -785,6 +817,35 @@ void http_conn_pay(struct http_conn *c) {
     c->head_only = c->keep_alive = false;
     fail(c, 503, "the server holds as many unfinished requests as it may, and this is the largest");
     review(c);
+}
+
+/* Its client neither reads what there is for it nor says what it began to say. */
+static bool stuck(struct http_conn *c) {
+    i64 since = c->out ? c->progress_ms : c->since_ms;
+    return c->server->now_ms - since > HTTP_PATIENCE_MS && !http_socket_readable(c);
+}
+
+/* It waits: for a message, an outcome, something to tell. */
+static bool hurried(struct http_conn *c) {
+    struct http_server *s = c->server;
+    bool keep_alive = c->keep_alive;
+    c->keep_alive = false;
+    if (!c->out && s->handler.hurry && s->handler.hurry(s->handler.ctx, c)) return true;
+    c->keep_alive = keep_alive;
+    return false;
+}
+
+bool http_conn_dismiss(struct http_conn *c) {
+    struct http_server *s = c->server;
+    if (c->cut || !http_link_alone(&c->late) || !http_link_alone(&c->resume)) return false;
+    if (!(c->awaiting && hurried(c))) {
+        if (!stuck(c) || (c->awaiting && !c->out)) return false;
+        if (c->phase != HTTP_PHASE_HEAD) http_conn_refuse(c);
+    }
+    s->stats.evicted++;
+    http_conn_flush(c);
+    http_conn_drop(c);
+    return true;
 }
 
 /* ---- writing */
@@ -800,7 +861,7 @@ static void wrote(struct http_conn *c, size_t n) {
     if (unsent(c) == 0) {
         end_out(c);
         c->since_ms = s->now_ms;
-        note_idle(c);
+        http_conn_note_idle(c);
     } else {
         http_out_compact(c->out);
     }
@@ -858,6 +919,9 @@ void http_conn_tick(struct http_conn *c) {
         if (now - c->since_ms > LINGER_MS) http_conn_drop(c);
     } else if (c->awaiting) {
         if (!c->reading && !c->eof && http_socket_peer_closed(c)) http_conn_eof(c);
+    } else if (http_place_lent(c) && !c->urgent && now - c->since_ms > HTTP_PATIENCE_MS) {
+        http_conn_refuse(c);
+        review(c);
     } else if (http_link_alone(&c->late) && late_input(c)) {
         if (http_socket_readable(c))
             http_late_add(c);

@@ -9,7 +9,7 @@
 #ifndef HAPAX_NET_HTTP_H
 #define HAPAX_NET_HTTP_H
 
-#include "base/base.h"
+#include "base/bucket.h"
 
 #define HTTP_LINE_MAX   8192u  /* request line: 414 */
 #define HTTP_HEAD_MAX   16384u /* header section: 431 */
@@ -20,6 +20,13 @@ enum http_method { HTTP_GET, HTTP_HEAD, HTTP_POST, HTTP_PUT, HTTP_DELETE, HTTP_O
 
 struct http_field {
     slice name, value; /* value trimmed */
+};
+
+/* What one client has of the server. The network keeps one for each address that connections come from, as long as it has one;
+ * what is in it is the handler's, and all zero at first. */
+struct http_use {
+    struct bucket work, watching; /* requests, and those of operators */
+    u32 waiting;                  /* requests that are answered later */
 };
 
 /* Borrowed: everything in it is valid only during the handler's call. */
@@ -34,10 +41,11 @@ struct http_request {
     bool chunked;
     slice host; /* it is meant for: NAME or NAME:PORT; empty: HTTP/1.0, and not said */
     slice origin, fetch_site,
-        fetch_mode;       /* what a browser says of the page that asks; empty: no browser, or not said */
-    slice authorization;  /* empty: not said */
-    const void *found[2]; /* what the handler's body_limit left here for its on_request; NULL otherwise */
-    u64 noted[2];         /* what the handler's on_ahead left here for its on_request; 0 otherwise */
+        fetch_mode;        /* what a browser says of the page that asks; empty: no browser, or not said */
+    slice authorization;   /* empty: not said */
+    struct http_use *from; /* of its address; NULL: not known. Stays while its request is not answered */
+    const void *found[2];  /* what the handler's body_limit left here for its on_request; NULL otherwise */
+    u64 noted[2];          /* what the handler's on_ahead left here for its on_request; 0 otherwise */
 };
 
 /* The value of a field by case-insensitive name. Returns how many such fields there are; *value is the first. */
@@ -98,6 +106,12 @@ struct http_handler {
     void (*on_receipt)(void *ctx, u64 receipt, bool written);
     /* Once at the end of every turn in which something was read or released: flush the journal here. */
     void (*on_turn_end)(void *ctx);
+    /* All places are taken. Is it a request that is to be answered all the same? Only the head is there. May be NULL: none is, and
+     * no places are kept for such. */
+    bool (*urgent)(void *ctx, struct http_request *head);
+    /* Others want the place of this connection: answer it now, as if it had waited long enough. false: it is not waiting, but
+     * worked on. May be NULL. */
+    bool (*hurry)(void *ctx, struct http_conn *conn);
     /* Render the body of an error the server itself answers (400, 408, 413, 414, 417, 431, 501, 503, 505). */
     void (*render_error)(void *ctx, u16 status, const char *code, const char *detail, struct buf *body);
 };
@@ -119,7 +133,8 @@ void http_feed_end(struct http_conn *conn);
 
 /* 0 means the default. */
 struct http_limits {
-    u32 connections_max;  /* default 10000; above, the longest idle one gives way; if none is idle: accept and close */
+    u32 connections_max;  /* default 10000; above, one gives way (load.c says which); if none can: accept and close */
+    u32 per_address;      /* connections of one address; default: as many as there are */
     u64 buffered_max;     /* bytes of unfinished requests and unsent replies together; above, whoever holds most is
                              refused or dropped. Default 256 MiB */
     u32 head_ms, idle_ms; /* defaults 10000, 60000 */
@@ -161,9 +176,13 @@ void http_server_silence(struct http_server *s);
  * get their fate. Memory is freed when the loop has run once more. */
 void http_server_close(struct http_server *s);
 
+/* How many connections one address may have from here on; 0: any number. */
+void http_server_per_address(struct http_server *s, u32 connections);
+
 struct http_server_stats {
     u64 connections, accepted, requests, replies, bytes_in, bytes_out, refused, timeouts, evicted;
-    u64 buffered; /* bytes of unfinished requests and unsent replies, held now */
+    u64 no_place, no_memory, per_address; /* why those were refused, or made to go */
+    u64 buffered;                         /* bytes of unfinished requests and unsent replies, held now */
 };
 void http_server_stats_get(const struct http_server *s, struct http_server_stats *out);
 

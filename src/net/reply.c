@@ -1,5 +1,7 @@
 #include "net/server_priv.h"
 
+#include <stdio.h>
+
 #define STATUS_LINES(X)                                                                                                \
     X(200, "OK")                                                                                                       \
     X(201, "Created")                                                                                                  \
@@ -95,6 +97,8 @@ static const char *error_code(u16 status) {
         return "target_too_long";
     case 417:
         return "expectation_failed";
+    case 429:
+        return "rate_limited";
     case 431:
         return "head_too_large";
     case 501:
@@ -111,9 +115,13 @@ static const char *error_code(u16 status) {
 struct http_reply http_reply_error(struct http_server *s, u16 status, const char *detail) {
     buf_reset(&s->error_body);
     s->handler.render_error(s->handler.ctx, status, error_code(status), detail, &s->error_body);
+    slice retry = {0};
+    if (status == 429 || status == 503)
+        retry = slice_of(s->retry_line,
+                         (size_t)snprintf(s->retry_line, sizeof s->retry_line, "Retry-After: %u\r\n", http_retry_s(s)));
     return (struct http_reply){.status = status,
                                .content_type = SL("application/problem+json"),
-                               .fields = status == 503 ? SL("Retry-After: 1\r\n") : (slice){0},
+                               .fields = retry,
                                .body = buf_slice(&s->error_body),
                                .close = true};
 }

@@ -387,11 +387,24 @@ void http_socket_close(struct http_conn *c) {
 
 /* ---- accepting */
 
-static void refuse_peer(uv_handle_t *h, struct sockets *s) {
+static void address_of(const uv_tcp_t *tcp, u8 out[HTTP_ADDRESS_BYTES]) {
+    struct sockaddr_storage peer = {0};
+    int size = (int)sizeof peer;
+    memset(out, 0, HTTP_ADDRESS_BYTES);
+    if (uv_tcp_getpeername(tcp, (struct sockaddr *)&peer, &size) != 0) return;
+    if (peer.ss_family == AF_INET6) {
+        memcpy(out, &((struct sockaddr_in6 *)&peer)->sin6_addr, HTTP_ADDRESS_BYTES);
+        return;
+    }
+    out[10] = out[11] = 0xFF;
+    memcpy(out + 12, &((struct sockaddr_in *)&peer)->sin_addr, 4);
+}
+
+static void refuse_peer(uv_handle_t *h, struct sockets *s, u16 status, const char *detail) {
     struct buf text = {0};
     s->core.stats.refused++;
     if (!s->core.silent) {
-        struct http_reply reply = http_reply_error(&s->core, 503, "the server has as many connections as it may");
+        struct http_reply reply = http_reply_error(&s->core, status, detail);
         http_reply_put(&text, &reply, SL("Connection: close\r\n"), true);
         uv_buf_t buf = {.base = text.p, .len = text.len};
         uv_try_write((uv_stream_t *)h, &buf, 1);
@@ -413,8 +426,13 @@ static void accept_one(struct listener *l) {
         return;
     }
     core->stats.accepted++;
-    if (core->live > core->limits.connections_max && !http_evict(core)) {
-        refuse_peer((uv_handle_t *)&p->tcp, s);
+    u8 address[HTTP_ADDRESS_BYTES];
+    u16 status;
+    const char *detail;
+    address_of(&p->tcp, address);
+    http_address_join(&p->conn, address);
+    if (!http_place_find(&p->conn, &status, &detail)) {
+        refuse_peer((uv_handle_t *)&p->tcp, s, status, detail);
         http_conn_drop(&p->conn);
         return;
     }
@@ -561,6 +579,10 @@ u16 http_server_port(const struct http_server *core, u32 i) {
     const struct sockets *s = sockets_of(core);
     CHECK(i < s->listener_count);
     return s->listeners[i].port;
+}
+
+void http_server_per_address(struct http_server *core, u32 connections) {
+    core->limits.per_address = connections;
 }
 
 void http_server_stats_get(const struct http_server *core, struct http_server_stats *out) {

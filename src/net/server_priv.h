@@ -4,6 +4,7 @@
  *   reply.c   how a reply is spelled
  *   out.c     a connection's replies: bytes in order, and up to where they may leave
  *   conn.c    a connection's protocol: bytes in, requests out, replies in, when to close
+ *   addresses.c  where connections come from
  *   load.c    what all connections together may take: a turn's time, places, memory
  *   server.c  the sockets: libuv, the turn, the clock tick. Nothing else sees libuv
  *
@@ -22,6 +23,7 @@
 #define HTTP_AHEAD         32u          /* requests announced to the handler before they are handed over */
 #define HTTP_PIECE_BYTES   (16u << 10)  /* what waits inside libuv for a full socket to drain */
 #define HTTP_SHARED_BYTES  (16u << 10)  /* shared bodies of this size and above are not copied */
+#define HTTP_PATIENCE_MS   1000         /* how long a head may take to come while others wait for a place */
 
 /* Intrusive lists. A link outside any list points to itself. */
 struct http_link {
@@ -153,6 +155,11 @@ struct http_conn {
     struct http_server *server;
     void *user;
     struct http_link all, parked, dirty, resume, late, idle;
+    struct http_address *address; /* it comes from; NULL: not known yet */
+    struct http_link mine;        /* among its connections */
+    struct http_link reserve;     /* not alone: it has a place of the reserve */
+    bool urgent;                  /* and what it asked last has a right to one */
+    bool placed;                  /* a place was found for it */
 
     /* Input. `in` from `in_at` on holds what has arrived of the request under way (of a chunked one: its head), or,
      * while parsing must wait, everything that has arrived. Freed when empty: an idle connection owns no buffer. */
@@ -180,6 +187,12 @@ struct http_conn {
     i64 progress_ms; /* when the client last took a byte of what is ready for it */
 };
 
+/* How fast places come free, and how many are asked for in vain: of these seconds, and of those before. */
+struct http_pace {
+    i64 since_ms;
+    u32 freed, refused, freed_before, refused_before;
+};
+
 struct http_server {
     u32 magic;
     struct http_handler handler;
@@ -193,7 +206,10 @@ struct http_server {
     u32 late_count;
     bool late_next;        /* the line that was served last */
     struct http_link idle; /* with nothing under way but a head at most; the longest idle first */
-    u32 live;
+    struct http_addresses *addresses;
+    struct http_link reserve; /* in a place of the reserve, the longest first */
+    u32 live, reserved;       /* those in the reserve are live too */
+    struct http_pace pace;
     struct http_link parked[HTTP_STREAMS]; /* by the stream whose gate stops their first waiting reply */
     u64 released[HTTP_STREAMS], gates[HTTP_STREAMS];
     bool held[HTTP_STREAMS];
@@ -207,6 +223,7 @@ struct http_server {
     struct http_head ahead[HTTP_AHEAD]; /* of whole requests that wait in the input being consumed */
     u32 ahead_at, ahead_count;
     struct buf chunk_body, error_body;
+    char retry_line[40]; /* of an error */
     struct http_out *spare;
     u32 spare_count;
 };
@@ -252,6 +269,42 @@ size_t http_conn_read_room(const struct http_conn *c);
  * take its replies is dropped. */
 void http_conn_pay(struct http_conn *c);
 
+/* It is to go, for others want its place: its request is answered as far as that can be done at once. false: it cannot be
+ * spared, it works. */
+bool http_conn_dismiss(struct http_conn *c);
+/* It has a place of the reserve, and asks for nothing urgent. */
+void http_conn_refuse(struct http_conn *c);
+/* Does it only wait for its client to say something, or to finish the head of a request? */
+bool http_conn_idle(const struct http_conn *c);
+/* Enters it with those who are, if it is. */
+void http_conn_note_idle(struct http_conn *c);
+
+/* ---- addresses.c */
+
+#define HTTP_ADDRESS_BYTES 16u /* as IPv6 has it (::ffff:1.2.3.4) */
+#define HTTP_ADDRESS_TEXT  56u
+
+/* An IPv4 address, or the network of 2^64 that an IPv6 one belongs to. */
+struct http_address {
+    struct http_use use; /* the handler's */
+    u8 bytes[HTTP_ADDRESS_BYTES];
+    u32 count;              /* of its connections */
+    struct http_link conns; /* those, in no order that means anything */
+    struct http_link rank;  /* among addresses with equally many */
+    struct http_address *chain;
+    u64 burden;  /* for http_relieve */
+    i64 told_ms; /* when the log last spoke of it */
+};
+struct http_addresses;
+
+struct http_addresses *http_addresses_new(u32 connections_max);
+void http_addresses_free(struct http_addresses *a);
+void http_address_join(struct http_conn *c, const u8 address[HTTP_ADDRESS_BYTES]);
+void http_address_leave(struct http_conn *c);
+/* The one with most connections, or NULL. */
+struct http_address *http_address_most(const struct http_addresses *a);
+void http_address_text(const struct http_address *a, char out[HTTP_ADDRESS_TEXT]);
+
 /* ---- load.c */
 
 /* Cheap enough to be asked for every request; some milliseconds coarse. */
@@ -264,8 +317,16 @@ bool http_late_must(struct http_conn *c);
 size_t http_late_share(const struct http_server *s);
 void http_late_add(struct http_conn *c);
 void http_late_remove(struct http_conn *c);
-/* Close the longest idle connection, to make room for another. false: none is idle. */
-bool http_evict(struct http_server *s);
+/* A newcomer: is there a place for it, or can one be made? Else the status and the words to refuse it with. */
+bool http_place_find(struct http_conn *c, u16 *status, const char **detail);
+/* A connection has gone: its place is another's. */
+void http_place_free(struct http_conn *c);
+/* Has it one of the reserve? */
+static inline bool http_place_lent(const struct http_conn *c) {
+    return !http_link_alone(&c->reserve);
+}
+/* When whoever is refused may come back. */
+u32 http_retry_s(struct http_server *s);
 /* Serve those who are late, for half of the turn's time or for all that is left of it. */
 void http_late_serve(struct http_server *s, bool all_the_time);
 

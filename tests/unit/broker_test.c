@@ -402,6 +402,45 @@ static void pass_seconds(u32 seconds) {
     while (seconds--) pass(1000);
 }
 
+/* ---- where requests go */
+
+static void a_path_asked_for_again_leads_where_its_method_and_its_own_words_say(void **state) {
+    (void)state;
+    for (u32 i = 0; i < 2; i++) {
+        assert_int_equal(send("q", "k", "x"), 202);
+        assert_int_equal(call("GET /v1/queues/q/messages", ""), 200); /* the same path, asked otherwise */
+        assert_said("\"items\":[");
+        assert_int_equal(call("GET /v1/queues/q/messages", ""), 200);
+        assert_int_equal(call("DELETE /v1/queues/q/messages", ""), 405);
+        assert_int_equal(send("p", "k", "x"), 202);
+        assert_said("\"queue\":\"p\"");
+        assert_int_equal(call("GET /v1/queues/%70/keys/k", ""), 200); /* decoded into memory of its own */
+        assert_said("\"queue\":\"p\"");
+        assert_int_equal(call("GET /v1/queues/%70/keys/k", ""), 200);
+        assert_said("\"queue\":\"p\"");
+        assert_int_equal(call("GET /v1/queues/q/keys/nobody", ""), 404);
+    }
+}
+
+static void last_seen(char *out, size_t bytes) {
+    assert_int_equal(call("GET /v1/consumers?queue=q", ""), 200);
+    remember(buf_slice(&w.body), "\"last_seen\":\"", out, bytes - 1);
+}
+
+static void an_ack_is_a_sign_of_life_of_who_holds_the_lease(void **state) {
+    (void)state;
+    char before[25] = "", later[25] = "";
+    assert_int_equal(send("q", "k", "x"), 202);
+    assert_int_equal(call("POST /v1/queues/q/receive?consumer=w1&lease=1h", ""), 200);
+    last_seen(before, sizeof before);
+    pass_seconds(30);
+    last_seen(later, sizeof later);
+    assert_string_equal(before, later);
+    assert_int_equal(settle("ack", ""), 200);
+    last_seen(later, sizeof later);
+    assert_true(strcmp(before, later) < 0);
+}
+
 /* ---- compaction's pace */
 
 static u64 journal_says(const char *name) {
@@ -1199,6 +1238,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(rules_given_with_put_survive_a_restart, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_parameter_that_a_call_does_not_have_is_refused_and_the_nearest_one_named,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_path_asked_for_again_leads_where_its_method_and_its_own_words_say, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(an_ack_is_a_sign_of_life_of_who_holds_the_lease, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_file_wins_over_the_api_and_what_it_lets_go_keeps_its_rules, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(rules_that_cannot_be_read_stop_one_queue_and_not_the_start, set_up, tear_down),

@@ -48,6 +48,7 @@ static u8 fate_told[RECEIPTS_MAX];
 static int handler_depth, deepest;
 static u64 bytes_out_at_turn_end;
 static bool close_in_handler, respond_to_waiting, receipts_take_time;
+static bool at_work;           /* what waits is being worked on, and cannot be hurried */
 static void (*in_stall)(void); /* what the others do meanwhile */
 
 static inline void reply_to(struct http_conn *conn, u16 status, slice body, u64 after, u64 receipt) {
@@ -152,6 +153,21 @@ static inline void on_gone(void *ctx, struct http_conn *conn) {
     http_conn_set_user(*slot, slot);
 }
 
+static inline bool urgent(void *ctx, struct http_request *head) {
+    (void)ctx;
+    return slice_eq(head->path, SL("/urgent"));
+}
+
+static inline bool hurry(void *ctx, struct http_conn *conn) {
+    struct http_conn **slot = http_conn_user(conn);
+    (void)ctx;
+    if (!slot || at_work) return false;
+    *slot = waiting[--waiting_count];
+    http_conn_set_user(*slot, slot);
+    reply_to(conn, 200, SL("hurried"), 0, 0);
+    return true;
+}
+
 static inline void on_receipt(void *ctx, u64 receipt, bool written) {
     (void)ctx;
     assert_int_equal(fate_told[receipt]++, 0);
@@ -180,6 +196,8 @@ static const struct http_handler handler = {.on_request = on_request,
                                             .on_gone = on_gone,
                                             .on_receipt = on_receipt,
                                             .on_turn_end = on_turn_end,
+                                            .urgent = urgent,
+                                            .hurry = hurry,
                                             .render_error = render_error};
 
 /* ---- clients */
@@ -192,9 +210,12 @@ static inline void start(const struct http_limits *limits) {
     assert_int_equal(http_server_listen(server, &err), ST_OK);
 }
 
-static inline int dial_port(u16 port) {
+/* From an address of this machine: all of 127.0.0.0/8 are. */
+static inline int dial_port_from(u16 port, u32 from) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(from)}};
+    if (from) assert_int_equal(bind(fd, (struct sockaddr *)&own, sizeof own), 0);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port)};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
@@ -204,11 +225,19 @@ static inline int dial_port(u16 port) {
     return fd;
 }
 
-static inline struct client *dial(void) {
+static inline int dial_port(u16 port) {
+    return dial_port_from(port, 0);
+}
+
+static inline struct client *dial_from(u32 from) {
     assert_true(client_count < CLIENTS_MAX);
     struct client *c = &clients[client_count++];
-    *c = (struct client){.fd = dial_port(http_server_port(server, 0))};
+    *c = (struct client){.fd = dial_port_from(http_server_port(server, 0), from)};
     return c;
+}
+
+static inline struct client *dial(void) {
+    return dial_from(0);
 }
 
 static inline void hang_up(struct client *c, bool reset) {
@@ -322,7 +351,7 @@ static inline int set_up(void **state) {
     bytes_out_at_turn_end = 0;
     memset(fate_told, 0, sizeof fate_told);
     handler_depth = deepest = 0;
-    close_in_handler = respond_to_waiting = receipts_take_time = false;
+    close_in_handler = respond_to_waiting = receipts_take_time = at_work = false;
     in_stall = NULL;
     return 0;
 }

@@ -93,7 +93,165 @@ static void heads_that_never_end_keep_nobody_out(void **state) {
     assert_false(b->eof);
 }
 
+/* ---- places by address */
+
+#define THEM 0x7F000002u /* 127.0.0.2 */
+#define US   0x7F000003u
+
+static void all_wait(u32 from, size_t count) {
+    size_t before = waiting_count;
+    for (size_t i = 0; i < count; i++) get(dial_from(from), "/later");
+    WAIT_FOR(waiting_count == before + count);
+}
+
+static size_t count_with(const char *text) {
+    size_t n = 0;
+    for (size_t i = 0; i < client_count; i++) n += has(&clients[i], text);
+    return n;
+}
+
+static void an_address_that_has_all_places_gives_way_to_another(void **state) {
+    (void)state;
+    start(&(struct http_limits){.connections_max = 20});
+    all_wait(THEM, 20);
+    for (int i = 0; i < 5; i++) {
+        struct client *c = dial_from(US);
+        get(c, "/later");
+        WAIT_FOR(count_of(&seen, "/later") == 21 + (size_t)i);
+    }
+    WAIT_FOR(count_with("hurried") == 5); /* their long polls were answered early, and none of ours */
+    assert_int_equal(waiting_count, 20);
+    assert_int_equal(stats().refused, 0);
+    struct client *more = dial_from(THEM);
+    WAIT_FOR(more->eof);
+    assert_true(has(more, "HTTP/1.1 503 ") && has(more, "Retry-After: "));
+    for (size_t i = 20; i < 25; i++) assert_false(clients[i].eof);
+}
+
+static void slow_bodies_of_an_address_with_all_places_give_way(void **state) {
+    (void)state;
+    start(&(struct http_limits){.connections_max = 4});
+    slice part = SL("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nx");
+    for (int i = 0; i < 4; i++) say(dial_from(THEM), part);
+    WAIT_FOR(stats().bytes_in == 4 * part.n);
+    i64 until = clock_mono_ms() + 1100; /* longer than an honest client is silent */
+    WAIT_FOR(clock_mono_ms() > until);
+    struct client *c = dial_from(US);
+    get(c, "/c");
+    WAIT_FOR(has(c, "/c") && count_with("HTTP/1.1 503 ") == 1);
+}
+
+static void what_is_worked_on_gives_way_to_nobody(void **state) {
+    (void)state;
+    start(&(struct http_limits){.connections_max = 4});
+    at_work = true;
+    all_wait(THEM, 4);
+    struct client *c = dial_from(US);
+    WAIT_FOR(c->eof);
+    assert_true(has(c, "HTTP/1.1 503 "));
+    assert_int_equal(waiting_count, 4);
+    while (waiting_count) reply_to(waiting[--waiting_count], 200, SL("done"), 0, 0);
+    WAIT_FOR(count_with("done") == 4);
+}
+
+static void newcomers_of_a_crowd_take_no_place_of_another_address(void **state) {
+    (void)state;
+    start(&(struct http_limits){.connections_max = 8});
+    struct client *ours = dial_from(US);
+    get(ours, "/ours");
+    WAIT_FOR(has(ours, "/ours"));
+    all_wait(THEM, 7);
+    struct client *more = dial_from(THEM);
+    WAIT_FOR(more->eof && has(more, "HTTP/1.1 503 "));
+    get(ours, "/still");
+    WAIT_FOR(has(ours, "/still"));
+    assert_int_equal(stats().evicted, 0);
+}
+
+static void the_last_places_are_for_what_is_urgent(void **state) {
+    (void)state;
+    start(&(struct http_limits){.connections_max = 80}); /* two of them in reserve */
+    at_work = true;
+    all_wait(THEM, 60);
+    for (int i = 0; i < 18; i++) say(dial_from(THEM), SL("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nx"));
+    WAIT_FOR(stats().buffered > (u64)18 * 46);
+    struct client *mute = dial_from(THEM), *plain = dial_from(THEM), *ops = NULL;
+    get(plain, "/plain");
+    WAIT_FOR(plain->eof);
+    assert_true(has(plain, "HTTP/1.1 503 ") && has(plain, "Retry-After: "));
+    for (int i = 0; i < 5; i++) {
+        ops = dial_from(THEM);
+        get(ops, "/urgent");
+        WAIT_FOR(has(ops, "/urgent"));
+        get(ops, "/urgent");
+        WAIT_FOR(replies(ops) == 2);
+    }
+    WAIT_FOR(mute->eof);
+    assert_true(has(mute, "HTTP/1.1 503 ")); /* whoever says nothing is told why it has to go */
+    get(ops, "/plain");
+    WAIT_FOR(ops->eof && has(ops, "HTTP/1.1 503 "));
+    assert_false(saw("/plain"));
+}
+
+static void a_place_that_comes_free_is_for_whoever_is_in_the_reserve(void **state) {
+    (void)state;
+    start(&(struct http_limits){.connections_max = 40});
+    all_wait(THEM, 39);
+    at_work = true;
+    struct client *next = dial_from(THEM);
+    get(next, "/urgent");
+    WAIT_FOR(has(next, "/urgent"));
+    hang_up(&clients[7], false);
+    WAIT_FOR(gone_count == 1);
+    get(next, "/plain");
+    WAIT_FOR(has(next, "/plain"));
+}
+
+static void an_address_has_no_more_connections_than_one_may(void **state) {
+    (void)state;
+    start(&(struct http_limits){.per_address = 3});
+    all_wait(THEM, 2);
+    struct client *idle = dial_from(THEM);
+    get(idle, "/idle");
+    WAIT_FOR(has(idle, "/idle"));
+    struct client *c = dial_from(THEM);
+    get(c, "/later");
+    WAIT_FOR(idle->eof && waiting_count == 3);
+    struct client *more = dial_from(THEM), *other = dial_from(US);
+    WAIT_FOR(more->eof);
+    assert_true(has(more, "HTTP/1.1 429 ") && has(more, "rate_limited") && has(more, "Retry-After: "));
+    get(other, "/us");
+    WAIT_FOR(has(other, "/us"));
+    http_server_per_address(server, 0);
+    struct client *now = dial_from(THEM);
+    get(now, "/now");
+    WAIT_FOR(has(now, "/now"));
+}
+
 /* ---- memory */
+
+static void many_small_ones_of_one_address_pay_before_a_large_one_of_another(void **state) {
+    (void)state;
+    start(&(struct http_limits){.buffered_max = 400000});
+    struct buf body = {0};
+    buf_grow(&body, 80000);
+    memset(body.p, 'x', 80000);
+    slice head = SL("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 80000\r\n\r\n");
+    struct client *large = dial_from(US);
+    say(large, head);
+    say(large, slice_of(body.p, 79999));
+    WAIT_FOR(stats().buffered > 79999);
+    for (int i = 0; i < 20; i++) {
+        struct client *c = dial_from(THEM);
+        say(c, head);
+        say(c, slice_of(body.p, 20000));
+    }
+    WAIT_FOR(count_with("HTTP/1.1 503 ") > 0);
+    quiesce();
+    say(large, SL("x"));
+    WAIT_FOR(has(large, "HTTP/1.1 200 "));
+    buf_free(&body);
+}
 
 /* Of a reply of this size a good part stays with the server, whatever the kernel takes. */
 #define LARGE 30000000
@@ -435,6 +593,14 @@ int main(void) {
         TEST(with_all_places_busy_a_newcomer_is_refused),
         TEST(a_connection_whose_request_lies_unread_keeps_its_place),
         TEST(heads_that_never_end_keep_nobody_out),
+        TEST(an_address_that_has_all_places_gives_way_to_another),
+        TEST(slow_bodies_of_an_address_with_all_places_give_way),
+        TEST(what_is_worked_on_gives_way_to_nobody),
+        TEST(newcomers_of_a_crowd_take_no_place_of_another_address),
+        TEST(the_last_places_are_for_what_is_urgent),
+        TEST(a_place_that_comes_free_is_for_whoever_is_in_the_reserve),
+        TEST(an_address_has_no_more_connections_than_one_may),
+        TEST(many_small_ones_of_one_address_pay_before_a_large_one_of_another),
         TEST(whoever_reads_nothing_of_the_largest_reply_pays_and_small_requests_are_served),
         TEST(the_largest_unfinished_request_gets_503_and_the_smaller_ones_go_on),
         TEST(a_large_body_shared_by_many_replies_is_there_once),
