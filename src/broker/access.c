@@ -32,13 +32,15 @@ struct access {
     u32 bucket_mask;
     struct siphash_key bucket_key;
     struct caller anonymous, wrong, expired;
+    const struct token_config *own; /* or NULL */
     bool open;
 };
 
 static const u8 no_hash[DIGEST_BYTES];
 
-struct access *access_new(void) {
+struct access *access_new(const struct token_config *own) {
     struct access *a = mem_zalloc(sizeof *a);
+    a->own = own;
     random_bytes(a->key, sizeof a->key);
     a->anonymous = (struct caller){.name = SL("anonymous"), .bare = RIGHTS_ALL, .anywhere = RIGHTS_ALL};
     a->wrong = a->expired = (struct caller){.name = SL("nobody")};
@@ -173,15 +175,14 @@ static void build_buckets(struct access *a) {
     while (!place_all(a));
 }
 
-static void take_token(struct access *a, const struct config *config, u32 i) {
-    const struct token_config *t = &config->tokens.at[i];
+static void take_token(struct access *a, const struct config *config, const struct token_config *t, u32 number) {
     const struct tenant_config *tenant = t->tenant.n ? config_tenant(config, t->tenant) : NULL;
     for (u32 h = 0; h < t->sha256.count; h++) {
         struct caller *who = &a->callers[a->count++];
         *who = (struct caller){.name = t->name,
                                .tenant = t->tenant,
                                .prefix = tenant ? tenant->prefix : SL(""),
-                               .number = i + 1,
+                               .number = number,
                                .hash = t->sha256.at[h].bytes,
                                .expires_ms = t->expires_ms};
         take_grants(who, &t->allow);
@@ -190,7 +191,7 @@ static void take_token(struct access *a, const struct config *config, u32 i) {
 
 void access_configure(struct broker *b, const struct config *config) {
     struct access *a = b->access;
-    u32 hashes = 0;
+    u32 hashes = a->own ? a->own->sha256.count : 0;
     forget_callers(a);
     a->open = config->tokens.count == 0 && config->said[TOP_KEY_anonymous].line == 0;
     a->anonymous = (struct caller){.name = SL("anonymous")};
@@ -199,7 +200,8 @@ void access_configure(struct broker *b, const struct config *config) {
     for (u32 i = 0; i < config->tokens.count; i++) hashes += config->tokens.at[i].sha256.count;
     a->callers = mem_zalloc((hashes + 1) * sizeof *a->callers);
     a->callers[a->count++] = (struct caller){.name = SL("nobody"), .hash = no_hash};
-    for (u32 i = 0; i < config->tokens.count; i++) take_token(a, config, i);
+    for (u32 i = 0; i < config->tokens.count; i++) take_token(a, config, &config->tokens.at[i], i + 1);
+    if (a->own) take_token(a, config, a->own, CALLER_OWN);
     build_buckets(a);
 }
 

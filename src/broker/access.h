@@ -21,11 +21,13 @@ struct call;
 struct access;
 struct http_request;
 
+#define CALLER_OWN UINT32_MAX /* this process's own */
+
 /* A token in force, by one of its texts; or the anonymous one, of a call without any. Stands until the next reload. */
 struct caller {
     slice name;
-    slice tenant, prefix;          /* empty: nobody's; prefix: of the queues it is confined to */
-    u32 number;                    /* of the token, from 1 in the file's order; 0: anonymous, or no right token */
+    slice tenant, prefix; /* empty: nobody's; prefix: of the queues it is confined to */
+    u32 number;           /* of the token, from 1 in the file's order; 0: anonymous, or no right token; CALLER_OWN */
     const struct grants *patterns; /* on some queues */
     const u8 *hash;                /* NULL: without a token */
     i64 expires_ms;
@@ -34,7 +36,8 @@ struct caller {
     struct caller_memo *memo;
 };
 
-struct access *access_new(void);
+/* own: a token beside those of the config, in force whatever that says; borrowed. NULL: none. */
+struct access *access_new(const struct token_config *own);
 void access_free(struct access *a);
 /* Another config is in force: callers of before are no more. */
 void access_configure(struct broker *b, const struct config *config);

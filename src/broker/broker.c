@@ -95,7 +95,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->lookup = lookup_new();
     b->other = lookup_new();
     b->scratch = scratch_new();
-    b->access = access_new();
+    b->access = access_new(options->own);
     b->ingest = ingest_new();
     b->browsers = browsers_new(options->addresses, options->address_count);
     b->watch = watch_new();

@@ -57,11 +57,12 @@ struct broker_port {
 struct broker_options {
     struct journal *journal; /* open, not yet replayed; borrowed */
     struct broker_port port;
-    const char *const *addresses; /* numeric, where it is served */
-    u32 address_count;            /* 0: beyond this machine nowhere */
-    u8 secret[32];                /* of the data directory: keyed hashes and tokens hang on it */
-    u64 seed;                     /* for jitter */
-    u64 memory_max;               /* of the process, in bytes; 0: no bound. Sends are refused before it is reached */
+    const char *const *addresses;   /* numeric, where it is served */
+    u32 address_count;              /* 0: beyond this machine nowhere */
+    const struct token_config *own; /* of a part of this process, beside those of the config; borrowed. NULL: none */
+    u8 secret[32];                  /* of the data directory: keyed hashes and tokens hang on it */
+    u64 seed;                       /* for jitter */
+    u64 memory_max;                 /* of the process, in bytes; 0: no bound. Sends are refused before it is reached */
     /* Said: that was the downtime before this start, whatever the wall clock says. Delays and times to live go on by it. */
     bool downtime_said;
     i64 downtime_ms;

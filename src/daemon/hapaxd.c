@@ -476,6 +476,7 @@ static hx_st open_broker(struct daemon *d, const struct place *p, struct config 
                  .log = put_log},
         .addresses = addresses,
         .address_count = p->count,
+        .own = relays_token(d->relays),
         .downtime_said = d->settings->downtime != NULL,
         .downtime_ms = d->settings->downtime_ms,
     };

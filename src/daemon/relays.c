@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "net/digest.h"
 #include "relay/relay.h"
 
 #define REPORT_MS 5000
@@ -24,6 +25,9 @@ struct relays {
     pthread_mutex_t lock; /* of every relay's report and trouble */
     int stop_fd;
     char *url;
+    /* Who they are to the broker's front door, where tokens are asked for. */
+    struct buf text;
+    struct token_config token;
     u32 count;
     struct relay at[];
 };
@@ -86,6 +90,32 @@ static void prepare(struct relays *all, struct relay *r, const struct relay_conf
     };
 }
 
+/* Nobody is told it: it is drawn anew at each start, and dies with the process. */
+static void draw_token(struct relays *all) {
+    u8 random[32];
+    struct token_config *t = &all->token;
+    random_bytes(random, sizeof random);
+    buf_grow(&all->text, 64);
+    buf_lit(&all->text, "hx_");
+    buf_base64url(&all->text, slice_of(random, sizeof random));
+    explicit_bzero(random, sizeof random);
+    *t = (struct token_config){.name = SL("hapaxd:relay")}; /* no token of a config can be called so */
+    t->sha256.count = 1;
+    t->sha256.at = mem_zalloc(sizeof *t->sha256.at);
+    digest_sha256(buf_slice(&all->text), t->sha256.at[0].bytes);
+    buf_char(&all->text, 0);
+    t->allow.at = mem_zalloc(sizeof *t->allow.at * 2 * all->count);
+    for (u32 i = 0; i < all->count; i++) {
+        slice queue = slice_str(all->at[i].options.queue);
+        t->allow.at[t->allow.count++] = (struct grant){.right = RIGHT_SEND, .queue = queue};
+        t->allow.at[t->allow.count++] = (struct grant){.right = RIGHT_OBSERVE, .queue = queue};
+    }
+}
+
+const struct token_config *relays_token(const struct relays *all) {
+    return all ? &all->token : NULL;
+}
+
 struct relays *relays_new(const struct config *config) {
     u32 count = config->relays.count;
     if (count == 0) return NULL;
@@ -94,6 +124,7 @@ struct relays *relays_new(const struct config *config) {
     all->stop_fd = eventfd(0, EFD_CLOEXEC);
     CHECK(all->stop_fd >= 0 && pthread_mutex_init(&all->lock, NULL) == 0);
     for (u32 i = 0; i < count; i++) prepare(all, &all->at[i], &config->relays.at[i]);
+    draw_token(all);
     return all;
 }
 
@@ -101,7 +132,8 @@ void relays_start(struct relays *all, const char *url) {
     if (!all) return;
     all->url = text_copy(slice_str(url));
     for (u32 i = 0; i < all->count; i++) {
-        all->at[i].options.broker.url = all->url;
+        /* However it is reached, it is reached inside this machine. */
+        all->at[i].options.broker = (hx_options){.url = all->url, .api_token = all->text.p, .insecure_token = true};
         CHECK(pthread_create(&all->at[i].thread, NULL, run, &all->at[i]) == 0);
     }
 }
@@ -123,6 +155,10 @@ void relays_free(struct relays *all) {
     }
     close(all->stop_fd);
     pthread_mutex_destroy(&all->lock);
+    explicit_bzero(all->text.p, all->text.cap);
+    buf_free(&all->text);
+    mem_free(all->token.sha256.at);
+    mem_free(all->token.allow.at);
     mem_free(all->url);
     mem_free(all);
 }

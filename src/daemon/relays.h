@@ -10,6 +10,8 @@ struct relays;
 
 /* What the config says of them, copied. NULL if it has none. */
 struct relays *relays_new(const struct config *config);
+/* The token they show, which may send to their queues and look at their rules; drawn by relays_new. NULL: there are no relays. */
+const struct token_config *relays_token(const struct relays *r);
 /* url: where this broker serves by now. NULL is fine, here and below. */
 void relays_start(struct relays *r, const char *url);
 /* No new batches; does not wait. */

@@ -3,6 +3,7 @@
 
 Each test has a database and a queue of its own; the broker is one for all, real, and may be killed."""
 
+import hashlib
 import json
 import os
 import random
@@ -266,6 +267,55 @@ def the_daemon_runs_the_relays_of_its_config_and_waits_for_a_database_that_is_aw
             time.sleep(0.01)
         assert "not_there_yet" in relays[1]["trouble"], relays
         equal(o.broker.stop(), 0)
+
+
+TOKEN = "hx_" + "a-token-of-this-test".ljust(43, "0")
+
+
+def asks_for_tokens(o, also=""):
+    with open(os.path.join(o.home, "hapax.yaml"), "w") as f:
+        f.write("queues: {q: {}, other: {}}\ntokens: [{name: all, sha256: [%s], allow: [admin]}]\n%s"
+                % (hashlib.sha256(TOKEN.encode()).hexdigest(), also))
+    return f.name
+
+
+def pending(o):
+    reply = o.broker.call("GET", "/v1/queues/q", None, [("Authorization", "Bearer " + TOKEN)])
+    equal(reply.status, 200, reply)
+    return reply.json()["pending"]
+
+
+@test
+def the_relays_of_the_daemon_go_on_where_tokens_are_asked_for(env):
+    with Outbox(env, "relay_own_token") as o:
+        o.broker.kill()
+        config = asks_for_tokens(o, "relay: [{dsn: '${OUTBOX_DSN}', queue: q, poll: 10ms}]\n")
+        o.broker.env = {"HAPAX_CONFIG": config, "OUTBOX_DSN": o.dsn}
+        o.broker.start()
+        for n in range(2):
+            for _ in range(20):
+                o.insert("Placed")
+            o.await_empty()
+            equal(pending(o), 20 * (n + 1))
+            equal(o.broker.get("/v1/queues").status, 401)
+            asks_for_tokens(o, "relay: [{dsn: '${OUTBOX_DSN}', queue: q, poll: 10ms}]\nanonymous: [send:other]\n")
+            o.broker.signal(signal.SIGHUP)
+            while o.broker.send("other", "k%d" % n).status == 401:
+                time.sleep(0.01)
+        equal(o.broker.stop(), 0)
+
+
+@test
+def a_relay_with_a_token_sends_and_one_without_parks_nothing(env):
+    with Outbox(env, "relay_token") as o:
+        o.broker.kill()
+        o.broker.env = {"HAPAX_CONFIG": asks_for_tokens(o)}
+        o.broker.start()
+        o.insert("Placed")
+        o.drain(code=3, says="this needs a token")
+        equal(o.left(), 1)
+        o.drain("--api-token", TOKEN)
+        equal(pending(o), 1)
 
 
 @test
