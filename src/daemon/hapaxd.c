@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/pages.h"
 #include "broker/broker.h"
 #include "config/config.h"
 #include "config/lint.h"
@@ -523,6 +524,7 @@ static hx_st open_server(struct daemon *d, const struct place *p, u32 connection
 
 /* The addresses come first: a start that finds one taken leaves nothing behind. Clients are let in last. */
 static hx_st start(struct daemon *d, const struct place *p, struct config **config, struct errbuf *err) {
+    pages_ahead();
     d->loop = loop_new();
     loop_on_wake(d->loop, on_wake, d);
     d->service = service_new(d->loop);
