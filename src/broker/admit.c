@@ -287,15 +287,20 @@ static void watch_said(const struct candidate *k, const struct admission *a) {
         alerts_origin(b, k->in->queue, core_fingerprint(b->core, buf_slice(store)), k->in->hash);
 }
 
+/* The same bytes are the same payload. A retry mostly comes while the message is there to compare with, in a tenth of the time that a
+ * hash takes. */
+static u64 plain_fingerprint(struct broker *b, slice payload, const struct seen *s) {
+    if (s && s->message && slice_eq(s->message->payload, payload)) return s->message->fingerprint;
+    return core_fingerprint(b->core, payload);
+}
+
 static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, struct admission *a) {
     struct broker *b = k->b;
     struct send_in *in = k->in;
     k->a = a;
     a->copied = false;
-    if (!queue_rules_of(b, in->queue)->special)
-        in->fingerprint = core_fingerprint(b->core, in->payload);
-    else if (!pass_rules(k, header, header_ctx))
-        return false;
+    bool special = queue_rules_of(b, in->queue)->special;
+    if (special && !pass_rules(k, header, header_ctx)) return false;
     if (lacks_key(in, k->rules))
         return failure_set(
             k->f, PROBLEM_key_missing,
@@ -305,6 +310,7 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
     bool sought = in->key.n && (!k->rules || k->rules->rules.semantics != SEMANTICS_AT_LEAST_ONCE);
     in->hash = hash_of(k);
     a->seen = sought ? lookup_key(b, b->lookup, in->queue, in->hash, in->key) : NULL;
+    if (!special) in->fingerprint = plain_fingerprint(b, in->payload, a->seen);
     if (sought && !(a->seen && seen_in_force(b, a->seen))) look_under_own_key(b, in, a);
     a->key = in->key;
     if (!a->seen && key_names_replay(in->key)) { /* one that is known came in before this was asked, and is answered */

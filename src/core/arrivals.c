@@ -119,7 +119,8 @@ static void slot_delete(struct core *c, u32 i) {
 }
 
 static void tally_let_go(struct core *c, struct tally *t) {
-    for (u32 i = 0; i < t->count; i++) mem_free(t->last[i].request_id);
+    for (u32 i = 0; i < t->count; i++)
+        if (t->last[i].request_id) mem_free(t->last[i].request_id);
     slot_delete(c, tally_slot(c, t->entry));
     struct tally *last = &c->tallies[--c->tally_count];
     if (t == last) return;
