@@ -16,6 +16,9 @@ VERSION := $(shell cat VERSION)
 WARN    := -Wall -Wextra -Wconversion -Wshadow -Werror -Wstrict-prototypes -Wmissing-prototypes -Wvla
 BRANCH  := $(if $(filter x86_64,$(shell uname -m)),-fcf-protection=full)$(if $(filter aarch64,$(shell uname -m)),-mbranch-protection=standard)
 HARDEN  := -fPIE -fstack-protector-strong -fstack-clash-protection $(BRANCH)
+# What nobody has set is zero, in the rooms that read other people's bytes. The hot path of core and broker fills what it makes, and would
+# pay 3 % of a send for error buffers that it does not look at. A sanitizer's build shows what is there.
+ZEROED   = $(if $(SAN)$(filter core broker,$(*D)),,-ftrivial-auto-var-init=zero)
 CPPFLAGS := -Isrc -Iinclude -D_GNU_SOURCE -DHAPAX_VERSION='"$(VERSION)"'
 OPT     := -O2 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3
 LTO     := -flto=auto -ffat-lto-objects
@@ -74,11 +77,11 @@ deps:
 
 $(BUILD)/obj/%.o: src/%.c Makefile VERSION
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(LTO) -c $< -o $@
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ZEROED) $(LTO) -c $< -o $@
 
 $(BUILD)/pic/%.o: src/%.c Makefile VERSION
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -c $< -o $@
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ZEROED) -fPIC -fvisibility=hidden -c $< -o $@
 
 # The dashboard's pages, too (broker/web_files.c). Link-time optimization would lose what the assembler took in.
 $(BUILD)/obj/broker/web_files.o: LTO :=
