@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """How the command and libhapax reach a broker: as whom, and over what. The other side is made here, so that it can be as
 wrong as a test wants."""
+import hashlib
 import http.server
 import json
 import os
@@ -480,6 +481,61 @@ def a_handshake_that_never_ends_is_given_up():
             same((ran.json["code"], ran.json["applied"], between.count), ("unreachable", "no", 1))
             assert "timed out in the TLS handshake" in ran.err, ran
     over.set()
+
+
+# ---- tokens that are made
+
+def made(*words):
+    token, line = hapax("http://127.0.0.1:1", "token", "new", *words).text.splitlines()
+    return token, line
+
+
+@test
+def a_token_that_was_made_is_known_to_a_broker_with_its_line():
+    token, line = made("shop", "--allow", "send:payments", "--allow", "result:pay*", "--expires", "2099-01-31")
+    watcher, other = made("watcher", "--allow", "observe")
+    assert len(token) == 46 and token.startswith("hx_") and token != watcher and token not in line, (token, line)
+    broker = hx.Broker(config=f"queues: {{payments: {{}}}}\ntokens:\n  {line}\n  {other}\n")
+    try:
+        send = ["send", "payments", "p", "--key", "k"]
+        hapax(broker, *send, HAPAX_API_TOKEN=token)
+        ran = hapax(broker, *send, exits=1)
+        assert "needs a token" in ran.err, ran
+        ran = hapax(broker, *send, exits=1, HAPAX_API_TOKEN=watcher)
+        assert "watcher lacks the right send:payments" in ran.err and "`allow`" in ran.err, ran
+        hapax(broker, *send, exits=1, HAPAX_API_TOKEN=TOKEN)
+        hapax(broker, "receive", "payments", exits=1, HAPAX_API_TOKEN=token)
+        hapax(broker, "queues", "show", "payments", HAPAX_API_TOKEN=watcher)
+        log = broker.stderr()
+        assert not any(secret in log for secret in (token, watcher, TOKEN)), log
+        same(broker.stop(), 0)
+    finally:
+        broker.remove()
+
+
+@test
+def a_made_token_goes_into_a_file_of_its_owners_own():
+    path = tempfile.mkdtemp(dir=HOME.name) + "/token"
+    ran = hapax("http://127.0.0.1:1", "token", "new", "shop", "--allow", "send", "--to", path, "--json")
+    token = open(path).read().strip()
+    same(os.stat(path).st_mode & 0o777, 0o600)
+    same(ran.json["sha256"], hashlib.sha256(token.encode()).hexdigest())
+    assert token not in ran.text + ran.err and ran.json["sha256"] in ran.json["config"], ran
+    ran = hapax("http://127.0.0.1:1", "token", "new", "shop", "--allow", "send", "--to", path, exits=1)
+    assert "File exists" in ran.err and open(path).read().strip() == token, ran
+    for given in ({"stdin": token.encode() + b"\n"}, {"words": [path]}):
+        ran = hapax("http://127.0.0.1:1", "token", "hash", *given.get("words", []), stdin=given.get("stdin", b""))
+        same(ran.text.strip(), hashlib.sha256(token.encode()).hexdigest())
+    hapax("http://127.0.0.1:1", "token", "hash", stdin=b"two words", exits=2)
+
+
+@test
+def a_token_that_no_config_would_take_is_not_made():
+    for words, said in ((["shop"], "--allow is missing"), (["shop", "--allow", "sned:q"], "Did you mean send?"), (["a b", "--allow", "send"], "name"),
+                        (["shop", "--allow", "send:a b"], "queue's name"), (["shop", "--allow", "send", "--expires", "soon"], "not a date"),
+                        (["anonymous", "--allow", "send"], "without a token")):
+        ran = hapax("http://127.0.0.1:1", "token", "new", *words, exits=2)
+        assert said in ran.err and ran.text == "", ran
 
 
 hx.main(shared=False, threads=8)
