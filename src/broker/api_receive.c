@@ -215,8 +215,10 @@ void api_receive(struct call *c) {
         take_for(b, &t);
         if (t.count || wait_ms == 0 || b->draining)
             reply_take(b, c->conn, &t);
-        else
+        else if (ration_to_wait(c))
             wait_with(c, &t, wait_ms);
+        else
+            reply_failure(c);
     } else {
         reply_failure(c);
     }

@@ -202,7 +202,7 @@ void api_send(struct call *c) {
     if (!parse_send(c, &in, &f, &attrs, &key_store) || !queue_of_send(c, &f, &in.queue) ||
         !admit_message(b, &in, &f.known, request_header, headers, &a, &c->failure)) {
         reply_failure(c);
-    } else if (f.wait_s > 0 && may_settle(a.state)) {
+    } else if (f.wait_s > 0 && may_settle(a.state) && ration_has_room(c)) {
         struct wait *w = wait_new(b, c->conn, c->user, f.wait_s * 1000, answer_send);
         w->duplicate = a.verdict == SEND_DUPLICATE;
         w->asked_s = f.wait_s;

@@ -15,6 +15,7 @@
 #include "broker/lookup.h"
 #include "broker/named.h"
 #include "broker/queue_rules.h"
+#include "broker/rations.h"
 #include "broker/receipts.h"
 #include "broker/render.h"
 #include "broker/report.h"
@@ -97,6 +98,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->scratch = scratch_new();
     b->access = access_new(options->own);
     b->ingest = ingest_new();
+    b->rations = rations_new();
     b->browsers = browsers_new(options->addresses, options->address_count);
     b->watch = watch_new();
     b->series = series_new();
@@ -162,6 +164,7 @@ void broker_free(struct broker *b) {
     scratch_free(b->scratch);
     access_free(b->access);
     ingest_free(b->ingest);
+    rations_free(b->rations);
     browsers_free(b->browsers);
     watch_free(b->watch);
     series_free(b->series);

@@ -33,6 +33,7 @@ struct broker {
     struct lookup *lookup, *other; /* the key or message a request is about; one it is compared with */
     struct ingest *ingest;         /* webhooks that came in */
     struct access *access;         /* who asks, and what they may do */
+    struct rations *rations;       /* what one client may have */
     struct browsers *browsers;     /* whose pages may ask */
     struct traffic *traffic;       /* requests and replies, counted */
     struct events *events;         /* the latest of it */

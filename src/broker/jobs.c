@@ -27,9 +27,17 @@ bool jobs_waiting(const struct broker *b) {
     return b->jobs->first != NULL;
 }
 
+/* When it is half full, a client with many requests that wait leaves the rest to others. */
+static bool takes_too_much(const struct call *c) {
+    const struct jobs *js = c->b->jobs;
+    const struct http_use *from = c->req->from;
+    return from && from->waiting >= JOBS_MAX / 4 && (js->count >= JOBS_MAX / 2 || js->bytes >= JOBS_BYTES_MAX / 2);
+}
+
 bool jobs_have_room(struct call *c) {
     const struct jobs *js = c->b->jobs;
-    if (js->count < JOBS_MAX && js->bytes + c->req->body.n <= JOBS_BYTES_MAX) return true;
+    if (js->count < JOBS_MAX && js->bytes + c->req->body.n <= JOBS_BYTES_MAX && !takes_too_much(c)) return true;
+    c->failure.retry_ms = (i64)js->count * JOB_SLICE_US / 1000; /* each of them will have had another slice */
     return fail(c, PROBLEM_overloaded, "%u long requests are being worked on already", js->count);
 }
 

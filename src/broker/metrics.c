@@ -146,7 +146,8 @@ void process_sample(struct broker *b, struct process_sample *p) {
                                  .reserved_bytes = core_reserved_bytes(b->core),
                                  .memory_max = b->options.memory_max,
                                  .queues = queues_there(b),
-                                 .waiting = waits_count(b)};
+                                 .waiting = waits_count(b),
+                                 .refused = rations_refused(b)};
     journal_stats_get(b->journal, &p->journal);
     core_memory(b->core, &p->memory);
     if (b->options.port.surroundings) b->options.port.surroundings(b->options.port.ctx, &p->around);

@@ -3,6 +3,7 @@
 #define HAPAX_BROKER_METRICS_H
 
 #include "broker/broker.h"
+#include "broker/rations.h"
 #include "core/core.h"
 
 /* What the values of the process are taken from. */
@@ -10,6 +11,7 @@ struct process_sample {
     struct journal_stats journal;
     struct core_memory memory;
     struct surroundings around;
+    struct rations_refused refused;
     u64 live_bytes, reserved_bytes, memory_max, queues, queues_shown, waiting;
 };
 void process_sample(struct broker *b, struct process_sample *out);

@@ -8,6 +8,7 @@
 #include "broker/limits.h"
 #include "broker/operator.h"
 #include "broker/parse.h"
+#include "broker/rations.h"
 #include "broker/report.h"
 #include "broker/room.h"
 #include "broker/waits.h"
@@ -307,6 +308,7 @@ hx_st broker_configure(struct broker *b, struct broker_time t, struct config *co
     browsers_forget(b->browsers);
     access_configure(b, config);
     ingest_configure(b, config);
+    rations_configure(b, config);
     bind_all(b, &to);
     tell_rest(b, &to);
     config_free(before);

@@ -9,6 +9,7 @@
 #include "broker/ingest.h"
 #include "broker/limits.h"
 #include "broker/parse.h"
+#include "broker/rations.h"
 #include "broker/traffic.h"
 
 struct route {
@@ -147,7 +148,12 @@ u64 broker_body_limit(struct broker *b, struct http_request *head) {
 
 /* What tells whether the broker is well, and what is done about it. */
 static bool is_watching(const struct route *r) {
-    return r && r->right != RIGHT_SEND && r->right != RIGHT_RECEIVE && r->right != RIGHT_RESULT;
+    if (!r || r->right == RIGHT_OPEN) return r && r->method == HTTP_GET;
+    return r->right != RIGHT_SEND && r->right != RIGHT_RECEIVE && r->right != RIGHT_RESULT;
+}
+
+static bool is_health(const struct route *r) {
+    return r && (r->handler == api_health || r->handler == api_ready);
 }
 
 bool broker_urgent(struct broker *b, struct http_request *head) {
@@ -180,7 +186,13 @@ static void dispatch(struct call *c) {
     if (turned_away(c)) return;
     const struct route *r = route_of(c, &allow);
     traffic_asked(c->b, r ? (u32)(r - routes) : ROUTES);
-    if (r && decode_args(c) && (c->req->found[1] || allowed(c, r)) && params_known(c, r->params)) {
+    if (!is_health(r) && !ration_of_address(c, is_watching(r))) {
+        reply_failure(c);
+        buf_free(&allow);
+        return;
+    }
+    if (r && decode_args(c) && (c->req->found[1] || allowed(c, r)) &&
+        (is_health(r) || ration_of_token(c, is_watching(r))) && params_known(c, r->params)) {
         if (!c->b->draining || r->method == HTTP_GET || r->handler == api_ack) {
             r->handler(c);
             buf_free(&allow);

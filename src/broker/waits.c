@@ -105,6 +105,7 @@ struct wait *wait_new(struct broker *b, void *conn, void **user, i64 wait_ms, wa
     w->answer = answer;
     w->asked = traffic_now(b);
     w->heap_at = NOT_IN_HEAP;
+    ration_waits(b, &w->share, wait_ms == WAIT_NO_DEADLINE ? INT64_MAX : b->time.mono_ms + wait_ms);
     if (wait_ms != WAIT_NO_DEADLINE) {
         w->deadline_ms = b->time.mono_ms + wait_ms;
         heap_add(b->waits, w);
@@ -223,6 +224,7 @@ static void unlink_list(struct broker *b, struct wait *w) {
 void wait_end(struct broker *b, struct wait *w) {
     CHECK(w->magic == WAIT_MAGIC);
     traffic_resumed(b, w->asked); /* what is answered next is this */
+    ration_waited(&w->share);
     heap_drop(b->waits, w);
     unlink_due(b->waits, w);
     unlink_list(b, w);

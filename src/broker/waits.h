@@ -6,6 +6,7 @@
 #ifndef HAPAX_BROKER_WAITS_H
 #define HAPAX_BROKER_WAITS_H
 
+#include "broker/rations.h"
 #include "broker/traffic.h"
 #include "core/core.h"
 
@@ -25,6 +26,7 @@ struct wait {
     struct buf name;
     struct ref ref; /* whose outcome is waited for */
     struct asked asked;
+    struct ration_share share;
     struct wait **owner; /* a pointer to this wait that is to be cleared when it ends; or NULL */
 
     /* What the answer needs to know; waits.c does not look at it. */

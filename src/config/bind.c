@@ -92,7 +92,7 @@ static hx_st unknown_name(const struct binding *b, const struct level *l, const 
     if (!near) near = foreign_name(name->text);
     if (near)
         buf_printf(&known, ". Did you mean %s?", near);
-    else if (names.count <= 12)
+    else if (names.count <= 16)
         for (size_t i = 0; i < names.count; i++) buf_printf(&known, "%s%s", i ? ", " : ": known are ", names.at[i]);
     hx_st st = node_error(name, b->err, "no key \"%.*s\"%.*s", (int)(name->text.n > 64 ? 64 : name->text.n),
                           name->text.p, (int)known.len, known.p ? known.p : "");

@@ -100,6 +100,7 @@ static struct config *config_new(void) {
     c->listen.at[0].address = SL("127.0.0.1:4279");
     c->data = SL("./hapax-data");
     c->audit_keep_ms = (i64)90 * 24 * 3600 * 1000;
+    c->limits.connections = 10000;
     c->alerts =
         (struct top_alerts){.disk_low_ppm = 100000, .memory_high_ppm = 900000, .sync_slow = 10, .relay_lag_ms = 60000};
     return c;

@@ -209,12 +209,21 @@ struct tenant_config {
     u32 rate_per_s;
 };
 
+/* What one client may have; 0: any number. */
+struct client_limits {
+    u32 connections, waiting, rate_per_s;
+};
+
 struct config {
     struct listeners listen;
     slice data;
     struct host_names hosts; /* answered to beside the listeners' addresses and localhost */
     bool insecure_listen, auto_create;
     i64 audit_keep_ms; /* WINDOW_FOREVER: never dropped */
+    struct {
+        u32 connections;
+        struct client_limits per_address, per_token; /* a token has no connections */
+    } limits;
     struct top_alerts alerts;
     struct {
         struct token_config *at;

@@ -35,6 +35,7 @@
     X(HASHES, "a list of SHA-256 hashes in hexadecimal")                                                               \
     X(DATE, "a date like 2027-01-01, or 2027-01-01T12:00:00Z")                                                         \
     X(TOKENS, "a list of maps")                                                                                        \
+    X(RATE, "a rate like 5000/s")                                                                                      \
     X(RELAYS, "a list of maps")                                                                                        \
     X(SOURCES, "a map of sources")                                                                                     \
     X(QUEUES, "a map of queues")

@@ -61,12 +61,19 @@ static bool parse_duration(slice text, u64 *out) {
     return true;
 }
 
+static bool parse_rate(slice text, u64 *out) {
+    slice number, unit;
+    return slice_cut(text, '/', &number, &unit) && is(unit, "s") && slice_u64(number, out);
+}
+
 static hx_st read_number(const struct binding *b, const struct key *k, const struct node *n, u64 *out) {
     bool ok = n->kind == NODE_SCALAR;
     if (ok && k->type == TYPE_SIZE)
         ok = size_parse(n->text, out);
     else if (ok && k->type == TYPE_COUNT)
         ok = slice_u64(n->text, out);
+    else if (ok && k->type == TYPE_RATE)
+        ok = parse_rate(n->text, out);
     else if (ok)
         ok = parse_duration(n->text, out);
     return ok ? check_range(b, k, n, *out) : not_a_number(b, k, n);

@@ -10,6 +10,8 @@ void value_put_number(const struct key *k, u64 v, struct buf *out) {
         buf_size(out, v);
     else if (k->type == TYPE_COUNT)
         buf_dec(out, v);
+    else if (k->type == TYPE_RATE)
+        buf_printf(out, "%llu/s", (unsigned long long)v);
     else
         buf_duration(out, (i64)v);
 }

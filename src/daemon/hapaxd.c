@@ -156,6 +156,9 @@ static void surroundings(void *ctx, struct surroundings *w) {
     w->bytes_in = h.bytes_in;
     w->bytes_out = h.bytes_out;
     w->buffered_bytes = h.buffered;
+    w->no_place = h.no_place;
+    w->no_memory = h.no_memory;
+    w->per_address = h.per_address;
     w->turn_us = l.turn_us;
     w->started_ms = d->started_ms;
     process_surroundings(w, d->data);
@@ -336,6 +339,10 @@ static void begin_reload(struct daemon *d) {
     CHECK(pthread_create(&r->thread, NULL, read_config, r) == 0);
 }
 
+static void limit_addresses(struct daemon *d) {
+    http_server_per_address(d->server, broker_config(d->broker)->limits.per_address.connections);
+}
+
 static void put_in_force(struct daemon *d, struct reload *r) {
     const struct settings *s = d->settings;
     struct errbuf err = {{0}};
@@ -345,7 +352,10 @@ static void put_in_force(struct daemon *d, struct reload *r) {
     log_restart("data", r->config->data, s->file_data, s->data);
     buf_free(&listen);
     r->st = broker_configure(d->broker, time_now(), r->config, "SIGHUP", buf_slice(&r->changes), &err);
-    if (r->st == ST_OK) return notify_configure(d->notify, &broker_config(d->broker)->alerts);
+    if (r->st == ST_OK) {
+        limit_addresses(d);
+        return notify_configure(d->notify, &broker_config(d->broker)->alerts);
+    }
     config_free(r->config);
     buf_slice_add(&r->errors, slice_str(err.text));
 }
@@ -494,8 +504,10 @@ static hx_st open_broker(struct daemon *d, const struct place *p, struct config 
               log_number("bytes", (i64)s.used_bytes));
     log_downtime(d);
     st = broker_configure(d->broker, time_now(), *config, NULL, SL(""), err);
-    if (st == ST_OK) *config = NULL;
-    return st;
+    if (st != ST_OK) return st;
+    *config = NULL;
+    limit_addresses(d);
+    return ST_OK;
 }
 
 static hx_st open_server(struct daemon *d, const struct place *p, u32 connections, struct errbuf *err) {

@@ -12,8 +12,6 @@
 #include "daemon/notify.h"
 #include "journal/file.h"
 
-#define CONNECTIONS_MAX 10000u
-
 /* Descriptors. The journal works with any number of segment files open, from JOURNAL_FILES_MIN on; more make reading quicker. */
 #define FILES_MIN         64u
 #define FILES_OWN         16u /* standard streams, the loop, the listener, what is opened for a moment */
@@ -51,8 +49,8 @@ hx_st process_share_files(const struct config *config, struct process_files *out
     if (journal < JOURNAL_FILES_MIN) journal = JOURNAL_FILES_MIN;
     if (journal > JOURNAL_FILES_MAX) journal = JOURNAL_FILES_MAX;
     left -= journal;
-    *out = (struct process_files){.journal = (u32)journal,
-                                  .connections = left < CONNECTIONS_MAX ? (u32)left : CONNECTIONS_MAX};
+    u32 most = config->limits.connections;
+    *out = (struct process_files){.journal = (u32)journal, .connections = left < most ? (u32)left : most};
     return ST_OK;
 }
 

@@ -110,6 +110,10 @@ struct http_address *http_address_most(const struct http_addresses *a) {
     return a->most ? HTTP_LINK_OF(a->by_count[a->most].next, struct http_address, rank) : NULL;
 }
 
+void http_use_text(const struct http_use *of_an_address, char out[HTTP_ADDRESS_TEXT]) {
+    http_address_text(HTTP_LINK_OF(of_an_address, struct http_address, use), out);
+}
+
 void http_address_text(const struct http_address *a, char out[HTTP_ADDRESS_TEXT]) {
     static const u8 four[12] = {[10] = 0xFF, [11] = 0xFF};
     bool is_four = memcmp(a->bytes, four, sizeof four) == 0;

@@ -27,7 +27,11 @@ struct http_field {
 struct http_use {
     struct bucket work, watching; /* requests, and those of operators */
     u32 waiting;                  /* requests that are answered later */
+    i64 until_ms;                 /* the sum of the moments when they will be, at the latest */
+    i64 told_ms;                  /* when the log last spoke of it */
 };
+#define HTTP_ADDRESS_TEXT 56u
+void http_use_text(const struct http_use *of_an_address, char out[HTTP_ADDRESS_TEXT]);
 
 /* Borrowed: everything in it is valid only during the handler's call. */
 struct http_request {

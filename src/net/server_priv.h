@@ -282,7 +282,6 @@ void http_conn_note_idle(struct http_conn *c);
 /* ---- addresses.c */
 
 #define HTTP_ADDRESS_BYTES 16u /* as IPv6 has it (::ffff:1.2.3.4) */
-#define HTTP_ADDRESS_TEXT  56u
 
 /* An IPv4 address, or the network of 2^64 that an IPv6 one belongs to. */
 struct http_address {
@@ -293,7 +292,7 @@ struct http_address {
     struct http_link rank;  /* among addresses with equally many */
     struct http_address *chain;
     u64 burden;  /* for http_relieve */
-    i64 told_ms; /* when the log last spoke of it */
+    i64 told_ms; /* when the log last spoke of its connections */
 };
 struct http_addresses;
 

@@ -80,8 +80,9 @@ class Lost(ConnectionError):
 class Conn:
     """One connection. Requests are put together from bytes, so that they can be as wrong as a test wants."""
 
-    def __init__(self, port, host="127.0.0.1", timeout=TIMEOUT):
-        self.sock = socket.create_connection((host, port), timeout=timeout)
+    def __init__(self, port, host="127.0.0.1", timeout=TIMEOUT, source=None):
+        """source: the address it comes from; all of 127.0.0.0/8 are this machine's."""
+        self.sock = socket.create_connection((host, port), timeout=timeout, source_address=source and (source, 0))
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.data = bytearray()
 

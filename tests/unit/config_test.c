@@ -218,7 +218,7 @@ static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
         {"listne: x\n", "f:1:1: no key \"listne\". Did you mean listen?"},
         {"zzz: x\n", "f:1:1: no key \"zzz\": known are listen, data, insecure_listen, hosts, tokens, anonymous, "
                      "auto_create, audit_keep, "
-                     "alerts, relay, sources, queues"},
+                     "limits, alerts, relay, sources, queues"},
         {Q("windw: 1d"), "f:2:7: queue q: no key \"windw\". Did you mean window?"},
         {Q("Lease: 1d"), "f:2:7: queue q: no key \"Lease\". Did you mean lease?"},
         {Q("visibility_timeout: 30s"), "f:2:7: queue q: no key \"visibility_timeout\". Did you mean lease?"},
