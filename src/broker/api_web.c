@@ -30,7 +30,8 @@ static void serve(struct call *c, const struct web_file *f) {
     bool same = slice_eq(known, slice_str(tag));
     buf_reset(fields);
     buf_printf(fields, "ETag: %s\r\nCache-Control: no-cache\r\nContent-Security-Policy: " POLICY "\r\n", tag);
-    buf_lit(fields, "X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n");
+    buf_lit(fields, "X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nX-Frame-Options: DENY\r\n"
+                    "Cross-Origin-Opener-Policy: same-origin\r\nCross-Origin-Resource-Policy: same-origin\r\n");
     struct http_reply reply = {
         .status = same ? 304 : 200,
         .content_type = same ? SL("") : slice_str(f->type),

@@ -1,6 +1,6 @@
 // Which view the address means, when it is loaded again, and what the keyboard does.
 import { h, morph } from './dom.js';
-import { get, health, Gone, to } from './api.js';
+import { get, getIfAllowed, health, Gone, session, to } from './api.js';
 import { clock, duration } from './format.js';
 import { notice, NOT_JUDGED } from './parts.js';
 import { closeDialog, showHelp } from './deeds.js';
@@ -11,6 +11,7 @@ import triage from './triage.js';
 import findPage from './find.js';
 import { alerts, tasks, audit, relays, targets } from './lists.js';
 import runbook from './runbook.js';
+import { signIn } from './sign.js';
 
 const POLL_MS = 2000, POLL_MS_MOST = 5000, RETRY_MS = 1000;
 const REST = 20; // after an answer, so many times as long as it took
@@ -73,6 +74,7 @@ async function loadOnce(mine, signal) {
         mine.error = null;
     } catch (error) {
         if (signal.aborted) return;
+        if (error.unnamed) return askForToken('This broker asks who looks: it needs a token.');
         if (!(error instanceof Gone)) mine.error = error;
         if (!('status' in error) && !(error instanceof Gone)) console.error(error);
     }
@@ -123,13 +125,46 @@ function open() {
     run(mine);
 }
 
+// ---- who looks
+
+// The view ends: what it showed was for who was signed in.
+function askForToken(why) {
+    closeDialog();
+    shown?.stop.abort();
+    shown?.page?.close?.();
+    shown = null;
+    document.title = 'Sign in · Hapax';
+    morph($('about'));
+    $('alarm').hidden = true;
+    $('view').replaceChildren(signIn(why, () => {
+        open();
+        sayWho();
+        $('view').focus();
+    }));
+    sayWho();
+    $('token').focus();
+}
+session.ask = askForToken;
+
+function sayWho() {
+    $('sign').hidden = !shown || (!session.asked && !session.signedIn);
+    $('sign').textContent = session.signedIn ? 'Sign out' : 'Sign in';
+}
+session.changed = sayWho;
+
+$('sign').addEventListener('click', () => {
+    const was = session.signedIn;
+    session.end();
+    askForToken(was ? 'You are signed out.' : 'With a token you see and do what it allows.');
+});
+
 // ---- the bar
 
 let firing = '', began = 0; // when the broker did, as it was last heard
 
 // A broker that began anew has forgotten what fired, and says so until it has looked: silence is no all-clear.
 function announce(names, stats, judged) {
-    const start = Date.parse(stats.now) - stats.uptime_ms, anew = began && start - began > 1000;
+    const start = stats ? Date.parse(stats.now) - stats.uptime_ms : began, anew = began && start - began > 1000;
     began = start;
     if (anew) $('live').textContent = `The broker began anew at ${clock(start)} and judges its alerts afresh`;
     if (!judged || names === firing) return;
@@ -139,10 +174,13 @@ function announce(names, stats, judged) {
 }
 
 async function bar() {
-    const [stats, alerts] = await Promise.all([get('/v1/stats'), get('/v1/alerts')]);
-    morph($('about'), h('span', {}, location.host), h('span', {}, stats.version), h('span', {}, `up ${duration(stats.uptime_ms)}`));
+    const mine = shown;
+    const [stats, alerts] = await Promise.all([getIfAllowed('/v1/stats'), getIfAllowed('/v1/alerts')]);
+    if (shown !== mine) return;
+    morph($('about'), h('span', {}, location.host), stats ? [h('span', {}, stats.version), h('span', {}, `up ${duration(stats.uptime_ms)}`)] : '');
+    $('alarm').hidden = !alerts;
+    if (!alerts) return;
     const fire = alerts.items.filter((a) => a.state === 'firing');
-    $('alarm').hidden = false;
     const judged = alerts.judged !== false || fire.length > 0;
     morph($('alarm'), h('span', { class: `badge ${fire.length ? 'failed' : judged ? 'ok' : 'none'}` }, h('span', { class: 'sign', 'aria-hidden': 'true' }, judged ? '●' : '○'),
         fire.length ? `${fire.length} firing` : judged ? 'quiet' : NOT_JUDGED));
@@ -153,7 +191,7 @@ async function keepBar() {
     for (;;) {
         const began = performance.now();
         try {
-            if (!document.hidden) await bar();
+            if (!document.hidden && shown) await bar();
         } catch (error) {
             if (!(error instanceof Gone) && !('status' in error)) console.error(error);
         }
@@ -215,7 +253,7 @@ document.querySelector('.skip').addEventListener('click', (e) => {
 $('help').addEventListener('click', showHelp);
 
 addEventListener('hashchange', () => {
-    if (shown?.here !== location.hash) open();
+    if (!shown || shown.here !== location.hash) open();
 });
 addEventListener('unhandledrejection', (e) => {
     if (e.reason?.name === 'AbortError') e.preventDefault();

@@ -1,8 +1,8 @@
 // One key: why was this event ignored?
 import { h } from './dom.js';
-import { get, query, queuePath, to } from './api.js';
+import { allowed, get, query, queuePath, to } from './api.js';
 import { moment, count } from './format.js';
-import { badge, section, fold, pretty, quiet, table } from './parts.js';
+import { badge, section, fold, mayNot, pretty, quiet, table } from './parts.js';
 import { eventWords } from './words.js';
 import { resolve, cancel, revoke, keyDeed } from './deeds.js';
 
@@ -38,13 +38,20 @@ function line(e, i) {
         e.request_id ? h('a', { href: to('find', e.request_id) }, 'this request elsewhere') : '');
 }
 
-function message(k, ui) {
+// What the broker has and does not show to whoever asks.
+function hidden(k) {
+    const what = [k.payload_hidden && 'payload', k.result_hidden && 'result'].filter(Boolean).join(' and ');
+    return what && `Its ${what} ${k.payload_hidden && k.result_hidden ? 'are' : 'is'} not shown: that needs the right receive or operate${k.result_hidden && !k.payload_hidden ? ', or result' : ''}.`;
+}
+
+function message(k, q, ui) {
     return [
-        h('p', { class: 'why', key: 'why' }, k.why), facts(k), deeds(k, ui), difference(k),
+        h('p', { class: 'why', key: 'why' }, k.why), facts(k), allowed(q, 'operate') ? deeds(k, ui) : mayNot(q, 'operate', 'decide about it'), difference(k),
         section('What happened', h('ol', { class: 'timeline' }, k.timeline.map(line)), k.not_kept ? quiet(`${k.not_kept}.`) : ''),
         k.steps.length ? section('Steps', table('Steps', [{ title: 'name', cell: (s) => s.name }, { title: 'result', class: 'wide', cell: (s) => s.result?.body ?? '' }], k.steps, (s) => s.name)) : '',
         h('div', { class: 'folds', key: 'folds' },
-            k.payload !== undefined ? fold(`Payload (${k.content_type || 'no type'})`, text(k.payload, k.encoding, k.content_type)) : k.erased ? quiet('Payload and result were erased.') : '',
+            hidden(k) ? quiet(hidden(k)) : '',
+            typeof k.payload === 'string' ? fold(`Payload (${k.content_type || 'no type'})`, text(k.payload, k.encoding, k.content_type)) : k.erased ? quiet('Payload and result were erased.') : '',
             k.result ? fold(`Result (${k.result.content_type || 'no type'})`, text(k.result.body, k.result.encoding, k.result.content_type)) : '',
             k.attrs && Object.keys(k.attrs).length ? fold('Attributes', JSON.stringify(k.attrs, null, 2)) : '',
             k.previous ? fold(`Outcome before the replay (${k.previous.state})`, JSON.stringify(k.previous, null, 2)) : '',
@@ -56,14 +63,14 @@ export default function keyPage({ queue, key, id }, ui) {
     return {
         title: `${key ?? id} · ${queue}`,
         async load(signal) {
-            const found = await get(id ? queuePath(queue, 'messages', id) : queuePath(queue, 'keys') + query({ key }), signal);
-            if (!found.items) return [found];
-            return found.items.length === 1 ? [await get(queuePath(queue, 'messages', found.items[0].id), signal)] : found.items;
+            const [q, found] = await Promise.all([get(queuePath(queue), signal), get(id ? queuePath(queue, 'messages', id) : queuePath(queue, 'keys') + query({ key }), signal)]);
+            if (!found.items) return { q, items: [found] };
+            return { q, items: found.items.length === 1 ? [await get(queuePath(queue, 'messages', found.items[0].id), signal)] : found.items };
         },
-        view: (items) => [
+        view: ({ q, items }) => [
             h('div', { class: 'head', key: 'head' }, h('h1', {}, key ?? items[0]?.key ?? id), items.length === 1 ? badge(items[0].state) : '',
                 h('span', {}, 'in ', h('a', { href: to('q', queue) }, queue))),
-            items.length === 1 ? message(items[0], ui) : [
+            items.length === 1 ? message(items[0], q, ui) : [
                 quiet('Keys repeat in this queue: each arrival is a message of its own.'),
                 table('Messages of this key', [
                     { title: 'id', class: 'wide', cell: (k) => h('a', { href: to('q', queue, 'id', k.id), 'data-nav': true }, k.id) },

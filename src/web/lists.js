@@ -1,6 +1,6 @@
 // Alerts, tasks, audit, relays, targets.
 import { h } from './dom.js';
-import { get, query, to } from './api.js';
+import { get, getIfAllowed, query, to } from './api.js';
 import { count, duration, moment } from './format.js';
 import { badge, plainly, quiet, table } from './parts.js';
 import { alertList } from './overview.js';
@@ -13,12 +13,12 @@ const queueLink = (name) => (name ? h('a', { href: to('q', name), 'data-nav': tr
 export const alerts = () => ({
     title: 'Alerts',
     load: async (signal) => {
-        const [data, stats] = await Promise.all([get('/v1/alerts?all=true', signal), get('/v1/stats', signal)]);
-        return { ...data, began: Date.parse(stats.now) - stats.uptime_ms, uptime: stats.uptime_ms };
+        const [data, stats] = await Promise.all([get('/v1/alerts?all=true', signal), getIfAllowed('/v1/stats', signal)]);
+        return stats ? { ...data, began: Date.parse(stats.now) - stats.uptime_ms, uptime: stats.uptime_ms } : data;
     },
     view: (data) => [
         h('h1', {}, 'Alerts'),
-        alertList(data, data.uptime < DAY_MS ? 'nothing fires, nothing did since the broker began' : 'nothing fires, nothing did in the last 24 hours'),
+        alertList(data, data.uptime === undefined ? 'nothing fires' : data.uptime < DAY_MS ? 'nothing fires, nothing did since the broker began' : 'nothing fires, nothing did in the last 24 hours'),
         data.uptime < DAY_MS ? quiet('The broker began anew at ', moment(new Date(data.began).toISOString()), ' and judges afresh: what fired before is not shown.') : '',
     ],
 });

@@ -1,6 +1,6 @@
 // What several pages show alike.
 import { h } from './dom.js';
-import { Gone, to } from './api.js';
+import { allowed, Gone, session, to } from './api.js';
 import { duration, moment } from './format.js';
 
 // Four states that mean the same everywhere; a sign beside the colour, for colour alone says nothing to many.
@@ -53,9 +53,15 @@ export function appliedWords(error) {
     return 'Nothing was applied.';
 }
 
+// What cannot be done is not offered; which right is missing is said instead.
+export const mayNot = (q, right, words) => (allowed(q, right) ? '' : quiet(`You may look, but not ${words}: the right `, code(`${right}:${q.name}`), ' is missing.'));
+
 export function notice(error, deed) {
     if (error.forbidden)
         return h('div', { class: 'notice', role: 'alert' }, h('b', {}, 'Not allowed: '), error.message);
+    if (error.unnamed)
+        return h('div', { class: 'notice', role: 'alert' }, h('b', {}, 'Not signed in: '), 'this needs a token. ', deed ? `${appliedWords(error)} ` : '',
+            h('button', { type: 'button', class: 'small', onclick: () => session.ask('That needs a token.') }, 'Sign in …'));
     const what = error instanceof Gone ? 'No answer' : error.status === 404 && !deed ? 'Not there' : 'That did not work';
     return h('div', { class: 'notice', role: 'alert' }, h('b', {}, `${what}: `), error.message, error.message.endsWith('.') ? '' : '.', deed ? ` ${appliedWords(error)}` : '');
 }

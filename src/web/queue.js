@@ -1,9 +1,9 @@
 // One queue: how it fares, by which rules, and who works on it.
 import { h } from './dom.js';
-import { get, query, queuePath, to } from './api.js';
+import { allowed, get, query, queuePath, stream, to } from './api.js';
 import { count, rate, percent, duration, stopwatch, moment, ago } from './format.js';
 import { spark, histogram } from './charts.js';
-import { badge, section, quiet, table, alertLine, lagWords, oldestHref } from './parts.js';
+import { badge, section, quiet, table, alertLine, lagWords, mayNot, oldestHref } from './parts.js';
 import { ruleWords } from './words.js';
 import { pauseQueue } from './deeds.js';
 
@@ -73,9 +73,7 @@ function recent(events, q) {
 // The stream of events, read as text: what is recent comes first, what happens follows.
 async function listen(queue, events, signal, changed) {
     try {
-        const reply = await fetch('/v1/events' + query({ queue, kind: 'duplicate' }), { signal, cache: 'no-store', headers: { 'Last-Event-ID': events.last } });
-        if (!reply.ok) throw new Error(reply.statusText);
-        const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+        const reader = await stream('/v1/events' + query({ queue, kind: 'duplicate' }), events.last, signal);
         for (let rest = ''; ;) {
             const { value, done } = await reader.read();
             if (done) break;
@@ -145,7 +143,8 @@ export default function queuePage({ queue }, ui) {
         },
         view: ({ q, alerts, history, histograms, consumersList, found }) => [
             h('div', { class: 'head', key: 'head' }, h('h1', {}, q.name), q.paused ? badge('paused', 'person') : '', q.pressed ? badge('full: refuses new messages', 'failed') : '',
-                h('span', { class: 'push' }), h('button', { type: 'button', onclick: () => pauseQueue(q, ui.refresh) }, q.paused ? 'Resume …' : 'Pause …')),
+                h('span', { class: 'push' }), allowed(q, 'operate') ? h('button', { type: 'button', onclick: () => pauseQueue(q, ui.refresh) }, q.paused ? 'Resume …' : 'Pause …') : ''),
+            mayNot(q, 'operate', 'pause or resume it'),
             alerts.items.some((a) => a.queue === q.name) ? h('ul', { class: 'alerts', key: 'alerts' }, alerts.items.filter((a) => a.queue === q.name).map(alertLine)) : '',
             figures(q),
             h('div', { class: 'columns', key: 'columns' },

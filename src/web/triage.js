@@ -1,8 +1,8 @@
 // What lies in a lane of a queue: the dead and the held grouped by reason, to be decided together.
 import { h } from './dom.js';
-import { get, pages, queuePath, to } from './api.js';
+import { allowed, get, pages, queuePath, to } from './api.js';
 import { count, moment, ago, plural } from './format.js';
-import { badge, quiet, table } from './parts.js';
+import { badge, mayNot, quiet, table } from './parts.js';
 import { redrive, resolve, cancel, revoke } from './deeds.js';
 
 const LISTED_MOST = 1000;
@@ -77,7 +77,7 @@ export default function triage({ queue, lane }, ui) {
         const filtered = Boolean(ui.state.filter);
         return h('div', { class: 'tools', key: 'tools' },
             h('input', { type: 'search', id: 'filter', placeholder: 'filter by reason or key', 'aria-label': 'Filter by reason or key', value: ui.state.filter ?? '', autocomplete: 'off', oninput: (e) => ui.set({ filter: e.target.value }) }),
-            h('label', { class: 'all' }, h('input', { type: 'checkbox', checked: items.length > 0 && chosen.length === items.length, indeterminate: chosen.length > 0 && chosen.length < items.length, onchange: () => flip(items) }),
+            allowed(data.q, 'operate') ? [h('label', { class: 'all' }, h('input', { type: 'checkbox', checked: items.length > 0 && chosen.length === items.length, indeterminate: chosen.length > 0 && chosen.length < items.length, onchange: () => flip(items) }),
                 ` all ${count(items.length)}`),
             h('span', { class: 'quiet' }, `${count(chosen.length)} selected`),
             lane === 'dead' ? button(chosen.length ? `Redrive ${count(chosen.length)} …` : 'Redrive …', chosen.length, () => redrive(queue, { ids: chosen.map((m) => m.id) }, done)) : '',
@@ -85,7 +85,7 @@ export default function triage({ queue, lane }, ui) {
             lane === 'dead' || lane === 'held' ? button(chosen.length ? `Resolve ${count(chosen.length)} …` : 'Resolve …', resolvable, () => resolve(queue, chosen, done)) : '',
             lane === 'leased' ? button(chosen.length ? `Take back ${count(chosen.length)} …` : 'Take back …', chosen.length, () => revoke(queue, chosen, done)) : '',
             button(chosen.length ? `Cancel ${count(chosen.length)} …` : 'Cancel …', chosen.length, () => cancel(queue, chosen, done), true),
-            chosen.length && !resolvable && lane === 'held' ? quiet('Conflicts and unknown outcomes are resolved apart.') : '');
+            chosen.length && !resolvable && lane === 'held' ? quiet('Conflicts and unknown outcomes are resolved apart.') : ''] : '');
     }
 
     return {
@@ -103,6 +103,7 @@ export default function triage({ queue, lane }, ui) {
             return [
                 h('div', { class: 'head', key: 'head' }, h('h1', {}, h('a', { href: to('q', queue) }, queue), ` · ${lane}`), badge(count(data.q[lane]), lane === 'dead' ? 'failed' : lane === 'held' ? 'person' : 'waiting')),
                 quiet(WORDS[lane]),
+                mayNot(data.q, 'operate', 'decide'),
                 data.items.length ? tools(data, items) : h('p', { class: 'calm' }, badge(`nothing is ${lane}`, 'ok')),
                 data.more ? quiet(`Shown are the ${count(data.items.length)} oldest of ${plural(data.q[lane], 'message')}; what is decided makes room for the next.`) : '',
                 data.items.length && !items.length ? quiet('None matches the filter.') : '',

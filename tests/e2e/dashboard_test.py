@@ -61,10 +61,15 @@ def the_pages_may_load_and_run_nothing_but_themselves(_q):
              "form-action 'none'; frame-ancestors 'none'")
         same(reply.header("X-Content-Type-Options"), "nosniff")
         same(reply.header("Referrer-Policy"), "no-referrer")
+        same(reply.header("X-Frame-Options"), "DENY")
+        same(reply.header("Cross-Origin-Opener-Policy"), "same-origin")
+        same(reply.header("Cross-Origin-Resource-Policy"), "same-origin")
     for name in FILES:
         text = source(name).decode()
         assert not re.search(r"\b(innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval|DOMParser)\b", text), f"{name} parses markup"
         same(re.findall(r"(?:src|href|from|import|url)\s*[=(]?\s*[\"']https?:", text), [], name)
+        same(re.findall(r"localStorage|document\.cookie|indexedDB|new EventSource|sendBeacon", text), [], name)  # where a token could go
+        assert name == "deeds.js" or "sessionStorage" not in text, name  # there it is the name one gave
     same(re.findall(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=", source("index.html").decode()), [])
 
 

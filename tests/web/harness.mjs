@@ -2,7 +2,7 @@
 // console free of errors. Nothing sleeps: what is awaited is asked for until it is there.
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { execFileSync, spawn } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -41,12 +41,25 @@ export async function until(condition, what) {
 const running = new Set();
 
 export class Broker {
-    constructor() {
+    // config: the text of its file. token: what it is asked with from here.
+    constructor({ config, token } = {}) {
         this.data = mkdtempSync(join(tmpdir(), 'hapax-web-'));
         this.port = 0;
+        this.token = token;
+        this.configure(config);
+    }
+    configure(config) {
+        this.config = config && join(this.data, 'hapax.yaml');
+        if (config) writeFileSync(this.config, config);
+    }
+    // Another file, in force once a call says so.
+    reload(config) {
+        this.configure(config);
+        this.process.kill('SIGHUP');
     }
     async start() {
-        const process_ = spawn(HAPAXD, ['--listen', `127.0.0.1:${this.port}`, '--data', join(this.data, 'd')], { stdio: ['ignore', 'pipe', 'ignore'] });
+        const words = ['--listen', `127.0.0.1:${this.port}`, '--data', join(this.data, 'd'), ...(this.config ? ['--config', this.config] : [])];
+        const process_ = spawn(HAPAXD, words, { stdio: ['ignore', 'pipe', 'ignore'] });
         running.add(this);
         this.process = process_;
         let said = '';
@@ -75,7 +88,7 @@ export class Broker {
 
     async call(method, path, body, headers = {}) {
         const text = body === undefined || typeof body === 'string' ? body : JSON.stringify(body);
-        const reply = await fetch(this.url + path, { method, body: text, headers });
+        const reply = await fetch(this.url + path, { method, body: text, headers: { ...(this.token && { Authorization: `Bearer ${this.token}` }), ...headers } });
         const answer = await reply.text();
         ok(reply.status < 500, `${method} ${path}: ${reply.status} ${answer}`);
         return { status: reply.status, text: answer, json: answer && /json/.test(reply.headers.get('content-type')) ? JSON.parse(answer) : null };
