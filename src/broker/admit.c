@@ -10,6 +10,7 @@
 #include "broker/queue_rules.h"
 #include "broker/render.h"
 #include "broker/room.h"
+#include "broker/tenants.h"
 #include "broker/watch.h"
 #include "config/fingerprint.h"
 #include "config/schema.h"
@@ -198,9 +199,13 @@ static void look_under_own_key(struct broker *b, struct send_in *in, struct admi
     in->hash = a->original.other_hash;
 }
 
+static bool taken_in(enum send_verdict v) {
+    return v != SEND_FULL && v != SEND_BACKPRESSURE && v != SEND_OVER_PENDING && v != SEND_OVER_BYTES;
+}
+
 /* What it was beside a new message, which the core's record tells. */
 static void watch_arrival(struct broker *b, const struct send_in *in, const struct admission *a) {
-    if (a->verdict == SEND_FULL || a->verdict == SEND_BACKPRESSURE) return;
+    if (!taken_in(a->verdict)) return;
     /* In conflict, under a key of its own. */
     bool apart = a->original.other_key_len && a->key.p == a->original.other_key;
     struct happening h = {
@@ -242,6 +247,10 @@ static bool admitted(struct broker *b, const struct send_in *in, struct admissio
         failure_set(f, PROBLEM_backpressure,
                     "a limit of this queue is reached; it takes messages again below 80 %% of it");
         return false;
+    case SEND_OVER_PENDING:
+    case SEND_OVER_BYTES:
+        return tenants_refuse(b, queue_rules_of(b, in->queue)->tenant,
+                              a->verdict == SEND_OVER_PENDING ? QUOTA_PENDING : QUOTA_BYTES, f);
     case SEND_ELSEWHERE:
         CHECK(false && "led elsewhere twice");
     case SEND_FULL:
@@ -275,7 +284,7 @@ static void watch_said(const struct candidate *k, const struct admission *a) {
     struct buf *store = &b->scratch->group; /* whose text the core has copied by now */
     struct errbuf why;
     bool known = a->verdict == SEND_DUPLICATE;
-    if (a->verdict == SEND_FULL || a->verdict == SEND_BACKPRESSURE) return;
+    if (!taken_in(a->verdict)) return;
     buf_reset(store);
     if (k->rules->event_type && template_eval(k->rules->event_type, &b->scratch->view, store, &why) == TEMPLATE_OK)
         watch_type(b, k->in->queue, buf_slice(store),
@@ -297,10 +306,12 @@ static u64 plain_fingerprint(struct broker *b, slice payload, const struct seen 
 static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, struct admission *a) {
     struct broker *b = k->b;
     struct send_in *in = k->in;
+    const struct queue_rules *rules = queue_rules_of(b, in->queue);
     k->a = a;
     a->copied = false;
-    bool special = queue_rules_of(b, in->queue)->special;
-    if (special && !pass_rules(k, header, header_ctx)) return false;
+    in->unmetered = k->again;
+    if (rules->tenant && !k->again && !tenants_take_send(b, rules->tenant, k->f)) return false;
+    if (rules->special && !pass_rules(k, header, header_ctx)) return false;
     if (lacks_key(in, k->rules))
         return failure_set(
             k->f, PROBLEM_key_missing,

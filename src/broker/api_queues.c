@@ -10,6 +10,7 @@
 #include "broker/queue_rules.h"
 #include "broker/room.h"
 #include "broker/tasks.h"
+#include "broker/tenants.h"
 #include "broker/waits.h"
 
 /* By their numbers, which a queue keeps while it is there; the cursor is the number of the last one shown. */
@@ -140,6 +141,7 @@ static bool put_rules_down(struct call *c, const struct deed *d, u16 *queue, str
     if (*queue) core_queue_info(b->core, b->now, *queue, &q);
     if (*queue && q.origin == ORIGIN_API && slice_eq(q.config, spec.config)) return true;
     if (!*queue && core_queues_left(b->core) == 0) return no_room_for_queue(c);
+    if (!*queue && !tenants_take_queue(b, c->arg[0], &c->failure)) return false;
     struct audit_in audit = deed_named(d, DEED_QUEUE_PUT, spec.config);
     room_prepare(b, 2 * spec.config.n);
     if (!core_queue_set(b->core, b->now, c->arg[0], &spec, &audit, queue)) return no_room_for_queue(c);

@@ -1,5 +1,6 @@
 /* How the broker as a whole fares. */
 #include "base/json.h"
+#include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
@@ -7,6 +8,7 @@
 #include "broker/feeds.h"
 #include "broker/metrics.h"
 #include "broker/tasks.h"
+#include "broker/tenants.h"
 #include "broker/traffic.h"
 #include "broker/waits.h"
 
@@ -109,6 +111,7 @@ void api_stats(struct call *c) {
     json_put_member_i64(body, "waiting", waits_count(b));
     json_put_member_i64(body, "tasks_running", tasks_running(b));
     put_events(b, body);
+    put_tenants(b, c->who->tenant, body);
     if (b->options.port.stats) b->options.port.stats(b->options.port.ctx, body);
     buf_char(body, '}');
     reply_json(c, 200, buf_slice(body));

@@ -25,6 +25,7 @@
 #include "broker/shared.h"
 #include "broker/sink.h"
 #include "broker/tasks.h"
+#include "broker/tenants.h"
 #include "broker/traffic.h"
 #include "broker/waits.h"
 #include "broker/watch.h"
@@ -83,6 +84,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->effects = effects_new();
     b->room = room_new();
     b->rulebook = rulebook_new();
+    b->tenants = tenants_new();
     b->waits = waits_new();
     b->shared = shared_new();
     b->receipts = receipts_new();
@@ -153,6 +155,7 @@ void broker_free(struct broker *b) {
     receipts_free(b->receipts);
     consumers_free(b->consumers);
     rulebook_free(b->rulebook);
+    tenants_free(b->tenants);
     effects_free(b->effects);
     room_free(b->room);
     compaction_free(b->compaction);

@@ -20,6 +20,7 @@ struct broker {
     struct effects *effects;       /* what waits to leave until it is durable */
     struct room *room;             /* what the journal can still take */
     struct rulebook *rulebook;     /* the config file, and the queues' rules as they are now */
+    struct tenants *tenants;       /* what they may take together */
     struct waits *waits;           /* requests that are answered later */
     struct shared *shared;         /* the answer all get who wait for the same outcome */
     struct receipts *receipts;     /* leases in replies that have not left yet */

@@ -7,6 +7,7 @@
 #include "broker/parse.h"
 #include "broker/queue_rules.h"
 #include "broker/room.h"
+#include "broker/tenants.h"
 
 struct named_queue {
     u16 queue;
@@ -56,6 +57,7 @@ static bool make_queue(struct call *c, slice name, u16 *queue) {
     if (queues_made_on_use(b) >= QUEUES_ON_USE_MAX)
         return fail(c, PROBLEM_queue_limit, "%u queues were made by their first message; ask for further ones with PUT",
                     QUEUES_ON_USE_MAX);
+    if (!tenants_take_queue(b, name, &c->failure)) return false;
     struct rules rules = rules_default();
     room_prepare(b, 0);
     if (core_queue_ensure(b->core, b->now, name, &rules, queue)) {

@@ -11,6 +11,7 @@
 #include "broker/rations.h"
 #include "broker/report.h"
 #include "broker/room.h"
+#include "broker/tenants.h"
 #include "broker/waits.h"
 
 #define QUEUE_RECORD_BYTES 4096u   /* of a QUEUE record beside its text: more than enough */
@@ -70,6 +71,8 @@ static void bind_queue(struct broker *b, u16 queue, struct queue_config *config,
     *at = (struct queue_rules){.config = config, .owned = owned};
     at->made_on_use = q.origin == ORIGIN_AUTO && !q.deleted;
     b->rulebook->made_on_use += at->made_on_use;
+    at->tenant = q.deleted ? TENANT_NONE : tenant_of_queue(b->rulebook->config, q.name);
+    core_queue_account(b->core, queue, at->tenant);
     at->undeclared = q.origin == ORIGIN_AUTO && !b->rulebook->config->auto_create;
     at->special = at->undeclared || (config && is_special(config));
     if (!q.deleted) waits_queue_made(b, queue, q.name);
@@ -306,6 +309,7 @@ hx_st broker_configure(struct broker *b, struct broker_time t, struct config *co
     struct config *before = b->rulebook->config;
     b->rulebook->config = config;
     browsers_forget(b->browsers);
+    tenants_configure(b, before, config);
     access_configure(b, config);
     ingest_configure(b, config);
     rations_configure(b, config);

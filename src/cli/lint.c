@@ -37,6 +37,7 @@ static bool explain_key(const char *path, struct buf *b) {
                                         [TABLE_RELAY] = "of an entry of relay",
                                         [TABLE_TOKEN] = "of an entry of tokens",
                                         [TABLE_SOURCE] = "of an entry of sources",
+                                        [TABLE_TENANT] = "of a tenant",
                                         [TABLE_QUEUE] = "of a queue"};
     struct key_info k;
     for (int scope = 0; scope < TABLE_COUNT; scope++)

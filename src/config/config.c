@@ -159,6 +159,7 @@ static hx_st check_file(const struct config *c, const struct node *root, const s
     const struct node *relays = node_get(root, SL("relay"));
     hx_st st = both(check_listen(c, root, use), check_notify(c, root));
     st = both(st, tokens_check(c, node_get(root, SL("tokens"))));
+    st = both(st, tenants_check(c, node_get(root, SL("tenants"))));
     u32 i = 0;
     for (const struct node *n = relays ? relays->first : NULL; n; n = n->next)
         st = both(st, check_relay(c, &c->relays.at[i++], n));
@@ -284,6 +285,7 @@ void config_diff(const struct config *before, const struct config *after, struct
     bind_diff(&config_keys[TABLE_TOP], before, after, "", out);
     tokens_diff(before, after, out);
     sources_diff(before, after, out);
+    tenants_diff(before, after, out);
     for (u32 i = 0; i < before->queues.count; i++) {
         const struct queue_config *q = before->queues.at[i];
         if (q) diff_queue(q, config_find(after, q->name), out);

@@ -31,6 +31,14 @@ enum preset { PRESET_LIST(PRESET_ENUM) PRESET_COUNT };
 enum idempotency { IDEMPOTENCY_LIST(IDEMPOTENCY_ENUM) IDEMPOTENCY_COUNT };
 #undef IDEMPOTENCY_ENUM
 
+/* Whose keys are the same key. */
+#define KEY_SCOPE_LIST(X)                                                                                              \
+    X(QUEUE, "queue")                                                                                                  \
+    X(CREDENTIAL, "credential") /* each sender's by themselves, by the name of the token it shows */
+#define KEY_SCOPE_ENUM(name, text) KEY_SCOPE_##name,
+enum key_scope { KEY_SCOPE_LIST(KEY_SCOPE_ENUM) KEY_SCOPE_COUNT };
+#undef KEY_SCOPE_ENUM
+
 /* The keys, for looking up where one was said. */
 #define TOP_KEY(ident, ...) TOP_KEY_##ident,
 enum top_key {
@@ -96,6 +104,7 @@ struct queue_config {
     i64 upstream_replay_ms;
     struct upstreams upstreams;
     u8 idempotency; /* enum idempotency */
+    u8 key_scope;   /* enum key_scope */
     i64 downstream_timeout_ms;
     slice dead_owner;
     u64 dead_alert_count;
@@ -203,9 +212,12 @@ struct token_config {
     struct said_at at;
 };
 
+#define TENANTS_MAX     1000u
+#define TENANT_NAME_MAX 64u
+
 struct tenant_config {
-    slice name, prefix; /* of its queues' names */
-    u64 queues, pending, bytes;
+    slice name, prefix;         /* of its queues' names */
+    u64 queues, pending, bytes; /* limits over all of them; 0: none */
     u32 rate_per_s;
 };
 
@@ -230,7 +242,8 @@ struct config {
         u32 count;
     } tokens;
     struct {
-        struct tenant_config *at;
+        struct tenant_config *at; /* by their names */
+        const struct tenant_config **by_prefix;
         u32 count;
     } tenants;
     struct grants
@@ -274,6 +287,8 @@ const struct queue_config *config_find(const struct config *c, slice queue);
 void config_listen_text(const struct config *c, struct buf *out);
 const struct token_config *config_token(const struct config *c, slice name);   /* NULL: there is none */
 const struct tenant_config *config_tenant(const struct config *c, slice name); /* NULL: there is none */
+/* The one whose prefix the queue's name begins with. */
+const struct tenant_config *config_tenant_of(const struct config *c, slice queue);
 
 const struct source_config *config_source(const struct config *c, slice name); /* NULL: there is none */
 
@@ -303,7 +318,16 @@ struct key_info {
     const char *path, *type, *fallback, *doc; /* fallback: the default as a user would write it */
     const char *const *names;                 /* the words it may be, NULL-ended; or NULL */
 };
-enum key_table { TABLE_TOP, TABLE_LISTENER, TABLE_RELAY, TABLE_TOKEN, TABLE_SOURCE, TABLE_QUEUE, TABLE_COUNT };
+enum key_table {
+    TABLE_TOP,
+    TABLE_LISTENER,
+    TABLE_RELAY,
+    TABLE_TOKEN,
+    TABLE_TENANT,
+    TABLE_SOURCE,
+    TABLE_QUEUE,
+    TABLE_COUNT
+};
 /* The i-th key of a table; false past the end. */
 bool config_key(enum key_table table, u32 i, struct key_info *out);
 

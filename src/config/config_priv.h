@@ -36,6 +36,7 @@
     X(DATE, "a date like 2027-01-01, or 2027-01-01T12:00:00Z")                                                         \
     X(TOKENS, "a list of maps")                                                                                        \
     X(RATE, "a rate like 5000/s")                                                                                      \
+    X(TENANTS, "a map of tenants")                                                                                     \
     X(RELAYS, "a list of maps")                                                                                        \
     X(SOURCES, "a map of sources")                                                                                     \
     X(QUEUES, "a map of queues")
@@ -60,14 +61,16 @@ struct key_rows {
 
 extern const struct key_rows config_keys[TABLE_COUNT];
 
-extern const char *const config_class_names[],
-    *const config_semantics_names[],
-        *const config_on_unknown_names[],
-            *const config_on_conflict_names[],
-                *const config_on_dead_names[], *const config_idempotency_names[],
-                                                   *const config_queue_alert_names[],
-                                                       *const config_alert_names[], *const config_scheme_names[],
-                                                                                        *const config_encoding_names[];
+extern const char *const config_class_names[], *const config_semantics_names[],
+                                                   *const config_on_unknown_names[],
+                                                       *const config_on_conflict_names[],
+                                                           *const config_on_dead_names[],
+                                                               *const config_idempotency_names[],
+                                                                   *const config_key_scope_names[],
+                                                                       *const config_queue_alert_names[],
+                                                                           *const config_alert_names[],
+                                                                               *const config_scheme_names[],
+                                                                                   *const config_encoding_names[];
 
 /* One reading of a map into a struct by its table. */
 struct binding {
@@ -159,6 +162,12 @@ void grants_put_json(const struct grants *g, struct buf *out);
 /* Once the whole file is read. list: of `tokens`, or NULL. */
 hx_st tokens_check(const struct config *c, const struct node *list);
 void tokens_diff(const struct config *before, const struct config *after, struct buf *out);
+
+/* ---- tenants.c, with the same uses */
+
+hx_st tenants_read(const struct binding *b, const struct node *n);
+hx_st tenants_check(const struct config *c, const struct node *map);
+void tenants_diff(const struct config *before, const struct config *after, struct buf *out);
 
 /* ---- queue.c */
 

@@ -10,6 +10,7 @@ const char *const config_on_dead_names[] = {ON_DEAD_LIST(NAME) NULL};
 const char *const config_idempotency_names[] = {IDEMPOTENCY_LIST(NAME) NULL};
 const char *const config_scheme_names[] = {SCHEME_LIST(NAME) NULL};
 const char *const config_encoding_names[] = {ENCODING_LIST(NAME) NULL};
+const char *const config_key_scope_names[] = {KEY_SCOPE_LIST(NAME) NULL};
 const char *const config_queue_alert_names[] = {QUEUE_ALERT_LIST(NAME) NULL};
 const char *const config_alert_names[] = {ALERT_LIST(NAME) NULL};
 static const char *const type_texts[] = {TYPE_LIST(NAME)};
@@ -38,6 +39,10 @@ static const struct key token_keys[] = {
 static const struct key source_keys[] = {
 #include "config/keys.def"
 };
+#define TENANT_KEY(ident, ...) ROW(struct tenant_config, __VA_ARGS__)
+static const struct key tenant_keys[] = {
+#include "config/keys.def"
+};
 #define QUEUE_KEY(ident, ...) ROW(struct queue_config, __VA_ARGS__)
 static const struct key queue_keys[] = {
 #include "config/keys.def"
@@ -47,7 +52,8 @@ static const struct key queue_keys[] = {
     { rows, sizeof(rows) / sizeof(rows[0]) }
 const struct key_rows config_keys[TABLE_COUNT] = {
     [TABLE_TOP] = ROWS(top_keys),     [TABLE_LISTENER] = ROWS(listener_keys), [TABLE_RELAY] = ROWS(relay_keys),
-    [TABLE_TOKEN] = ROWS(token_keys), [TABLE_SOURCE] = ROWS(source_keys),     [TABLE_QUEUE] = ROWS(queue_keys)};
+    [TABLE_TOKEN] = ROWS(token_keys), [TABLE_TENANT] = ROWS(tenant_keys),     [TABLE_SOURCE] = ROWS(source_keys),
+    [TABLE_QUEUE] = ROWS(queue_keys)};
 
 const char *key_type_text(enum key_type type) {
     return type_texts[type];

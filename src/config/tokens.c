@@ -188,12 +188,6 @@ const struct token_config *config_token(const struct config *c, slice name) {
     return NULL;
 }
 
-const struct tenant_config *config_tenant(const struct config *c, slice name) {
-    for (u32 i = 0; i < c->tenants.count; i++)
-        if (slice_eq(c->tenants.at[i].name, name)) return &c->tenants.at[i];
-    return NULL;
-}
-
 hx_st tokens_check(const struct config *c, const struct node *list) {
     hx_st st = ST_OK;
     u32 i = 0;

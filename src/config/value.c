@@ -368,6 +368,8 @@ hx_st value_read(const struct binding *b, const struct key *k, const struct node
         return read_texts(b, k, n);
     case TYPE_SOURCES:
         return sources_read(b, n);
+    case TYPE_TENANTS:
+        return tenants_read(b, n);
     case TYPE_RELAYS:
         return relays_read(b, n);
     case TYPE_QUEUES:

@@ -45,6 +45,7 @@ bool value_is_set(const struct key *k, const void *base) {
     case TYPE_HASHES:
         return ((const struct token_hashes *)value_field(k, base))->count > 0;
     case TYPE_TOKENS:
+    case TYPE_TENANTS:
     case TYPE_RELAYS:
     case TYPE_SOURCES:
     case TYPE_QUEUES:

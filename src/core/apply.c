@@ -41,9 +41,9 @@ static enum stage stage_of(const struct message *m) {
 }
 
 static void entry_move(struct core *c, struct entry *e, u64 size) {
-    c->live_bytes -= entry_size(e);
+    live_off(c, e->queue, entry_size(e));
     entry_set_size(e, size);
-    c->live_bytes += entry_size(e);
+    live_on(c, e->queue, entry_size(e));
 }
 
 /* During replay a queue's messages may come before its own record, which was carried: a nameless one stands in. */
@@ -154,6 +154,8 @@ static void queue_delete(struct core *c, struct queue *q, u64 pos) {
         index_release(&c->queue_names, e);
         break;
     }
+    account_leave(c, q);
+    q->bytes = 0; /* what is left of its keys is nobody's */
     q->deleted = true;
     q->since = pos;
     window_forget(c, q, 0, INT64_MAX);
@@ -273,7 +275,8 @@ static u32 settled_at(const struct core *c, u64 hash, u64 pos, u64 seq, i64 sett
 static void replace_settled(struct core *c, u64 hash, u64 pos, u64 seq) {
     u32 no = settled_at(c, hash, pos, seq, -1);
     if (no == ENTRY_NONE) return;
-    c->live_bytes -= entry_size(index_entry(&c->keys, no));
+    const struct entry *e = index_entry(&c->keys, no);
+    live_off(c, e->queue, entry_size(e));
     arrivals_forget(c, no);
     window_remove(c, no);
 }
@@ -371,7 +374,10 @@ static void message_load(struct core *c, u32 no, const struct rec_message *r, u6
     entry_move(c, e, size);
     q->unsettled++;
     q->unsettled_bytes += m->payload_len;
-    if (!m->refused) return;
+    if (!m->refused) {
+        account_of(c, q)->pending++;
+        return;
+    }
     q->refused_copies++;
     q->refused_bytes += m->payload_len;
 }
@@ -672,7 +678,7 @@ static hx_st apply_forget(struct core *c, const struct rec_forget *r, u32 about,
     if (st != ST_OK) return st;
     u32 entry = message_at(c, no)->entry;
     message_end(c, no);
-    c->live_bytes -= entry_size(index_entry(&c->keys, entry));
+    live_off(c, r->ref.queue, entry_size(index_entry(&c->keys, entry)));
     arrivals_forget(c, entry);
     index_remove(&c->keys, entry);
     index_release(&c->keys, entry);

@@ -15,6 +15,7 @@ struct core *core_new(const struct core_options *options) {
     index_init(&c->orphans);
     c->ttls.kind = HEAP_TTL;
     c->messages_top = 1;
+    c->accounts = mem_zalloc(sizeof *c->accounts);
     CHECK(options->shard < SHARDS_MAX);
     c->next_seq = seq_make(options->shard, 1);
     c->tallies = mem_zalloc(TALLIES_MAX * sizeof *c->tallies);
@@ -57,6 +58,7 @@ void core_free(struct core *c) {
         pages_unmap(c->message_chunks[i], MESSAGE_CHUNK * sizeof(struct message));
     mem_free(c->message_chunks);
     mem_free(c->queues);
+    mem_free(c->accounts);
     mem_free(c->tallies);
     mem_free(c->tally_slots);
     mem_free(c->moving);

@@ -117,6 +117,7 @@ struct queue_info {
     struct counters counters;
     u64 ready, delayed, behind, leased, held, dead, settled_keys;
     u64 unsettled, unsettled_bytes;                     /* messages; their payloads */
+    u64 bytes;                                          /* of the records that hold its messages and keys */
     u64 conflict_copies, refused_copies, refused_bytes; /* in the held and the dead lane */
     i64 oldest_ready_ms; /* how long the oldest ready message has been waiting to be handed out; 0 if none */
 };
@@ -167,6 +168,21 @@ u32 core_queue_count(const struct core *c); /* queues are numbered 1..count, del
 /* Whoever keeps a queue's number beyond a turn keeps this beside it: another value, and the queue was deleted since. */
 u64 core_queue_since(const struct core *c, u16 queue);
 const struct rules *core_queue_rules(const struct core *c, u16 queue);
+
+/* ---- accounts: queues that share one bound. What they are is the caller's: said at every start and whenever it changes, in no
+ * record. Limits keep new messages out; what is there may be redriven, replayed and settled whatever they say. */
+#define ACCOUNT_NONE 0u
+struct account_limits {
+    u64 pending,
+        bytes; /* 0: none. unsettled messages, without copies of what failed the schema; records of messages and keys */
+};
+struct account_sums {
+    u64 queues, pending, bytes;
+};
+/* There are these, numbered from 1, with no queue in any. */
+void core_accounts_set(struct core *c, const struct account_limits *limits, u16 count);
+void core_queue_account(struct core *c, u16 queue, u16 account); /* until it is deleted, or said otherwise */
+struct account_sums core_account_sums(const struct core *c, u16 account);
 
 /* ---- looking up */
 u64 core_hash(const struct core *c, u16 queue, slice key);
@@ -262,6 +278,7 @@ struct send_in {
     u64 hash, fingerprint;
     slice key, group, content_type, attrs, traceparent, tracestate, request_id, payload;
     i64 delay_ms, ttl_ms; /* 0: none */
+    bool unmetered;       /* it was there before, and an operator lets it in: no account's limit keeps it out */
 };
 enum send_verdict {
     SEND_ACCEPTED,
@@ -269,6 +286,8 @@ enum send_verdict {
     SEND_CONFLICT,
     SEND_FULL,
     SEND_BACKPRESSURE, /* a limit of the queue is reached; nothing was applied */
+    SEND_OVER_PENDING, /* the queue's account has its number of unsettled messages */
+    SEND_OVER_BYTES,   /* or its bytes */
     SEND_ELSEWHERE,    /* look up out->other_key, call core_send_conflict */
     SEND_HELD,         /* core_send_conflict: stored as a held message; out->ref is its own */
 };

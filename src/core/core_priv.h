@@ -115,6 +115,8 @@ struct queue {
     struct counters uncounted; /* to be added, by a COUNTS record within a second */
     u64 unwritten_duplicates;
     u64 unsettled, unsettled_bytes;
+    u64 bytes;   /* of the records that hold its messages and keys */
+    u16 account; /* ACCOUNT_NONE, or the one it counts in */
     u64 conflict_copies, refused_copies, refused_bytes;
     struct kept_stretch *kept; /* by number */
     u32 kept_count, kept_cap;
@@ -166,6 +168,12 @@ struct audit_index {
     u64 next_number;
 };
 
+/* Queues that share one bound. The first one, ACCOUNT_NONE, has all the others, no bounds, and sums that say nothing. */
+struct account {
+    struct account_limits limits;
+    struct account_sums sums;
+};
+
 struct core {
     struct core_options options;
     const struct core_sink *sink; /* NULL during replay */
@@ -187,6 +195,8 @@ struct core {
     u32 queues_vacant; /* deleted ones: their numbers are given again, the one that is free longest first */
     u16 vacant_first, vacant_last;
     struct index queue_names; /* hash of the name -> id in `at` */
+    struct account *accounts; /* [0..account_count] */
+    u16 account_count;
 
     struct message **message_chunks;
     u32 message_chunk_count, message_chunk_cap, messages_top, message_free;
@@ -367,6 +377,10 @@ void window_learn(struct core *c, const struct queue *q, i64 age_ms);
 /* The rules in *r replace the queue's: completes them and the promises in *r. */
 void window_change(const struct queue *q, i64 run_ms, struct rec_queue *r);
 u64 kept_bytes(const struct kept *k);
+
+/* account.c: is there room for one more message with a record of so many bytes? */
+enum account_verdict { ACCOUNT_OK, ACCOUNT_PENDING, ACCOUNT_BYTES };
+enum account_verdict account_has_room(const struct core *c, const struct queue *q, size_t bytes);
 
 /* arrivals.c */
 void tally_prefetch(const struct core *c, u32 entry, bool written);

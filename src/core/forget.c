@@ -128,7 +128,10 @@ static void reap(struct core *c, u32 entry) {
     struct entry *e = index_entry(&c->keys, entry);
     if (e->kind == ENTRY_SETTLED) {
         INVARIANT(7, entry_forgotten(c, e));
-        c->live_bytes -= entry_size(e);
+        if (entry_former(c, e))
+            c->live_bytes -= entry_size(e);
+        else
+            live_off(c, e->queue, entry_size(e));
         arrivals_forget(c, entry);
         if (c->sink && c->sink->on_expired && !entry_former(c, e)) c->sink->on_expired(c->sink->ctx, e->queue, e->hash);
         index_remove(&c->keys, entry);
@@ -180,7 +183,7 @@ void kept_add(struct core *c, struct queue *q, i64 settled_run_ms, u64 bytes) {
     i64 number = settled_run_ms / KEPT_STRETCH_MS;
     u32 at = q->kept_count;
     while (at > 0 && q->kept[at - 1].number > number) at--;
-    c->live_bytes += bytes;
+    live_on(c, q->id, bytes);
     if (at > 0 && q->kept[at - 1].number == number) {
         q->kept[at - 1].bytes += bytes;
         return;
@@ -209,7 +212,7 @@ void kept_expire(struct core *c) {
             i64 end = (q->kept[over].number + 1) * KEPT_STRETCH_MS;
             bool kept = end + q->rules.keep_payload_ms > c->now.run_ms;
             if (kept && !stretch_forgotten(q, end - KEPT_STRETCH_MS, end)) break;
-            c->live_bytes -= q->kept[over].bytes;
+            live_off(c, q->id, q->kept[over].bytes);
         }
         if (over == 0) continue;
         q->kept_count -= over;

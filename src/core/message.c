@@ -174,6 +174,8 @@ void message_end(struct core *c, u32 no) {
     if (m->refused) {
         q->refused_copies--;
         q->refused_bytes -= m->payload_len;
+    } else {
+        account_of(c, q)->pending--;
     }
     message_free(c, no);
 }

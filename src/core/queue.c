@@ -155,6 +155,7 @@ void core_queue_info(const struct core *c, struct core_now now, u16 queue, struc
         .counters = q->counters,
         .unsettled = q->unsettled,
         .unsettled_bytes = q->unsettled_bytes,
+        .bytes = q->bytes,
         .conflict_copies = q->conflict_copies,
         .refused_copies = q->refused_copies,
         .refused_bytes = q->refused_bytes,

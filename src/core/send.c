@@ -73,9 +73,11 @@ static void message_record(const struct core *c, const struct send_in *in, struc
     };
 }
 
-static enum send_verdict admit(struct core *c, const struct record *r, struct send_out *out) {
+static enum send_verdict admit(struct core *c, const struct record *r, bool metered, struct send_out *out) {
     const struct rec_message *m = &r->message;
     const struct queue *q = queue_at(c, m->ref.queue);
+    enum account_verdict account = metered ? account_has_room(c, q, record_size(r) + RECORD_HEAD_BYTES) : ACCOUNT_OK;
+    if (account != ACCOUNT_OK) return account == ACCOUNT_PENDING ? SEND_OVER_PENDING : SEND_OVER_BYTES;
     if (under_pressure(c, q, m->payload.n)) {
         COUNT(c, q, backpressured);
         return SEND_BACKPRESSURE;
@@ -139,10 +141,10 @@ enum send_verdict core_send(struct core *c, struct core_now now, const struct se
     struct record r;
     message_record(c, in, &r);
     if (repeats) r.message.ref.hash = repeatable_hash(c, in);
-    if (!gone) return admit(c, &r, out);
+    if (!gone) return admit(c, &r, !in->unmetered, out);
     r.message.replaces = seen->at.pos;
     r.message.replaces_seq = seen->settle->ref.seq;
-    enum send_verdict v = admit(c, &r, out);
+    enum send_verdict v = admit(c, &r, !in->unmetered, out);
     if (seen->settle->fingerprint != in->fingerprint) return v;
     /* It came back too late for its window: the next one should not. */
     i64 age_ms = now.run_ms - seen->settle->settled_run_ms;
@@ -174,7 +176,7 @@ enum send_verdict core_send_conflict(struct core *c, struct core_now now, const 
     r.message.replaces_seq = gone ? other->settle->ref.seq : 0;
     r.message.state = hold ? STATE_HELD : STATE_PENDING;
     r.message.traits = hold ? TRAIT_CONFLICT : 0;
-    enum send_verdict v = admit(c, &r, out);
+    enum send_verdict v = admit(c, &r, !in->unmetered, out);
     return v == SEND_ACCEPTED && hold ? SEND_HELD : v;
 }
 
@@ -214,7 +216,8 @@ enum refuse_verdict core_refuse(struct core *c, struct core_now now, const struc
     r.message.state = STATE_DEAD;
     r.message.history = slice_of(h->p, h->len);
     bool known = refused_before(c, q, r.message.ref.hash, out);
-    bool fits = !core_memory_short(c) && q->refused_copies < q->rules.refused_kept &&
+    bool fits = !core_memory_short(c) && account_has_room(c, q, record_size(&r)) != ACCOUNT_BYTES &&
+                q->refused_copies < q->rules.refused_kept &&
                 q->refused_bytes + in->payload.n <= q->rules.refused_bytes &&
                 room_for(c, c->sink->cost(record_size(&r)) + admission_room(c, h->len, in->request_id.n));
     if (known || !fits) {

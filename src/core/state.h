@@ -1,5 +1,5 @@
 /* What changes state. For apply.c and derive.c, and the files that keep a part of it for them: message.c, forget.c, arrivals.c,
- * audit.c, and core.c, which makes and frees it all. A decision sees core_priv.h alone, where everything is there to be looked
+ * audit.c, account.c, and core.c, which makes and frees it all. A decision sees core_priv.h alone, where everything is there to be looked
  * at: `make lint` keeps it so. */
 #ifndef HAPAX_CORE_STATE_H
 #define HAPAX_CORE_STATE_H
@@ -15,6 +15,23 @@ static inline struct queue *queue_mut(struct core *c, u16 id) {
 static inline struct entry *entry_mut(struct core *c, const struct message *m) {
     return index_entry(&c->keys, m->entry);
 }
+static inline struct account_sums *account_of(struct core *c, const struct queue *q) {
+    return &c->accounts[q->account].sums;
+}
+
+/* Bytes of records that are needed for a queue's messages and keys. */
+static inline void live_on(struct core *c, u16 queue, u64 bytes) {
+    struct queue *q = queue_mut(c, queue);
+    c->live_bytes += bytes;
+    q->bytes += bytes;
+    account_of(c, q)->bytes += bytes;
+}
+static inline void live_off(struct core *c, u16 queue, u64 bytes) {
+    live_on(c, queue, 0 - bytes);
+}
+
+/* account.c: it is about to be deleted */
+void account_leave(struct core *c, struct queue *q);
 
 /* message.c */
 u32 message_new(struct core *c);

@@ -49,7 +49,7 @@ WRAPPED = {
 
 # Who may change the core's state. A decision that sees this header could do so without a record.
 STATE_HEADER = "core/state.h"
-STATE_KEEPERS = {f"src/core/{name}.c" for name in "apply derive core message room group heap purge forget arrivals audit".split()}
+STATE_KEEPERS = {f"src/core/{name}.c" for name in "apply derive core message room group heap purge forget arrivals audit account".split()}
 
 BANNED = "strcpy strcat sprintf vsprintf gets atoi atol atoll atof strtok sscanf alloca"
 # What a replay from the journal would not see the same way.

@@ -46,12 +46,13 @@ static const struct node *find(const struct node *map, const char *path) {
     return n ? node_get(n, name) : NULL;
 }
 
-/* Where the example shows the key: at the top, in the first listener, relay, token or source, or in any queue. */
+/* Where the example shows the key: at the top, in the first listener, relay, token, tenant or source, or in any queue. */
 static const struct node *shown_at(const struct node *root, enum key_table scope, const char *path) {
     if (scope == TABLE_TOP) return find(root, path);
     if (scope == TABLE_LISTENER) return find(node_get(root, SL("listen"))->first, path);
     if (scope == TABLE_RELAY) return find(node_get(root, SL("relay"))->first, path);
     if (scope == TABLE_TOKEN) return find(node_get(root, SL("tokens"))->first, path);
+    if (scope == TABLE_TENANT) return find(node_get(root, SL("tenants"))->first, path);
     if (scope == TABLE_SOURCE) return find(node_get(root, SL("sources"))->first, path);
     const struct node *n = NULL;
     for (const struct node *q = node_get(root, SL("queues"))->first; q && !n; q = q->next) n = find(q, path);
@@ -126,6 +127,7 @@ static void effective(enum key_table scope, const char *path, const char *value,
         [TABLE_TOKEN] = {"tokens: [{name: t, allow: [], sha256: "
                          "[0000000000000000000000000000000000000000000000000000000000000000], ",
                          "}]"},
+        [TABLE_TENANT] = {"tenants: {t: {prefix: \"p.\", ", "}}"},
         [TABLE_SOURCE] = {"sources: {s: {queue: q, verify: {scheme: hmac, header: x, secrets: [s]}, ", "}}"},
         [TABLE_QUEUE] = {"queues: {q: {", "}}"},
     };
@@ -136,8 +138,13 @@ static void effective(enum key_table scope, const char *path, const char *value,
     buf_slice_add(&yaml, slice_str(around[scope][1]));
     if (config_parse(buf_slice(&yaml), "f", &(struct config_use){0}, &c, &errors) != ST_OK)
         fail_msg("%.*s: %.*s", (int)yaml.len, yaml.p, (int)errors.len, errors.p);
-    const void *bases[] = {
-        c, c->listen.at, c->relays.at, c->tokens.at, c->sources.at, c->queues.count ? c->queues.at[0] : NULL};
+    const void *bases[] = {c,
+                           c->listen.at,
+                           c->relays.at,
+                           c->tokens.at,
+                           c->tenants.at,
+                           c->sources.at,
+                           c->queues.count ? c->queues.at[0] : NULL};
     buf_reset(out);
     bind_put_json(&config_keys[scope], bases[scope], out);
     config_free(c);
@@ -156,7 +163,8 @@ static void the_documented_defaults_are_the_real_ones(void **state) {
         assert_int_equal(tree_from_json(buf_slice(&unsaid), "f", &tree, &err), ST_OK);
         for (u32 i = 0; config_key((enum key_table)scope, i, &k); i++) {
             bool required = (scope == TABLE_LISTENER && i < 1) || (scope == TABLE_RELAY && i < 2) ||
-                            (scope == TABLE_TOKEN && i < 3) || (scope == TABLE_SOURCE && i < 7);
+                            (scope == TABLE_TOKEN && i < 3) || (scope == TABLE_TENANT && i < 1) ||
+                            (scope == TABLE_SOURCE && i < 7);
             if (required) continue;
             effective((enum key_table)scope, k.path, k.fallback, &said);
             if (!slice_eq(buf_slice(&said), buf_slice(&unsaid)))

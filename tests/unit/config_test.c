@@ -216,9 +216,9 @@ static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
         {"queues: {'': {}}\n", "f:1:10: queues: a key is missing before ':'"},
         /* unknown names */
         {"listne: x\n", "f:1:1: no key \"listne\". Did you mean listen?"},
-        {"zzz: x\n", "f:1:1: no key \"zzz\": known are listen, data, insecure_listen, hosts, tokens, anonymous, "
-                     "auto_create, audit_keep, "
-                     "limits, alerts, relay, sources, queues"},
+        {"zzz: x\n",
+         "f:1:1: no key \"zzz\": known are listen, data, insecure_listen, hosts, tokens, anonymous, tenants, "
+         "auto_create, audit_keep, limits, alerts, relay, sources, queues"},
         {Q("windw: 1d"), "f:2:7: queue q: no key \"windw\". Did you mean window?"},
         {Q("Lease: 1d"), "f:2:7: queue q: no key \"Lease\". Did you mean lease?"},
         {Q("visibility_timeout: 30s"), "f:2:7: queue q: no key \"visibility_timeout\". Did you mean lease?"},
@@ -608,6 +608,73 @@ static void secrets_of_notifications_are_never_shown(void **state) {
     buf_free(&changes);
 }
 
+/* ---- tenants */
+
+static void what_is_wrong_with_a_tenant_is_told_with_its_place(void **state) {
+    (void)state;
+    static const struct wrong cases[] = {
+        {"tenants: []\n", "f:1:10: tenants: expected a map of tenants, not a list"},
+        {"tenants: {a: {}}\n", "f:1:14: tenants.a: prefix is missing"},
+        {"tenants: {a: 5}\n", "f:1:14: tenants.a: expected a map with prefix, limits, not text"},
+        {"tenants: {'a/b': {prefix: x}}\n",
+         "f:1:11: tenants: a tenant's name is made of letters, digits and _ - . only, at most 64"},
+        {"tenants: {a: {prefix: 'x y'}}\n",
+         "f:1:23: tenants.a.prefix: queue names begin with it: at most 127 letters, digits and _ - . : only"},
+        {"tenants: {a: {prefix: x., limits: {rate: 5}}}\n",
+         "f:1:42: tenants.a.limits.rate: \"5\" is not a rate like 5000/s"},
+        {"tenants: {a: {prefix: x., limits: {rate: 0/s}}}\n",
+         "f:1:42: tenants.a.limits.rate: 0/s is outside 1/s to 10000000/s"},
+        {"tenants: {a: {prefix: x., limits: {rate: 5/m}}}\n",
+         "f:1:42: tenants.a.limits.rate: \"5/m\" is not a rate like 5000/s"},
+        {"tenants: {a: {prefix: x., limits: {pendig: 5}}}\n",
+         "f:1:36: tenants.a.limits: no key \"pendig\". Did you mean pending?"},
+        {"tenants:\n  a: {prefix: shop.eu.}\n  b: {prefix: market.}\n  c: {prefix: shop.}\n",
+         "f:2:15: tenants.a.prefix: overlaps with the prefix \"shop.\" of tenant c: a queue could be both's"},
+        {"tenants: {a: {prefix: x.}, b: {prefix: x.}}\n",
+         "f:1:40: tenants.b.prefix: overlaps with the prefix \"x.\" of tenant a: a queue could be both's"},
+        {"tenants: {a: {prefix: x., limits: {queues: 1}}}\nqueues: {x.a: {}, x.b: {}, y: {}}\n",
+         "f:1:44: tenants.a.limits.queues: this file alone declares 2 queues under x."},
+    };
+    assert_wrong(cases, sizeof cases / sizeof *cases);
+}
+
+static void a_queue_is_the_tenants_whose_prefix_its_name_begins_with(void **state) {
+    (void)state;
+    struct config *c =
+        parse("tenants: {b: {prefix: shop., limits: {queues: 2, pending: 3, bytes: 1MiB, rate: 5/s}}, a: {prefix: m}, "
+              "d: {prefix: 'shop:'}, c: {prefix: z.}}\n");
+    static const char *const names[][2] = {{"shop.x", "b"}, {"shop:x", "d"}, {"mx", "a"}, {"z.z", "c"},
+                                           {"shop.", "b"},  {"shop", ""},    {"a", ""},   {"zz", ""},
+                                           {"l", ""},       {"shopping", ""}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct tenant_config *t = config_tenant_of(c, slice_str(names[i][0]));
+        assert_string_equal(t ? t->name.p : "", names[i][1]);
+    }
+    const struct tenant_config *b = config_tenant(c, SL("b"));
+    assert_true(b->queues == 2 && b->pending == 3 && b->bytes == 1 << 20 && b->rate_per_s == 5);
+    assert_null(config_tenant(c, SL("e")));
+    config_free(c);
+}
+
+static void a_reload_says_what_changes_for_tenants(void **state) {
+    (void)state;
+    struct config *before = parse("tenants: {a: {prefix: a.}, b: {prefix: b., limits: {rate: 5/s}}}\n"),
+                  *after = parse("tenants: {b: {prefix: c., limits: {rate: 7/s, bytes: 1MiB}}, d: {prefix: d.}}\n");
+    struct buf changes = {0};
+    config_diff(before, before, &changes);
+    assert_int_equal(changes.len, 0);
+    config_diff(before, after, &changes);
+    buf_char(&changes, '\0');
+    assert_string_equal(changes.p, "tenant a: removed; its queues stay, without its limits\n"
+                                   "tenant b: prefix: b. -> c.\n"
+                                   "tenant b: limits.bytes: none -> 1MiB\n"
+                                   "tenant b: limits.rate: 5/s -> 7/s\n"
+                                   "tenant d: added\n");
+    buf_free(&changes);
+    config_free(before);
+    config_free(after);
+}
+
 /* ---- JSON, and back */
 
 static void what_is_shown_makes_the_same_queue_again(void **state) {
@@ -622,7 +689,8 @@ static void what_is_shown_makes_the_same_queue_again(void **state) {
         "schema: {types: {x: integer, y: [string, null]}, enum: {z: [1, '1', true]}, max_length: {y: 5}}",
         "event_type: '${type}', origin: '${header.x-client-key}', alerts: {duplicates_high: 0.5%, late_replays: 3,"
         "  oldest_unsettled: 1m, held_waiting: 2h, group_blocked: 90s, off: [lag, key_skew, relay_lag]}",
-        "downstream: {idempotency: none, timeout: 2500ms}, lag: {p95: 1s, alert: 10s, for: 1m}, on_dead: skip",
+        "key_scope: credential, downstream: {idempotency: none, timeout: 2500ms}, lag: {p95: 1s, alert: 10s, for: 1m}, "
+        "on_dead: skip",
     };
     for (size_t i = 0; i < sizeof queues / sizeof *queues; i++) {
         struct config *c = parse_queue(queues[i]);
@@ -648,7 +716,7 @@ static void the_effective_rules_are_shown_under_the_configs_names(void **state) 
     struct queue_config *q = config_queue_default(SL("q"));
     assert_json(
         q,
-        "{\"semantics\":\"exactly_once\",\"on_dead\":\"block\",\"fingerprint\":\"bytes\","
+        "{\"semantics\":\"exactly_once\",\"key_scope\":\"queue\",\"on_dead\":\"block\",\"fingerprint\":\"bytes\","
         "\"refused\":{\"keep\":1000,\"bytes\":\"16MiB\"},\"window\":\"1d\",\"keep_payload\":\"0s\",\"lease\":\"30s\","
         "\"on_unknown\":\"retry\",\"on_conflict\":\"reject\",\"downstream\":{\"idempotency\":\"unsaid\"},"
         "\"retry\":{\"transient\":{\"attempts\":6,\"backoff\":\"1s\",\"max\":\"5m\"},\"unknown\":{\"attempts\":3},"
@@ -739,6 +807,9 @@ int main(void) {
         cmocka_unit_test(alerts_have_thresholds_and_can_be_off),
         cmocka_unit_test(an_alert_that_cannot_be_is_refused),
         cmocka_unit_test(secrets_of_notifications_are_never_shown),
+        cmocka_unit_test(what_is_wrong_with_a_tenant_is_told_with_its_place),
+        cmocka_unit_test(a_queue_is_the_tenants_whose_prefix_its_name_begins_with),
+        cmocka_unit_test(a_reload_says_what_changes_for_tenants),
         cmocka_unit_test(what_is_shown_makes_the_same_queue_again),
         cmocka_unit_test(the_effective_rules_are_shown_under_the_configs_names),
         cmocka_unit_test(a_put_bodys_errors_name_the_key),

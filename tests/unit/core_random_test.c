@@ -7,10 +7,11 @@
 
 #include "unit/core_world.h"
 
-#define QUEUES 4u
-#define TOKENS 24u
-#define OPS    500u
-#define HOUR   ((i64)3600 * 1000)
+#define QUEUES   4u
+#define ACCOUNTS 2u
+#define TOKENS   24u
+#define OPS      500u
+#define HOUR     ((i64)3600 * 1000)
 
 static struct rng rng;
 static u64 seed;
@@ -202,6 +203,46 @@ static void check(void) {
     core_free(twin);
 }
 
+/* ---- accounts */
+
+static u16 account_of_queue(slice name) {
+    return (u16)((u32)(name.p[1] - '0') % (ACCOUNTS + 1)); /* some are in none */
+}
+
+static void assign_accounts(void) {
+    static const struct account_limits none[ACCOUNTS];
+    core_accounts_set(w.core, none, ACCOUNTS);
+    for (u32 queue = 1; queue <= core_queue_count(w.core); queue++) {
+        struct queue_info q;
+        core_queue_info(w.core, w.now, (u16)queue, &q);
+        if (!q.deleted) core_queue_account(w.core, (u16)queue, account_of_queue(q.name));
+    }
+}
+
+/* What was kept as things happened is what adding up says. */
+static void check_accounts(void) {
+    struct account_sums expected[ACCOUNTS + 1] = {0};
+    for (u32 queue = 1; queue <= core_queue_count(w.core); queue++) {
+        struct queue_info q;
+        core_queue_info(w.core, w.now, (u16)queue, &q);
+        u32 cursor = 0;
+        u64 known = 0;
+        struct found f;
+        for (enum walk_verdict v; (v = core_walk(w.core, (u16)queue, 0, 1000, &cursor, &f)) != WALK_END;)
+            if (v == WALK_FOUND) known += f.size_hint;
+        assert_in_range(q.bytes, known, core_live_bytes(w.core));
+        if (q.deleted) continue;
+        struct account_sums *sums = &expected[account_of_queue(q.name)];
+        sums->queues++;
+        sums->pending += q.unsettled - q.refused_copies;
+        sums->bytes += q.bytes;
+    }
+    for (u16 a = 1; a <= ACCOUNTS; a++) {
+        struct account_sums sums = core_account_sums(w.core, a);
+        assert_memory_equal(&sums, &expected[a], sizeof sums);
+    }
+}
+
 /* ---- what can happen */
 
 static void random_rules(struct rules *r) {
@@ -228,6 +269,7 @@ static void queue_use(u32 n) {
     struct rules r;
     random_rules(&r);
     assert_true(core_queue_ensure(w.core, w.now, slice_str(name), &r, &w.queue));
+    core_queue_account(w.core, w.queue, account_of_queue(slice_str(name)));
 }
 
 static void change_rules(u32 n) {
@@ -237,6 +279,7 @@ static void change_rules(u32 n) {
     struct queue_spec spec = {.origin = ORIGIN_API, .config = slice_str(text)};
     random_rules(&spec.rules);
     assert_true(core_queue_set(w.core, w.now, slice_str(name), &spec, NULL, &w.queue));
+    core_queue_account(w.core, w.queue, account_of_queue(slice_str(name)));
 }
 
 static struct seen *find_id(const struct ref *ref) {
@@ -402,6 +445,7 @@ static void do_restart(void) {
     }
     w.now.wall_ms += (i64)roll(5000);
     start_core();
+    assign_accounts();
 }
 
 /* The disk fills up, or there is room again. What was promised must fit all the while (P8). */
@@ -491,15 +535,18 @@ static void replayed_equals_live_whatever_happens(void **state) {
         setup(NULL);
         rng_seed(&rng, seed);
         token_count = 0;
+        assign_accounts();
         queue_use(0);
         for (u32 i = 1; i <= OPS; i++) {
             one_thing();
             if (i % 50 != 0) continue;
             if (w.metered) do_room();
             check();
+            check_accounts();
         }
         compact();
         check();
+        check_accounts();
         at_the_end_nothing_is_left_over();
         teardown(NULL);
     }

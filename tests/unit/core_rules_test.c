@@ -958,6 +958,86 @@ static void a_settled_key_runs_again_as_the_next_generation_while_its_payload_is
     assert_int_equal(send("k", "pay"), SEND_DUPLICATE);
 }
 
+static void use_account(u64 pending, u64 bytes) {
+    struct account_limits limits = {.pending = pending, .bytes = bytes};
+    core_accounts_set(w.core, &limits, 1);
+    for (u32 queue = 1; queue <= core_queue_count(w.core); queue++) core_queue_account(w.core, (u16)queue, 1);
+}
+
+static void queues_of_one_account_share_its_limit(void **state) {
+    (void)state;
+    u16 first = w.queue;
+    assert_true(core_queue_ensure(w.core, w.now, SL("second"), &rules, &w.queue));
+    use_account(2, 0);
+    assert_int_equal(send("a", "p"), SEND_ACCEPTED);
+    w.queue = first;
+    assert_int_equal(send("a", "p"), SEND_ACCEPTED);
+    u64 written = w.count;
+    assert_int_equal(send("b", "p"), SEND_OVER_PENDING);
+    assert_int_equal(w.count, written);
+    assert_int_equal(send("a", "p"), SEND_DUPLICATE); /* whoever asks what became of it is told */
+    assert_int_equal(core_account_sums(w.core, 1).pending, 2);
+    restart_after(0);
+    use_account(2, 0);
+    assert_int_equal(send("b", "p"), SEND_OVER_PENDING);
+    struct leased l = receive();
+    assert_int_equal(send("b", "p"), SEND_OVER_PENDING);
+    ack(&l, "r");
+    assert_int_equal(send("b", "p"), SEND_ACCEPTED);
+    assert_int_equal(core_account_sums(w.core, 1).queues, 2);
+}
+
+static void what_settled_keys_take_counts_in_an_accounts_bytes_until_they_are_forgotten(void **state) {
+    (void)state;
+    rules.window_ms = HOUR;
+    use_rules();
+    pass(1); /* what settles from now on */
+    static char payload[3001];
+    memset(payload, 'x', 3000);
+    use_account(0, 4096);
+    assert_int_equal(send("a", payload), SEND_ACCEPTED);
+    assert_int_equal(send("b", payload), SEND_OVER_BYTES);
+    struct leased l = receive();
+    ack(&l, payload); /* what was taken in can be settled, with a result as large as it likes */
+    assert_int_equal(send("b", payload), SEND_OVER_BYTES);
+    restart_after(0);
+    use_account(0, 4096);
+    assert_int_equal(send("b", payload), SEND_OVER_BYTES);
+    pass(2 * HOUR);
+    pass(60000); /* forgotten then, freed now */
+    assert_int_equal(core_account_sums(w.core, 1).bytes, 0);
+    assert_int_equal(send("b", payload), SEND_ACCEPTED);
+}
+
+static void a_deleted_queue_leaves_its_account_at_once(void **state) {
+    (void)state;
+    use_account(0, 0);
+    send("a", "p");
+    struct leased l = receive();
+    ack(&l, "r");
+    assert_true(core_account_sums(w.core, 1).bytes > 0);
+    assert_int_equal(core_queue_delete(w.core, w.now, w.queue, NULL), DELETE_OK);
+    struct account_sums none = {0}, sums = core_account_sums(w.core, 1);
+    assert_memory_equal(&sums, &none, sizeof none);
+    pass(1000); /* its keys are freed meanwhile */
+    sums = core_account_sums(w.core, 1);
+    assert_memory_equal(&sums, &none, sizeof none);
+}
+
+static void an_operator_replays_over_the_limit(void **state) {
+    (void)state;
+    rules.keep_payload_ms = HOUR;
+    use_rules();
+    use_account(1, 0);
+    send("a", "p");
+    struct leased l = receive();
+    ack(&l, "r");
+    assert_int_equal(send("b", "p"), SEND_ACCEPTED);
+    assert_int_equal(again("a"), AGAIN_OK);
+    assert_int_equal(core_account_sums(w.core, 1).pending, 2);
+    assert_int_equal(send("c", "p"), SEND_OVER_PENDING);
+}
+
 static void a_payload_past_its_keep_leaves_the_journal_with_the_next_compaction(void **state) {
     (void)state;
     rules.keep_payload_ms = HOUR;
@@ -1809,6 +1889,10 @@ int main(void) {
         R(an_adaptive_window_grows_to_twice_the_oldest_replay_within_its_bounds),
         R(a_full_queue_refuses_new_work_until_it_is_a_fifth_below_its_limit),
         R(bytes_and_lag_are_limits_too),
+        R(queues_of_one_account_share_its_limit),
+        R(what_settled_keys_take_counts_in_an_accounts_bytes_until_they_are_forgotten),
+        R(a_deleted_queue_leaves_its_account_at_once),
+        R(an_operator_replays_over_the_limit),
         R(a_settled_key_runs_again_as_the_next_generation_while_its_payload_is_kept),
         R(a_payload_past_its_keep_leaves_the_journal_with_the_next_compaction),
         R(a_settlement_without_room_for_the_payload_goes_without_it),
