@@ -2,6 +2,7 @@
 
 #include "broker/broker_priv.h"
 #include "broker/render.h"
+#include "broker/scope.h"
 
 u16 admission_status(const struct admission *a) {
     return state_is_settled(a->state) ? 200 : 202;
@@ -19,7 +20,7 @@ void put_admission(struct broker *b, struct buf *body, const struct admission *a
     core_id_text(&a->out.ref, body);
     buf_lit(body, "\",\"queue\":");
     json_put_string(body, queue);
-    put_key(body, a->key);
+    put_key(body, shown_key(b, a->out.ref.queue, a->key).key);
     buf_lit(body, ",\"state\":\"");
     buf_slice_add(body, slice_str(state_text(a->state)));
     buf_char(body, '"');

@@ -10,6 +10,7 @@
 #include "broker/queue_rules.h"
 #include "broker/render.h"
 #include "broker/room.h"
+#include "broker/scope.h"
 #include "broker/tenants.h"
 #include "broker/watch.h"
 #include "config/fingerprint.h"
@@ -23,6 +24,7 @@ struct candidate {
     struct broker *b;
     const struct queue_config *rules;
     struct send_in *in;
+    slice scope;  /* whose its key is, where that matters */
     bool again;   /* it is a copy of what was refused before: no second copy */
     bool foresee; /* and it is only asked what would become of it */
     const struct key_hash *known;
@@ -30,9 +32,11 @@ struct candidate {
     struct failure *f;
 };
 
-bool admit_copy(struct broker *b, const struct send_in *said, slice why, struct ref *copy) {
+bool admit_copy(struct broker *b, const struct send_in *said, slice scope, slice why, struct ref *copy) {
     struct send_in in = *said;
     in.key = SL("");
+    if (queue_rules_of(b, in.queue)->scoped && scope_key(&b->scratch->scoped, scope, SL("")))
+        in.key = buf_slice(&b->scratch->scoped); /* whose it will be when it is let in after all */
     in.fingerprint = core_fingerprint(b->core, in.payload);
     room_prepare(b, in.payload.n + in.attrs.n);
     return core_refuse(b->core, b->now, &in, cut_text(why, REASON_BYTES_MAX), copy) != REFUSE_BEYOND;
@@ -41,7 +45,7 @@ bool admit_copy(struct broker *b, const struct send_in *said, slice why, struct 
 /* Not admitted; but whoever looks into the dead lane finds it, with the reason. */
 static bool refuse(const struct candidate *k, const char *why) {
     failure_set(k->f, PROBLEM_schema, "%s", why);
-    if (!k->again) k->a->copied = admit_copy(k->b, k->in, slice_str(why), &k->a->copy);
+    if (!k->again) k->a->copied = admit_copy(k->b, k->in, k->scope, slice_str(why), &k->a->copy);
     return false;
 }
 
@@ -98,6 +102,16 @@ static bool look_at(const struct candidate *k, header_lookup *header, void *head
     if (q->key && !make_key(k)) return false;
     if (q->order_by && !make_group(k)) return false;
     in->fingerprint = fingerprint_of(k, &k->b->scratch->view);
+    return true;
+}
+
+static bool put_in_scope(const struct candidate *k) {
+    struct buf *store = &k->b->scratch->scoped;
+    if (!scope_key(store, k->scope, k->in->key))
+        return failure_set(k->f, PROBLEM_key_invalid,
+                           "with the name of its sender in front it has %zu bytes, and %u are the most", store->len,
+                           KEY_BYTES_MAX);
+    k->in->key = buf_slice(store);
     return true;
 }
 
@@ -317,11 +331,12 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
             k->f, PROBLEM_key_missing,
             "send the key in the Idempotency-Key header (in a batch: key): what this message means, the same "
             "at every retry");
+    if (rules->scoped && in->key.n && !put_in_scope(k)) return false;
     a->original.other_key_len = 0;
     bool sought = in->key.n && (!k->rules || k->rules->rules.semantics != SEMANTICS_AT_LEAST_ONCE);
     in->hash = hash_of(k);
     a->seen = sought ? lookup_key(b, b->lookup, in->queue, in->hash, in->key) : NULL;
-    if (!special) in->fingerprint = plain_fingerprint(b, in->payload, a->seen);
+    if (!rules->special) in->fingerprint = plain_fingerprint(b, in->payload, a->seen);
     if (sought && !(a->seen && seen_in_force(b, a->seen))) look_under_own_key(b, in, a);
     a->key = in->key;
     if (!a->seen && key_names_replay(in->key)) { /* one that is known came in before this was asked, and is answered */
@@ -340,9 +355,9 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
     return ok;
 }
 
-bool admit_message(struct broker *b, struct send_in *in, const struct key_hash *known, header_lookup *header,
-                   void *header_ctx, struct admission *a, struct failure *f) {
-    struct candidate k = {.b = b, .in = in, .known = known, .f = f};
+bool admit_message(struct broker *b, struct send_in *in, slice scope, const struct key_hash *known,
+                   header_lookup *header, void *header_ctx, struct admission *a, struct failure *f) {
+    struct candidate k = {.b = b, .in = in, .scope = scope, .known = known, .f = f};
     return enter(&k, header, header_ctx, a);
 }
 
@@ -361,7 +376,8 @@ static enum retrial try_again(struct broker *b, const struct rec_message *m, u16
         .request_id = m->request_id,
         .payload = m->payload,
     };
-    struct candidate k = {.b = b, .in = &in, .f = &f, .again = true, .foresee = foresee};
+    struct candidate k = {
+        .b = b, .in = &in, .scope = shown_key(b, queue, m->key).credential, .f = &f, .again = true, .foresee = foresee};
     enum retrial result = RETRIAL_AS_BEFORE;
     if (enter(&k, said_header, &in, &a))
         result = a.verdict == SEND_DUPLICATE ? RETRIAL_KNOWN : RETRIAL_ADMITTED;

@@ -14,7 +14,7 @@ struct admission {
     struct send_out out;
     const struct seen *seen; /* the original of a duplicate or conflict; NULL when accepted or held */
     enum state state;
-    slice key; /* the one it is known by */
+    slice key; /* the one it is known by, as it is stored */
     /* When the key was known with another payload and the queue does not reject that: what the core said of the original.
      * other_key in it is the arrival's own key from then on. */
     struct send_out original;
@@ -29,12 +29,12 @@ struct key_hash {
     u16 queue;
 };
 
-/* The queue's rules fill in key, group, fingerprint and hash of *in, whose key is what the sender gave or empty. known may be
- * NULL: it saves hashing the key once more. */
-bool admit_message(struct broker *b, struct send_in *in, const struct key_hash *known, header_lookup *header,
-                   void *header_ctx, struct admission *a, struct failure *f);
+/* The queue's rules fill in key, group, fingerprint and hash of *in, whose key is what the sender gave or empty. scope: whose key
+ * that is (scope.h). known may be NULL: it saves hashing the key once more. */
+bool admit_message(struct broker *b, struct send_in *in, slice scope, const struct key_hash *known,
+                   header_lookup *header, void *header_ctx, struct admission *a, struct failure *f);
 /* A copy of what is not admitted, for the dead lane, with the reason. false: none could be kept. */
-bool admit_copy(struct broker *b, const struct send_in *in, slice why, struct ref *copy);
+bool admit_copy(struct broker *b, const struct send_in *in, slice scope, slice why, struct ref *copy);
 /* The headers of a message as far as it remembers them: attributes, content type, group. ctx: struct send_in. */
 slice said_header(void *ctx, slice name);
 /* A copy of what failed the schema, tried again: admitted, known already, or as before. */

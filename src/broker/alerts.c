@@ -16,6 +16,7 @@
 #include "broker/queue_rules.h"
 #include "broker/render.h"
 #include "broker/report.h"
+#include "broker/scope.h"
 #include "broker/series.h"
 #include "broker/traffic.h"
 
@@ -199,7 +200,7 @@ static void put_summary(struct buf *out, enum alert a, const struct alert_one *o
 static void put_about(struct broker *b, struct buf *out, const struct ref *ref) {
     const struct seen *s = lookup_id(b, b->other, ref->hash, ref->seq);
     put_id(out, "id", ref);
-    if (s && seen_key(s).n) json_put_member(out, "key", seen_key(s));
+    if (s && seen_key(s).n) put_shown_key(b, out, s->at.queue, seen_key(s));
 }
 
 static void put_item(struct broker *b, struct buf *out, enum alert a, u16 queue) {

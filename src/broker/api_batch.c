@@ -1,4 +1,5 @@
 /* Send many messages: a line each, answered by a line each, as a job. */
+#include "broker/access.h"
 #include "broker/admission_page.h"
 #include "broker/admit.h"
 #include "broker/api.h"
@@ -9,11 +10,12 @@
 #include "broker/limits.h"
 #include "broker/named.h"
 #include "broker/parse.h"
+#include "broker/queue_rules.h"
 
 /* A line as the sender wrote it. */
 struct line {
     struct send_in in;
-    slice key, payload_text, payload_base64;
+    slice key, credential, payload_text, payload_base64;
     enum json_type payload_type;
     bool has_key, has_payload, has_base64, has_delay, has_ttl;
     slice delay, ttl;
@@ -39,6 +41,7 @@ static bool line_member(struct json *j, slice name, struct line *l, struct attrs
         if (l->payload_type == JSON_STRING) return json_string(j, &l->payload_text);
         return json_value(j, &l->payload_type, &l->payload_text);
     }
+    if (slice_eq(name, SL("credential"))) return json_string(j, &l->credential);
     if (slice_eq(name, SL("payload_base64"))) return l->has_base64 = true, json_string(j, &l->payload_base64);
     if (slice_eq(name, SL("content_type"))) return json_string(j, &l->in.content_type);
     if (slice_eq(name, SL("group"))) return json_string(j, &l->in.group);
@@ -99,9 +102,29 @@ struct batch_job {
     bool ordered; /* a line that is put off puts off all behind it */
     bool put_off; /* one was; the failure is its */
     bool drill;   /* they try whether repeats are known: not what an upstream does */
+    bool for_all; /* and the sender may say whose keys they are */
+    struct buf sender;
     struct attrs attrs;
     struct buf decoded;
 };
+
+/* Whose key it is: the sender's. In a drill an operator sends again what others sent, and says for each line who that was: under his own
+ * name it would be new, and be done. */
+static bool line_scope(const struct batch_job *j, u16 queue, const struct line *l, slice *scope, struct failure *f) {
+    bool drilled = j->drill && queue_rules_of(j->job.c.b, queue)->scoped;
+    *scope = drilled ? l->credential : buf_slice(&j->sender);
+    if (drilled && !j->for_all)
+        return failure_set(f, PROBLEM_forbidden,
+                           "keys of this queue are their senders': a drill needs the right operate");
+    if (l->credential.n == 0 && drilled)
+        return failure_set(f, PROBLEM_param_invalid,
+                           "keys of this queue are their senders': a line of a drill has a credential");
+    if (l->credential.n && !drilled)
+        return failure_set(f, PROBLEM_param_invalid,
+                           "credential is for a drill, in a queue whose keys are their senders'");
+    if (!memchr(scope->p, '/', scope->n)) return true;
+    return failure_set(f, PROBLEM_param_invalid, "there is no '/' in a credential");
+}
 
 /* One line, from text to its line of the reply. A bad one fails alone. */
 static void do_line(struct batch_job *j, u16 queue, slice text) {
@@ -111,15 +134,16 @@ static void do_line(struct batch_job *j, u16 queue, slice text) {
     struct line l = {.in = {.queue = queue}};
     struct admission a;
     struct json json;
+    slice scope;
     attrs_reset(attrs);
     buf_reset(decoded);
     buf_reset(&c->failure.more);
     json_init(&json, text);
     bool ok = line_parse(&json, &l, attrs, &c->failure) && line_check(&l, &c->failure) &&
-              line_payload(&l, decoded, &c->failure);
+              line_payload(&l, decoded, &c->failure) && line_scope(j, queue, &l, &scope, &c->failure);
     l.in.attrs = buf_slice(&attrs->bytes);
     c->b->scratch->drill = j->drill;
-    ok = ok && admit_message(c->b, &l.in, NULL, said_header, &l.in, &a, &c->failure);
+    ok = ok && admit_message(c->b, &l.in, scope, NULL, said_header, &l.in, &a, &c->failure);
     c->b->scratch->drill = false;
     if (ok) {
         put_admission(c->b, body, &a, c->arg[0]);
@@ -169,6 +193,7 @@ static void answer_batch(struct job *job) {
 static void free_batch(struct job *job) {
     struct batch_job *j = (struct batch_job *)(void *)job;
     attrs_free(&j->attrs);
+    buf_free(&j->sender);
     buf_free(&j->decoded);
 }
 
@@ -189,5 +214,7 @@ void api_batch(struct call *c) {
     struct batch_job j = {.job = {.kind = &batch_kind}};
     if (!param_bool(c, "ordered", &j.ordered) || !param_bool(c, "drill", &j.drill) || !batch_ok(c))
         return reply_failure(c);
+    buf_slice_add(&j.sender, c->who->name);
+    j.for_all = caller_may(c->who, RIGHT_OPERATE, c->arg[0]);
     job_start(c, &j.job);
 }

@@ -1,10 +1,12 @@
 /* Events as they come. */
+#include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
 #include "broker/feeds.h"
 #include "broker/named.h"
 #include "broker/parse.h"
+#include "broker/scope.h"
 #include "broker/watch.h"
 
 static u32 kind_bit(slice text) {
@@ -42,6 +44,7 @@ static bool read_filter(struct call *c, struct feed_filter *filter) {
     if (ok) {
         buf_slice_add(&filter->queue, queue);
         buf_slice_add(&filter->key, key);
+        scope_key(&filter->own, c->who->name, key);
     }
     for (u32 i = 0; i < 3; i++) buf_free(&store[i]);
     return ok;
@@ -62,5 +65,6 @@ void api_events(struct call *c) {
     if (taken && c->req->method != HTTP_HEAD) return;
     buf_free(&filter.queue);
     buf_free(&filter.key);
+    buf_free(&filter.own);
     if (!taken) reply_failure(c);
 }

@@ -1,5 +1,6 @@
 /* Finding: keys of a queue by how they begin; messages of all queues by request id, trace id, id or key. Bounded searches, as
  * jobs; the answer says when it is not complete. */
+#include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
@@ -10,7 +11,9 @@
 #include "broker/lookup.h"
 #include "broker/named.h"
 #include "broker/parse.h"
+#include "broker/queue_rules.h"
 #include "broker/render.h"
+#include "broker/scope.h"
 
 /* ---- GET /v1/queues/{queue}/keys?prefix= */
 
@@ -30,7 +33,7 @@ struct prefix_job {
 static void put_found_key(struct prefix_job *j, const struct seen *s) {
     struct buf *body = &j->job.reply;
     buf_slice_add(body, j->found++ ? SL(",{") : SL("{"));
-    json_put_member(body, "key", seen_key(s));
+    put_shown_key(j->job.c.b, body, s->at.queue, seen_key(s));
     json_put_member(body, "state", slice_str(state_text(seen_state(j->job.c.b, s))));
     put_id(body, "id", seen_ref(s));
     json_put_member_time(body, "at", seen_first_ms(s));
@@ -50,10 +53,10 @@ static bool run_prefix(struct job *job, struct budget *g) {
         if (j->cut) return true;
         if (v == WALK_MORE) continue;
         const struct seen *s = lookup_found(b, b->lookup, &f);
-        slice key = seen_key(s);
+        struct shown_key key = shown_key(b, j->queue, seen_key(s));
         j->read++;
-        if (key.n && key.n >= prefix.n && slice_eq(slice_of(key.p, prefix.n), prefix) && seen_in_force(b, s))
-            put_found_key(j, s);
+        bool fits = slice_starts(key.key, prefix) || slice_starts(seen_key(s), prefix);
+        if (key.key.n && fits && seen_in_force(b, s)) put_found_key(j, s);
     }
     return false;
 }
@@ -118,6 +121,7 @@ struct find_job {
     struct job job;
     enum find_by by;
     struct buf text;
+    struct buf own; /* of a key: the asker's own, where keys are their senders' */
     u32 tag;
     u64 at; /* of the events: the last one looked at; of the queues: the next */
     bool gathered, cut;
@@ -181,11 +185,10 @@ static bool gather_events(struct find_job *j) {
     return false;
 }
 
-static void gather_key_of(struct find_job *j, u16 queue) {
+static void gather_key_of(struct find_job *j, u16 queue, slice key) {
     struct broker *b = j->job.c.b;
     struct core_cursor cursor = {0};
     struct found f;
-    slice key = buf_slice(&j->text);
     u64 hash = core_hash(b->core, queue, key);
     for (u32 n = 0; n < KEY_REPEATS_FOUND && core_find(b->core, hash, &cursor, &f); n++) {
         const struct seen *s = f.queue == queue ? lookup_found(b, b->lookup, &f) : NULL;
@@ -195,7 +198,11 @@ static void gather_key_of(struct find_job *j, u16 queue) {
 
 static bool gather_keys(struct find_job *j) {
     u32 last = core_queue_count(j->job.c.b->core);
-    for (u32 n = 0; n < QUEUES_AHEAD && j->at <= last; n++) gather_key_of(j, (u16)j->at++);
+    for (u32 n = 0; n < QUEUES_AHEAD && j->at <= last; n++, j->at++) {
+        gather_key_of(j, (u16)j->at, buf_slice(&j->text));
+        if (j->own.len && queue_rules_of(j->job.c.b, (u16)j->at)->scoped)
+            gather_key_of(j, (u16)j->at, buf_slice(&j->own));
+    }
     return j->at > last;
 }
 
@@ -251,7 +258,7 @@ static void put_bare(struct find_job *j, const struct seen *s, const char *kind,
     json_put_member(body, "kind", slice_str(kind));
     json_put_member_time(body, "at", at_ms);
     json_put_member(body, "queue", q.name);
-    if (seen_key(s).n) json_put_member(body, "key", seen_key(s));
+    if (seen_key(s).n) put_shown_key(j->job.c.b, body, s->at.queue, seen_key(s));
     put_id(body, "id", seen_ref(s));
     slice request_id = s->settle ? s->settle->request_id : s->message->request_id;
     slice trace = trace_id_of(s->message ? s->message->traceparent : s->settle->kept.traceparent);
@@ -322,6 +329,7 @@ static void answer_find(struct job *job) {
 static void free_find(struct job *job) {
     struct find_job *j = (struct find_job *)(void *)job;
     buf_free(&j->text);
+    buf_free(&j->own);
     mem_free(j->items);
 }
 
@@ -334,6 +342,7 @@ static void start_find(struct call *c, enum find_by by, slice text) {
     j.tag = event_tag(text);
     j.items = mem_alloc((ITEMS_MAX + FLOW_MAX) * sizeof *j.items);
     buf_slice_add(&j.text, text);
+    if (by == BY_KEY && !scope_key(&j.own, c->who->name, text)) buf_reset(&j.own);
     job_start(c, &j.job);
 }
 

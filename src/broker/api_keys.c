@@ -7,6 +7,7 @@
 #include "broker/named.h"
 #include "broker/parse.h"
 #include "broker/render.h"
+#include "broker/scope.h"
 #include "broker/shared.h"
 #include "broker/waits.h"
 
@@ -17,6 +18,7 @@ static void reply_repeats(struct call *c, u16 queue, slice key) {
     struct buf *body = &b->scratch->body;
     struct core_cursor cursor = {0};
     struct found f;
+    key = key_meant(c, queue, key);
     u64 hash = core_hash(b->core, queue, key), count = 0, shown;
     bool more = false;
     if (!param_u64(c, "cursor", 0, UINT32_MAX, 0, &shown)) return reply_failure(c);

@@ -9,6 +9,7 @@
 #include "broker/named.h"
 #include "broker/parse.h"
 #include "broker/render.h"
+#include "broker/scope.h"
 
 #define LISTED_LOOKED_AT_MAX 10000u /* of a filtered list: a page may be shorter than its limit, but never takes long */
 #define PAGE_LEAST           20u    /* looked at however slow the machine is: a short list comes whole */
@@ -114,7 +115,7 @@ static void put_accepted(struct broker *b, struct buf *body, const struct seen *
     const struct rec_settle *settle = s->settle;
     buf_char(body, '{');
     put_id(body, "id", seen_ref(s));
-    put_key(body, seen_key(s));
+    put_shown_key(b, body, s->at.queue, seen_key(s));
     json_put_member(body, "state", slice_str(state_text(seen_state(b, s))));
     json_put_member_time(body, "first_seen", seen_first_ms(s));
     if (s->message)

@@ -8,6 +8,7 @@
 #include "broker/named.h"
 #include "broker/operator.h"
 #include "broker/render.h"
+#include "broker/scope.h"
 
 static void reply_state(struct call *c, enum state state, const struct seen *s, bool restored, bool again) {
     struct buf *body = &c->b->scratch->body;
@@ -15,7 +16,7 @@ static void reply_state(struct call *c, enum state state, const struct seen *s, 
     buf_char(body, '{');
     json_put_member(body, "state", slice_str(state_text(state)));
     put_id(body, "id", seen_ref(s));
-    put_key(body, seen_key(s));
+    put_shown_key(c->b, body, s->at.queue, seen_key(s));
     if (restored) json_put_member_bool(body, "restored", true);
     if (again) json_put_member_bool(body, "duplicate", true);
     buf_char(body, '}');
@@ -40,7 +41,7 @@ static struct seen *seen_of_operated_key(struct call *c) {
     u32 count = 0;
     while (core_find(b->core, seen_ref(s)->hash, &cursor, &f)) {
         struct seen *other = f.queue == queue ? lookup_found(b, b->other, &f) : NULL;
-        if (other && slice_eq(seen_key(other), c->arg[1])) count++;
+        if (other && slice_eq(seen_key(other), seen_key(s))) count++;
     }
     if (count <= 1) return s;
     return fail(c, PROBLEM_key_repeats, "keys repeat in this queue, and %u messages have this one: name one by its id",
@@ -213,7 +214,7 @@ static void reply_replay(struct call *c, const struct seen *s, const struct send
     buf_reset(body);
     buf_char(body, '{');
     put_id(body, "id", &out->ref);
-    put_key(body, s->settle->key);
+    put_shown_key(c->b, body, s->at.queue, s->settle->key);
     json_put_member_i64(body, "generation", generation);
     json_put_member(body, "effect_key", s->settle->key);
     body->len--;
@@ -272,11 +273,11 @@ static bool forget_one(struct call *c, const struct deed *d, struct seen *s) {
     return deed_no_room(c);
 }
 
-static void reply_erased(struct call *c, slice key, enum state state, u32 messages) {
+static void reply_erased(struct call *c, u16 queue, slice key, enum state state, u32 messages) {
     struct buf *body = &c->b->scratch->body;
     buf_reset(body);
     buf_char(body, '{');
-    json_put_member(body, "key", key);
+    put_shown_key(c->b, body, queue, key);
     json_put_member_bool(body, "erased", true);
     json_put_member(body, "state", slice_str(state_text(state)));
     if (messages) json_put_member_i64(body, "messages", messages);
@@ -333,7 +334,7 @@ static void answer_key(struct job *job) {
     if (j->failed)
         reply_failure(c);
     else if (j->erase)
-        reply_erased(c, buf_slice(&j->key), j->state, j->done);
+        reply_erased(c, j->queue, buf_slice(&j->key), j->state, j->done);
     else
         reply_with(c->b, c->conn, 204, SL(""), SL(""), SL(""), 0);
 }
@@ -351,7 +352,7 @@ static void do_all_of_key(struct call *c, const struct deed *d, u16 queue, bool 
     struct key_job j = {.job = {.kind = &key_kind}, .erase = erase, .queue = queue};
     if (!jobs_have_room(c)) return reply_failure(c);
     j.since = core_queue_since(c->b->core, queue);
-    buf_slice_add(&j.key, c->arg[1]);
+    buf_slice_add(&j.key, key_meant(c, queue, c->arg[1]));
     buf_slice_add(&j.by, d->by);
     buf_slice_add(&j.note, d->note);
     job_start(c, &j.job);
@@ -371,7 +372,7 @@ static void erase_or_forget(struct call *c, bool erase) {
     if (!ok)
         reply_failure(c);
     else if (s)
-        reply_erased(c, seen_key(s), seen_state(c->b, s), 0);
+        reply_erased(c, s->at.queue, seen_key(s), seen_state(c->b, s), 0);
     else
         reply_with(c->b, c->conn, 204, SL(""), SL(""), SL(""), 0);
     deed_free(&d);

@@ -9,6 +9,7 @@
 #include "broker/queue_page.h"
 #include "broker/queue_rules.h"
 #include "broker/room.h"
+#include "broker/scope.h"
 #include "broker/tasks.h"
 #include "broker/tenants.h"
 #include "broker/waits.h"
@@ -140,6 +141,8 @@ static bool put_rules_down(struct call *c, const struct deed *d, u16 *queue, str
     struct queue_info q;
     if (*queue) core_queue_info(b->core, b->now, *queue, &q);
     if (*queue && q.origin == ORIGIN_API && slice_eq(q.config, spec.config)) return true;
+    struct errbuf why;
+    if (*queue && !scope_may_change(b, *queue, *config, &why)) return fail(c, PROBLEM_keys_known, "%s", why.text);
     if (!*queue && core_queues_left(b->core) == 0) return no_room_for_queue(c);
     if (!*queue && !tenants_take_queue(b, c->arg[0], &c->failure)) return false;
     struct audit_in audit = deed_named(d, DEED_QUEUE_PUT, spec.config);

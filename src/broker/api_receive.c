@@ -9,6 +9,7 @@
 #include "broker/receipts.h"
 #include "broker/render.h"
 #include "broker/room.h"
+#include "broker/scope.h"
 #include "broker/waits.h"
 #include "broker/watch.h"
 
@@ -35,7 +36,7 @@ static void render_delivery(struct broker *b, struct buf *body, const struct mes
     buf_lit(body, "{\"id\":\"");
     core_id_text(&m->ref, body);
     buf_char(body, '"');
-    put_key(body, m->key);
+    put_shown_key(b, body, m->ref.queue, m->key);
     buf_lit(body, ",\"queue\":");
     json_put_string(body, queue);
     buf_lit(body, ",\"token\":\"");

@@ -1,4 +1,5 @@
 /* Send one message. */
+#include "broker/access.h"
 #include "broker/admission_page.h"
 #include "broker/admit.h"
 #include "broker/api.h"
@@ -200,7 +201,7 @@ void api_send(struct call *c) {
     struct buf key_store = {0};
     void *headers = (void *)(uintptr_t)c->req; /* only read */
     if (!parse_send(c, &in, &f, &attrs, &key_store) || !queue_of_send(c, &f, &in.queue) ||
-        !admit_message(b, &in, &f.known, request_header, headers, &a, &c->failure)) {
+        !admit_message(b, &in, c->who->name, &f.known, request_header, headers, &a, &c->failure)) {
         reply_failure(c);
     } else if (f.wait_s > 0 && may_settle(a.state) && ration_has_room(c)) {
         struct wait *w = wait_new(b, c->conn, c->user, f.wait_s * 1000, answer_send);

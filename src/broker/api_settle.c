@@ -9,6 +9,7 @@
 #include "broker/parse.h"
 #include "broker/render.h"
 #include "broker/room.h"
+#include "broker/scope.h"
 #include "broker/watch.h"
 
 /* What one item of the request says. */
@@ -157,7 +158,7 @@ static void render_ok(struct broker *b, struct buf *body, const struct settle_in
     buf_lit(body, "\",\"id\":\"");
     core_id_text(ref, body);
     buf_char(body, '"');
-    put_key(body, key);
+    put_shown_key(b, body, ref->queue, key);
     if (duplicate) json_put_member_bool(body, "duplicate", true);
     if (duplicate && s->settle && s->settle->by_token) {
         json_put_name(body, "result");

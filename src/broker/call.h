@@ -35,6 +35,7 @@ struct scratch {
     struct buf body, fields;              /* of the reply being made */
     struct payload_view view, other_view; /* of the payload being admitted; of the one it is compared with */
     struct buf key, group;                /* what templates made of the payload being admitted */
+    struct buf scoped;                    /* a key as it is stored */
     struct buf history;                   /* of a message as it was before it was leased */
     bool drill;                           /* this request's sends try whether repeats are known */
     u64 compare_left;                     /* of payloads, in the pages of this request */

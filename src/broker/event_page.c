@@ -5,6 +5,7 @@
 #include "broker/broker_priv.h"
 #include "broker/lookup.h"
 #include "broker/render.h"
+#include "broker/scope.h"
 
 slice event_queue_name(const struct broker *b, const struct event *e) {
     struct queue_info q;
@@ -106,7 +107,7 @@ static void put_message(struct broker *br, struct buf *b, const struct event *e)
     struct message_view v;
     struct ref ref = {.hash = e->hash, .seq = e->seq, .queue = e->queue};
     slice key = s ? seen_key(s) : key_of(br, e);
-    if (key.n) json_put_member(b, "key", key);
+    if (key.n) put_shown_key(br, b, e->queue, key);
     put_id(b, "id", &ref);
     if (!s) return;
     slice request_id = request_id_of(br, e, s), trace = trace_id_seen(e, s);

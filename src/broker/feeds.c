@@ -4,6 +4,7 @@
 #include "broker/budget.h"
 #include "broker/call.h"
 #include "broker/event_page.h"
+#include "broker/queue_rules.h"
 #include "broker/traffic.h"
 #include "broker/waits.h"
 
@@ -59,6 +60,7 @@ static void free_texts(struct feeds *f) {
 static void leave(struct feeds *f, struct feed *d) {
     buf_free(&d->filter.queue);
     buf_free(&d->filter.key);
+    buf_free(&d->filter.own);
     *d = (struct feed){0};
     if (--f->count == 0) free_texts(f);
 }
@@ -244,7 +246,10 @@ static u16 filter_queue(const struct broker *b, const struct feed_filter *filter
 static bool wanted(const struct broker *b, const struct feed_filter *filter, u16 queue, const struct event *e) {
     if (filter->kinds && !(filter->kinds & 1u << e->kind)) return false;
     if (filter->queue.len && !(queue && event_is_of(b, e, queue))) return false;
-    return filter->key.len == 0 || (e->queue && core_hash(b->core, e->queue, buf_slice(&filter->key)) == e->hash);
+    if (filter->key.len == 0) return true;
+    if (!e->queue) return false;
+    return core_hash(b->core, e->queue, buf_slice(&filter->key)) == e->hash ||
+           (queue_rules_of(b, e->queue)->scoped && core_hash(b->core, e->queue, buf_slice(&filter->own)) == e->hash);
 }
 
 /* The ring has gone over its place. */

@@ -18,6 +18,7 @@ struct feeds;
 struct feed_filter {
     u32 kinds;             /* bits by enum happening_kind; 0: all */
     struct buf queue, key; /* empty: any. Taken */
+    struct buf own;        /* with a key: the reader's own, where keys are their senders' */
 };
 
 struct feeds *feeds_new(const struct broker_options *options, struct broker_time t);

@@ -13,6 +13,7 @@
 #include "broker/parse.h"
 #include "broker/queue_rules.h"
 #include "broker/render.h"
+#include "broker/scope.h"
 #include "broker/signature.h"
 #include "config/template.h"
 
@@ -135,6 +136,7 @@ struct webhook {
     struct cloudevent event;
     struct attrs attrs;
     struct buf store, key, header;
+    struct buf scope; /* whose its key is, where that matters */
 };
 
 static void webhook_free(struct webhook *a) {
@@ -142,6 +144,7 @@ static void webhook_free(struct webhook *a) {
     buf_free(&a->store);
     buf_free(&a->key);
     buf_free(&a->header);
+    buf_free(&a->scope);
 }
 
 static slice attr(const struct webhook *a, slice name) {
@@ -271,8 +274,9 @@ struct taken {
 /* Its key stands for something else, in a queue that keeps no conflicts: a copy goes where somebody looks. */
 static bool keep_conflict(struct broker *b, const struct webhook *a, struct ref *copy) {
     struct buf why = {0};
-    buf_printf(&why, "the key %.*s came first with another payload; that one stands", (int)a->in.key.n, a->in.key.p);
-    bool kept = admit_copy(b, &a->in, buf_slice(&why), copy);
+    slice key = shown_key(b, a->in.queue, a->in.key).key;
+    buf_printf(&why, "the key %.*s came first with another payload; that one stands", (int)key.n, key.p);
+    bool kept = admit_copy(b, &a->in, buf_slice(&a->scope), buf_slice(&why), copy);
     buf_free(&why);
     return kept;
 }
@@ -281,7 +285,7 @@ static bool take(struct call *c, struct webhook *a, struct taken *t) {
     struct admission admission;
     fill(a);
     if (!make_key(c, a)) return false;
-    if (admit_message(c->b, &a->in, NULL, header, a, &admission, &c->failure)) {
+    if (admit_message(c->b, &a->in, buf_slice(&a->scope), NULL, header, a, &admission, &c->failure)) {
         t->ref = admission.out.ref;
         t->outcome = admission.verdict == SEND_ACCEPTED ? INGEST_ACCEPTED
                      : admission.verdict == SEND_HELD   ? INGEST_HELD
@@ -482,9 +486,18 @@ static void reply_taken(struct call *c, const struct taken *t) {
     reply_with(c->b, c->conn, t->status, SL("application/json"), SL(""), buf_slice(body), 0);
 }
 
+/* A token's, or the source's own: no token is called so. */
+static void name_scope(const struct call *c, const struct source_config *source, struct buf *scope) {
+    if (source->scheme == SCHEME_NONE)
+        buf_slice_add(scope, c->who->name);
+    else
+        buf_printf(scope, "in:%.*s", (int)source->name.n, source->name.p);
+}
+
 static void take_one(struct call *c, const struct source_config *source, u32 counts, enum event_mode mode, slice type) {
     struct webhook a = {.source = source, .req = c->req};
     struct taken t = {0};
+    name_scope(c, source, &a.scope);
     bool good = queue_of_call(c, true, &a.in.queue) && read_webhook(c, &a, mode, type) && take(c, &a, &t);
     count(c->b, counts, good ? t.outcome : outcome_of(&c->failure));
     if (good)
@@ -511,5 +524,6 @@ void api_in(struct call *c) {
     }
     if (mode != EVENT_BATCH) return take_one(c, source, counts, mode, type);
     struct events_job job = {.job = {.kind = &events_kind}, .counts = counts};
+    name_scope(c, source, &job.webhook.scope);
     job_start(c, &job.job);
 }

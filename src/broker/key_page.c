@@ -5,6 +5,7 @@
 #include "broker/diff.h"
 #include "broker/lookup.h"
 #include "broker/render.h"
+#include "broker/scope.h"
 #include "broker/story.h"
 #include "broker/why.h"
 
@@ -128,7 +129,7 @@ static void put_conflict(struct broker *br, struct buf *b, const struct rec_mess
     if (!s) return;
     buf_lit(b, ",\"conflict_with\":{");
     put_id(b, "id", seen_ref(s));
-    json_put_member(b, "key", seen_key(s));
+    put_shown_key(br, b, s->at.queue, seen_key(s));
     json_put_member(b, "state", slice_str(state_text(seen_state(br, s))));
     buf_char(b, '}');
     if (s->message)
@@ -183,7 +184,7 @@ void put_key_page(struct broker *br, struct buf *b, const struct seen *s, bool s
     i64 first_seen_ms = seen_first_ms(s);
     buf_char(b, '{');
     put_id(b, "id", seen_ref(s));
-    put_key(b, seen_key(s));
+    put_shown_key(br, b, s->at.queue, seen_key(s));
     json_put_member(b, "queue", q.name);
     json_put_member(b, "state", slice_str(state_text(s->settle ? (enum state)s->settle->state : v.state)));
     put_reason(b, s, &v);

@@ -7,6 +7,7 @@
 #include "broker/parse.h"
 #include "broker/queue_rules.h"
 #include "broker/room.h"
+#include "broker/scope.h"
 #include "broker/tenants.h"
 
 struct named_queue {
@@ -101,6 +102,7 @@ struct seen *seen_of_key(struct call *c, slice key) {
     u16 queue;
     if (!queue_of_call(c, false, &queue)) return NULL;
     if (!key_bytes_valid(key, &why)) return fail(c, PROBLEM_key_invalid, "%s", why), NULL;
+    key = key_meant(c, queue, key);
     struct seen *s = lookup_key(c->b, c->b->lookup, queue, core_hash(c->b->core, queue, key), key);
     if (s && seen_in_force(c->b, s)) return s;
     return fail(c, PROBLEM_no_such_key, "never seen here, or past its window"), NULL;
@@ -111,7 +113,7 @@ struct seen *seen_of_id(struct call *c) {
     u16 queue;
     if (!queue_of_call(c, false, &queue)) return NULL;
     struct seen *s = core_id_parse(c->arg[1], &seq, &hash) ? lookup_id(c->b, c->b->lookup, hash, seq) : NULL;
-    if (s && s->at.queue == queue && seen_in_force(c->b, s)) return s;
+    if (s && s->at.queue == queue && seen_in_force(c->b, s) && caller_sees_key(c, queue, seen_key(s))) return s;
     return fail(c, PROBLEM_no_such_message, "queue '%.*s' has no message with that id, or its key is past its window",
                 (int)c->arg[0].n, c->arg[0].p),
            NULL;

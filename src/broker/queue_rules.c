@@ -11,6 +11,7 @@
 #include "broker/rations.h"
 #include "broker/report.h"
 #include "broker/room.h"
+#include "broker/scope.h"
 #include "broker/tenants.h"
 #include "broker/waits.h"
 
@@ -73,6 +74,7 @@ static void bind_queue(struct broker *b, u16 queue, struct queue_config *config,
     b->rulebook->made_on_use += at->made_on_use;
     at->tenant = q.deleted ? TENANT_NONE : tenant_of_queue(b->rulebook->config, q.name);
     core_queue_account(b->core, queue, at->tenant);
+    at->scoped = config ? config->key_scope == KEY_SCOPE_CREDENTIAL : scope_said(q.config);
     at->undeclared = q.origin == ORIGIN_AUTO && !b->rulebook->config->auto_create;
     at->special = at->undeclared || (config && is_special(config));
     if (!q.deleted) waits_queue_made(b, queue, q.name);
@@ -161,11 +163,19 @@ static bool is_let_go(const struct broker *b, const struct config *config, u16 q
     return !q.deleted && q.origin == ORIGIN_FILE && !config_find(config, q.name);
 }
 
+static bool keys_stay(const struct broker *b, const struct queue_config *q, struct errbuf *err) {
+    u16 queue;
+    return !core_queue_find(b->core, q->name, &queue) || scope_may_change(b, queue, q, err);
+}
+
 /* All of it or nothing: is there room for all of it? The trail's words on single queues are not worth a refusal: on a full
  * disk the log has them alone. */
 static hx_st can_be_had(struct broker *b, struct coming *to, struct errbuf *err) {
     const struct config *config = to->config;
-    for (u32 i = 0; i < config->queues.count; i++) weigh(b, config->queues.at[i], to);
+    for (u32 i = 0; i < config->queues.count; i++) {
+        if (!keys_stay(b, config->queues.at[i], err)) return ST_INVALID;
+        weigh(b, config->queues.at[i], to);
+    }
     if (to->made > core_queues_left(b->core))
         return err_set(err, ST_NO_SPACE, "%u queues are the most one broker has", QUEUES_MAX);
     if (to->bytes && !room_beside_promises(b, to->bytes + RELOAD_BYTES))

@@ -19,6 +19,7 @@ struct queue_rules {
     bool made_on_use;            /* nobody declared it, nor asked for it by PUT */
     bool undeclared;             /* only declared queues take messages, and this one is not declared */
     bool unreadable;             /* another version took its rules; config is NULL, and it takes no messages either */
+    bool scoped;                 /* its keys are their senders' (scope.h) */
     u16 tenant;                  /* whose queue it is (tenants.h) */
     bool special; /* a message must be looked at (key, group, fingerprint, schema, limit, semantics) before
                                   * its key can be looked up; else the key is in the header, and that is all */

@@ -132,7 +132,7 @@ void put_attrs(struct buf *b, slice attrs) {
 }
 
 void put_key(struct buf *b, slice key) {
-    buf_lit(b, ",\"key\":");
+    buf_slice_add(b, b->p[b->len - 1] == '{' ? SL("\"key\":") : SL(",\"key\":"));
     if (key.n)
         json_put_string(b, key);
     else

@@ -15,7 +15,7 @@ void put_id(struct buf *b, const char *name, const struct ref *ref);
 /* "name":"2026-…Z" as json_put_member_time, cheaper: most times of a turn lie in the same second. prefix: ,"name":" */
 void put_time(struct broker *br, struct buf *b, slice prefix, i64 unix_ms);
 #define put_time_member(br, b, name, ms) put_time(br, b, SL(",\"" name "\":\""), ms)
-void put_key(struct buf *b, slice key);                                    /* ,"key":"..." or null */
+void put_key(struct buf *b, slice key);                                    /* "key":"..." or null */
 void put_bytes_members(struct buf *b, const char *body_name, slice bytes); /* "body":..,"encoding":.. */
 void put_result(struct buf *b, slice content_type, slice result);
 void put_expires(struct broker *br, struct buf *b, const struct rec_settle *settle);

@@ -8,6 +8,7 @@
 #include "broker/lookup.h"
 #include "broker/operator.h"
 #include "broker/render.h"
+#include "broker/scope.h"
 #include "broker/story.h"
 
 #define TOLD_MAX       256u
@@ -91,8 +92,9 @@ static bool begin_arrival(struct timeline *t, i64 at_ms, i64 first_ms, enum arri
 static void put_conflict_of(struct timeline *t, const struct rec_message *m) {
     const struct seen *s = lookup_id(t->b, t->b->other, m->origin_hash, m->origin_seq);
     if (!s) return;
-    json_put_member(&t->text, "conflict_with", seen_key(s));
-    put_quoted(&t->words, " with ", seen_key(s));
+    slice key = shown_key(t->b, s->at.queue, seen_key(s)).key;
+    json_put_member(&t->text, "conflict_with", key);
+    put_quoted(&t->words, " with ", key);
     slice before = s->message                                            ? s->message->payload
                    : core_payload_kept(t->b->core, t->b->now, s->settle) ? s->settle->kept.payload
                                                                          : SL("");

@@ -90,6 +90,7 @@ static void spool_item(void *ctx, slice item) {
         return;
     }
     if (!d->derives_key) accepted_copy(&line, item, "key");
+    accepted_copy(&line, item, "credential"); /* in a queue whose keys are their senders' */
     if (!d->derives_group) accepted_copy(&line, item, "group");
     json_put_member(&line, "request_id", slice_str(d->request_id));
     buf_char(&line, '}');

@@ -163,6 +163,7 @@ void value_put_json(const struct key *k, const void *base, struct buf *out) {
     switch (k->type) {
     case TYPE_SECRET:
     case TYPE_SECRETS:
+    case TYPE_SECRET_TEXTS:
     case TYPE_URL:
     case TYPE_HASHES:
         buf_lit(out, "\"(secret)\"");

@@ -318,8 +318,8 @@ enum send_verdict core_send_conflict(struct core *c, struct core_now now, const 
                                      const struct send_out *first, const struct seen *other, struct send_out *out);
 
 /* What failed the schema: a copy goes to the dead lane, once per distinct payload, within the queue's bounds. in: queue and
- * everything that was said, without a key; fingerprint: of the raw bytes. reason: at most REASON_BYTES_MAX. out: the copy, also of
- * one that is KNOWN; its seq is 0 where it was cancelled. */
+ * everything that was said; its key is kept with the copy, and finds nothing; fingerprint: of the raw bytes. reason: at most
+ * REASON_BYTES_MAX. out: the copy, also of one that is KNOWN; its seq is 0 where it was cancelled. */
 enum refuse_verdict {
     REFUSE_KEPT,
     REFUSE_KNOWN,  /* this payload has its copy, or had one that was cancelled not a window ago */

@@ -184,9 +184,10 @@ enum send_verdict core_send_conflict(struct core *c, struct core_now now, const 
 
 /* Keys have no control characters: none of them meets this. */
 static u64 refused_hash(const struct core *c, const struct send_in *in) {
-    char text[9] = {1};
+    char text[9 + KEY_BYTES_MAX] = {1};
     put_u64(text + 1, in->fingerprint);
-    return core_hash(c, in->queue, slice_of(text, sizeof text));
+    if (in->key.n) memcpy(text + 9, in->key.p, in->key.n);
+    return core_hash(c, in->queue, slice_of(text, 9 + in->key.n));
 }
 
 static bool refused_before(const struct core *c, const struct queue *q, u64 hash, struct ref *out) {
@@ -210,7 +211,6 @@ enum refuse_verdict core_refuse(struct core *c, struct core_now now, const struc
                        .kind = HISTORY_DECISION, .at_ms = now.wall_ms, .what = DECISION_REFUSED, .reason = reason});
     message_record(c, in, &r);
     r.message.ref.hash = refused_hash(c, in);
-    r.message.key = SL("");
     r.message.due_ms = r.message.ttl_ms = 0;
     r.message.refused = true;
     r.message.state = STATE_DEAD;

@@ -1,0 +1,83 @@
+#include "broker/scope.h"
+
+#include "base/json.h"
+#include "broker/access.h"
+#include "broker/broker_priv.h"
+#include "broker/call.h"
+#include "broker/lookup.h"
+#include "broker/queue_rules.h"
+#include "broker/render.h"
+
+#define SCOPE_END '/'
+
+bool scope_key(struct buf *store, slice scope, slice key) {
+    buf_reset(store);
+    buf_slice_add(store, scope);
+    buf_char(store, SCOPE_END);
+    buf_slice_add(store, key);
+    return store->len <= KEY_BYTES_MAX;
+}
+
+struct shown_key shown_key(const struct broker *b, u16 queue, slice stored) {
+    struct shown_key shown = {.key = stored};
+    if (queue_rules_of(b, queue)->scoped) slice_cut(stored, SCOPE_END, &shown.credential, &shown.key);
+    return shown;
+}
+
+void put_shown_key(const struct broker *b, struct buf *body, u16 queue, slice stored) {
+    struct shown_key shown = shown_key(b, queue, stored);
+    put_key(body, shown.key);
+    if (shown.credential.n) json_put_member(body, "credential", shown.credential);
+}
+
+static bool sees_all(const struct call *c, u16 queue) {
+    struct queue_info q;
+    core_queue_info(c->b->core, c->b->now, queue, &q);
+    return caller_may(c->who, RIGHT_OBSERVE, q.name);
+}
+
+static bool is_known(struct broker *b, u16 queue, slice stored) {
+    const struct seen *s = lookup_key(b, b->lookup, queue, core_hash(b->core, queue, stored), stored);
+    return s && seen_in_force(b, s);
+}
+
+slice key_meant(struct call *c, u16 queue, slice key) {
+    if (!queue_rules_of(c->b, queue)->scoped) return key;
+    struct buf *own = &c->b->scratch->scoped;
+    bool could_be = scope_key(own, c->who->name, key);
+    if (sees_all(c, queue) && !(could_be && is_known(c->b, queue, buf_slice(own)))) return key;
+    return buf_slice(own);
+}
+
+bool caller_sees_key(const struct call *c, u16 queue, slice stored) {
+    if (!queue_rules_of(c->b, queue)->scoped) return true;
+    return slice_eq(shown_key(c->b, queue, stored).credential, c->who->name) || sees_all(c, queue);
+}
+
+bool scope_said(slice config) {
+    struct json j;
+    slice name, value = {0};
+    bool found = false;
+    json_init(&j, config);
+    if (json_object(&j))
+        while (!found && json_member(&j, &name))
+            found = slice_eq(name, SL("key_scope")) ? json_string(&j, &value) : !json_skip(&j);
+    bool scoped = found && slice_eq(value, SL("credential"));
+    json_free(&j);
+    return scoped;
+}
+
+/* What was known would be new under another name, and be done again (P2); and what was one sender's would be everybody's. */
+bool scope_may_change(const struct broker *b, u16 queue, const struct queue_config *to, struct errbuf *err) {
+    struct queue_info q;
+    bool scoped = queue_rules_of(b, queue)->scoped;
+    core_queue_info(b->core, b->now, queue, &q);
+    u64 keys = q.unsettled + q.settled_keys;
+    if (scoped == (to->key_scope == KEY_SCOPE_CREDENTIAL) || !keys) return true;
+    err_set(err, ST_INVALID,
+            "queue %.*s: key_scope: it knows %llu keys as those of %s, and a repeat of them would be done again: wait "
+            "until "
+            "it knows none, delete it, or take a new queue",
+            (int)q.name.n, q.name.p, (unsigned long long)keys, scoped ? "each sender (credential)" : "the queue");
+    return false;
+}
