@@ -2,6 +2,10 @@
 
 #include "broker/broker_priv.h"
 #include "broker/call.h"
+#include "broker/feeds.h"
+#include "broker/jobs.h"
+#include "broker/report.h"
+#include "broker/waits.h"
 #include "net/digest.h"
 
 #define TEXT_WORDS    8u                         /* of a token's text, that it is known again by */
@@ -23,17 +27,24 @@ struct known {
     const struct caller *who;
 };
 
+/* The callers of a config. */
+struct roll {
+    struct caller *at; /* [0] stands for the empty places of buckets; a caller for each hash behind it */
+    u32 count;
+    u16 (*buckets)[BUCKET_PLACES]; /* places in `at` */
+    u32 mask;
+    struct siphash_key key;
+    i64 expires_ms; /* the next of them to; INT64_MAX: none */
+};
+
 struct access {
     u64 key[TEXT_WORDS + 2]; /* of the texts' hashes; the second sum uses it two words on */
     struct known known[KNOWN_SLOTS];
-    struct caller *callers; /* [0] stands for the empty places of buckets; a caller for each hash behind it */
-    u32 count;
-    u16 (*buckets)[BUCKET_PLACES]; /* places in `callers` */
-    u32 bucket_mask;
-    struct siphash_key bucket_key;
+    struct roll roll;
     struct caller anonymous, wrong, expired;
     const struct token_config *own; /* or NULL */
     bool open;
+    u64 refused[REFUSED_COUNT];
 };
 
 static const u8 no_hash[DIGEST_BYTES];
@@ -44,25 +55,22 @@ struct access *access_new(const struct token_config *own) {
     random_bytes(a->key, sizeof a->key);
     a->anonymous = (struct caller){.name = SL("anonymous"), .bare = RIGHTS_ALL, .anywhere = RIGHTS_ALL};
     a->wrong = a->expired = (struct caller){.name = SL("nobody")};
+    a->roll.expires_ms = INT64_MAX;
     a->open = true;
     return a;
 }
 
-static void forget_callers(struct access *a) {
-    for (u32 i = 0; i < a->count; i++) mem_free(a->callers[i].memo);
-    mem_free(a->callers);
-    mem_free(a->buckets);
-    mem_free(a->anonymous.memo);
-    memset(a->known, 0, sizeof a->known);
-    a->callers = NULL;
-    a->buckets = NULL;
-    a->count = 0;
+static void roll_free(struct roll *r) {
+    for (u32 i = 0; i < r->count; i++) mem_free(r->at[i].memo);
+    mem_free(r->at);
+    mem_free(r->buckets);
 }
 
 void access_free(struct access *a) {
     if (!a) return;
-    forget_callers(a);
-    explicit_bzero(a->key, sizeof a->key);
+    roll_free(&a->roll);
+    mem_free(a->anonymous.memo);
+    explicit_bzero(a, sizeof *a);
     mem_free(a);
 }
 
@@ -111,6 +119,18 @@ bool caller_may_everywhere(const struct caller *who, enum right r) {
     return who->prefix.n == 0 && who->bare & right_bit(r);
 }
 
+static bool shows(const struct broker *b, slice queue, u8 rights) {
+    return !b->caller || (rights_on(b->caller, queue) & rights) != 0;
+}
+
+bool shows_payload(const struct broker *b, slice queue) {
+    return shows(b, queue, right_bit(RIGHT_RECEIVE) | right_bit(RIGHT_OPERATE));
+}
+
+bool shows_result(const struct broker *b, slice queue) {
+    return shows(b, queue, right_bit(RIGHT_RESULT) | right_bit(RIGHT_OPERATE));
+}
+
 static bool fail_unknown(struct call *c) {
     const struct access *a = c->b->access;
     if (c->who == &a->expired) return fail(c, PROBLEM_unauthorized, "this token has expired");
@@ -146,17 +166,17 @@ bool may_everywhere(struct call *c, enum right r) {
     return caller_may_everywhere(c->who, r) || fail_without(c, r, SL(" on all of the broker"));
 }
 
-/* ---- who */
+/* ---- the roll */
 
-static u32 bucket_of(const struct access *a, const u8 hash[DIGEST_BYTES]) {
-    return (u32)siphash(&a->bucket_key, hash, DIGEST_BYTES) & a->bucket_mask;
+static u32 bucket_of(const struct roll *r, const u8 hash[DIGEST_BYTES]) {
+    return (u32)siphash(&r->key, hash, DIGEST_BYTES) & r->mask;
 }
 
 /* false: a bucket has too few places under this key. */
-static bool place_all(struct access *a) {
-    memset(a->buckets, 0, (a->bucket_mask + 1) * sizeof *a->buckets);
-    for (u32 i = 1; i < a->count; i++) {
-        u16 *places = a->buckets[bucket_of(a, a->callers[i].hash)];
+static bool place_all(struct roll *r) {
+    memset(r->buckets, 0, (r->mask + 1) * sizeof *r->buckets);
+    for (u32 i = 1; i < r->count; i++) {
+        u16 *places = r->buckets[bucket_of(r, r->at[i].hash)];
         u32 p = 0;
         while (p < BUCKET_PLACES && places[p]) p++;
         if (p == BUCKET_PLACES) return false;
@@ -166,19 +186,19 @@ static bool place_all(struct access *a) {
 }
 
 /* With four buckets for each hash, of four places each, one key in thousands fails. */
-static void build_buckets(struct access *a) {
+static void build_buckets(struct roll *r) {
     u32 buckets = BUCKETS_EACH;
-    while (buckets < BUCKETS_EACH * a->count) buckets *= 2;
-    a->bucket_mask = buckets - 1;
-    a->buckets = mem_zalloc(buckets * sizeof *a->buckets);
-    do random_bytes(&a->bucket_key, sizeof a->bucket_key);
-    while (!place_all(a));
+    while (buckets < BUCKETS_EACH * r->count) buckets *= 2;
+    r->mask = buckets - 1;
+    r->buckets = mem_zalloc(buckets * sizeof *r->buckets);
+    do random_bytes(&r->key, sizeof r->key);
+    while (!place_all(r));
 }
 
-static void take_token(struct access *a, const struct config *config, const struct token_config *t, u32 number) {
+static void take_token(struct roll *r, const struct config *config, const struct token_config *t, u32 number) {
     const struct tenant_config *tenant = t->tenant.n ? config_tenant(config, t->tenant) : NULL;
     for (u32 h = 0; h < t->sha256.count; h++) {
-        struct caller *who = &a->callers[a->count++];
+        struct caller *who = &r->at[r->count++];
         *who = (struct caller){.name = t->name,
                                .tenant = t->tenant,
                                .prefix = tenant ? tenant->prefix : SL(""),
@@ -189,28 +209,14 @@ static void take_token(struct access *a, const struct config *config, const stru
     }
 }
 
-void access_configure(struct broker *b, const struct config *config) {
-    struct access *a = b->access;
-    u32 hashes = a->own ? a->own->sha256.count : 0;
-    forget_callers(a);
-    a->open = config->tokens.count == 0 && config->said[TOP_KEY_anonymous].line == 0;
-    a->anonymous = (struct caller){.name = SL("anonymous")};
-    take_grants(&a->anonymous, &config->anonymous);
-    if (a->open) a->anonymous.bare = a->anonymous.anywhere = RIGHTS_ALL;
+static void roll_new(struct roll *r, const struct config *config, const struct token_config *own) {
+    u32 hashes = own ? own->sha256.count : 0;
     for (u32 i = 0; i < config->tokens.count; i++) hashes += config->tokens.at[i].sha256.count;
-    a->callers = mem_zalloc((hashes + 1) * sizeof *a->callers);
-    a->callers[a->count++] = (struct caller){.name = SL("nobody"), .hash = no_hash};
-    for (u32 i = 0; i < config->tokens.count; i++) take_token(a, config, &config->tokens.at[i], i + 1);
-    if (a->own) take_token(a, config, a->own, CALLER_OWN);
-    build_buckets(a);
-}
-
-bool access_open(const struct broker *b) {
-    return b->access->open;
-}
-
-bool access_anonymous(const struct broker *b) {
-    return b->access->anonymous.anywhere != 0;
+    *r = (struct roll){.at = mem_zalloc((hashes + 1) * sizeof *r->at), .count = 1, .expires_ms = INT64_MIN};
+    r->at[0] = (struct caller){.name = SL("nobody"), .hash = no_hash};
+    for (u32 i = 0; i < config->tokens.count; i++) take_token(r, config, &config->tokens.at[i], i + 1);
+    if (own) take_token(r, config, own, CALLER_OWN);
+    build_buckets(r);
 }
 
 static u64 hash_differs(const u8 *a, const u8 *b) {
@@ -220,13 +226,15 @@ static u64 hash_differs(const u8 *a, const u8 *b) {
 }
 
 /* Every place of the bucket is compared, whatever is found. */
-static const struct caller *by_hash(struct access *a, const u8 hash[DIGEST_BYTES]) {
-    const u16 *places = a->buckets[bucket_of(a, hash)];
+static const struct caller *by_hash(const struct access *a, const u8 hash[DIGEST_BYTES]) {
+    const struct roll *r = &a->roll;
+    const u16 *places = r->buckets[bucket_of(r, hash)];
     u32 found = 0;
-    for (u32 p = 0; p < BUCKET_PLACES; p++)
-        found |= hash_differs(hash, a->callers[places[p]].hash) == 0 ? places[p] : 0;
-    return found ? &a->callers[found] : &a->wrong;
+    for (u32 p = 0; p < BUCKET_PLACES; p++) found |= hash_differs(hash, r->at[places[p]].hash) == 0 ? places[p] : 0;
+    return found ? &r->at[found] : &a->wrong;
 }
+
+/* ---- who */
 
 /* NH, twice: the words of the text are fixed in number, and no text has a zero byte in it, so no two are the same words. */
 static void tag_of(const struct access *a, slice text, u64 tag[TAG_WORDS]) {
@@ -243,7 +251,7 @@ static void tag_of(const struct access *a, slice text, u64 tag[TAG_WORDS]) {
     explicit_bzero(words, sizeof words);
 }
 
-static const struct caller *hashed(struct access *a, slice text) {
+static const struct caller *hashed(const struct access *a, slice text) {
     u8 hash[DIGEST_BYTES];
     digest_sha256(text, hash);
     return by_hash(a, hash);
@@ -251,7 +259,7 @@ static const struct caller *hashed(struct access *a, slice text) {
 
 static const struct caller *by_text(struct access *a, slice text) {
     u64 tag[TAG_WORDS], differs = 0;
-    if (text.n == 0 || text.n > TEXT_MAX || a->count < 2) return &a->wrong;
+    if (text.n == 0 || text.n > TEXT_MAX || a->roll.count < 2) return &a->wrong;
     if (text.n > TEXT_BYTES) return hashed(a, text);
     tag_of(a, text, tag);
     struct known *slot = &a->known[tag[0] & (KNOWN_SLOTS - 1)];
@@ -271,9 +279,74 @@ static slice bearer(slice authorization) {
     return slice_trim(slice_of(authorization.p + scheme.n, authorization.n - scheme.n));
 }
 
+static const struct caller *unless_expired(const struct broker *b, const struct caller *who) {
+    return who->expires_ms && b->now.wall_ms >= who->expires_ms ? &b->access->expired : who;
+}
+
 const struct caller *access_caller(struct broker *b, slice authorization) {
     struct access *a = b->access;
     if (a->open || authorization.n == 0) return &a->anonymous;
-    const struct caller *who = by_text(a, bearer(authorization));
-    return who->expires_ms && b->now.wall_ms >= who->expires_ms ? &a->expired : who;
+    return unless_expired(b, by_text(a, bearer(authorization)));
+}
+
+bool access_open(const struct broker *b) {
+    return b->access->open;
+}
+
+bool access_anonymous(const struct broker *b) {
+    return b->access->anonymous.anywhere != 0;
+}
+
+/* ---- callers change */
+
+const struct caller *access_again(struct broker *b, const struct caller *who) {
+    return who->hash ? unless_expired(b, by_hash(b->access, who->hash)) : who;
+}
+
+static void review(struct broker *b) {
+    jobs_review(b);
+    feeds_review(b);
+    waits_review(b);
+}
+
+void access_configure(struct broker *b, const struct config *config) {
+    struct access *a = b->access;
+    struct roll before = a->roll;
+    memset(a->known, 0, sizeof a->known);
+    mem_free(a->anonymous.memo);
+    a->open = config->tokens.count == 0 && config->said[TOP_KEY_anonymous].line == 0;
+    a->anonymous = (struct caller){.name = SL("anonymous")};
+    take_grants(&a->anonymous, &config->anonymous);
+    if (a->open) a->anonymous.bare = a->anonymous.anywhere = RIGHTS_ALL;
+    roll_new(&a->roll, config, a->own);
+    review(b);
+    roll_free(&before);
+}
+
+void access_run(struct broker *b) {
+    struct roll *r = &b->access->roll;
+    i64 now = b->now.wall_ms;
+    if (now < r->expires_ms) return;
+    if (r->expires_ms != INT64_MIN) review(b);
+    r->expires_ms = INT64_MAX;
+    for (u32 i = 1; i < r->count; i++) {
+        i64 at = r->at[i].expires_ms;
+        if (at > now && at < r->expires_ms) r->expires_ms = at;
+    }
+}
+
+/* ---- refusals */
+
+void access_refused(struct call *c) {
+    static const char *const why[REFUSED_COUNT] = {"missing", "wrong", "expired"};
+    struct access *a = c->b->access;
+    enum refused r = c->who == &a->expired ? REFUSED_EXPIRED : c->who == &a->wrong ? REFUSED_WRONG : REFUSED_MISSING;
+    a->refused[r]++;
+    if (r == REFUSED_MISSING) return; /* a browser asks so before somebody signs in */
+    report(c->b, LOG_WARN, "token_refused", "a request showed a token that is not known, or not any more",
+           log_text("why", slice_str(why[r])));
+}
+
+u64 access_refusals(const struct broker *b, enum refused why) {
+    return b->access->refused[why];
 }

@@ -39,7 +39,7 @@ struct caller {
 /* own: a token beside those of the config, in force whatever that says; borrowed. NULL: none. */
 struct access *access_new(const struct token_config *own);
 void access_free(struct access *a);
-/* Another config is in force: callers of before are no more. */
+/* Another config is in force: callers of before are no more, and what they wait for ends unless they may still ask for it. */
 void access_configure(struct broker *b, const struct config *config);
 /* Nobody is asked for anything: there are no tokens, and `anonymous` says nothing. */
 bool access_open(const struct broker *b);
@@ -49,11 +49,25 @@ bool access_anonymous(const struct broker *b);
 /* Who shows this. Never NULL: a wrong token makes a caller who may do nothing. */
 const struct caller *access_caller(struct broker *b, slice authorization);
 
+/* Whom a caller of before is now: after a reload, or when time has passed. */
+const struct caller *access_again(struct broker *b, const struct caller *who);
+/* With the clock: a token may have expired while somebody waits by it. */
+void access_run(struct broker *b);
+/* A request was answered with 401. */
+void access_refused(struct call *c);
+
+enum refused { REFUSED_MISSING, REFUSED_WRONG, REFUSED_EXPIRED, REFUSED_COUNT };
+u64 access_refusals(const struct broker *b, enum refused why);
+
 /* Quietly, for filtering. */
 bool caller_may(const struct caller *who, enum right r, slice queue);
 bool caller_sees(const struct caller *who, slice queue); /* has any right on it */
 /* On the process as a whole: a bare right, and no tenant's. */
 bool caller_may_everywhere(const struct caller *who, enum right r);
+
+/* May the request being decided see what messages of this queue carry, and what became of them? Beyond a request: yes. */
+bool shows_payload(const struct broker *b, slice queue);
+bool shows_result(const struct broker *b, slice queue);
 
 /* Else the call's failure is set: 401, 403, or 404 as of a queue that is not there. */
 bool may(struct call *c, enum right r, slice queue);

@@ -34,7 +34,7 @@ void put_admission(struct broker *b, struct buf *body, const struct admission *a
         put_result(body, settle->content_type, settle->result);
     }
     struct rec_settle previous;
-    if (a->seen && a->seen->message && put_previous(body, a->seen->message, &previous)) buf_char(body, '}');
+    if (a->seen && a->seen->message && put_previous(body, true, a->seen->message, &previous)) buf_char(body, '}');
     put_time_member(b, body, "first_seen", a->out.first_seen_ms);
     buf_lit(body, ",\"age_ms\":");
     buf_dec_signed(body, b->now.wall_ms - a->out.first_seen_ms);

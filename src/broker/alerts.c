@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/json.h"
+#include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
@@ -541,12 +542,18 @@ u32 alerts_firing(const struct broker *b, u16 queue) {
     return count;
 }
 
-void put_alert_metrics(const struct broker *b, struct buf *out) {
+/* Those of the process are queue 0's. */
+static bool may_see(const struct broker *b, const struct caller *who, u32 queue) {
+    if (caller_may_everywhere(who, RIGHT_OBSERVE)) return true;
+    return queue && caller_may(who, RIGHT_OBSERVE, core_queue_name(b->core, (u16)queue));
+}
+
+void put_alert_metrics(const struct broker *b, const struct caller *who, struct buf *out) {
     struct queue_info q;
     for (u32 queue = 0; queue < b->alerts->cap; queue++) {
         const struct queue_alerting *qa = b->alerts->of[queue];
         for (u32 i = 0; qa && i < ALERT_COUNT; i++) {
-            if (qa->at[i].state != ALERT_IS_FIRING) continue;
+            if (qa->at[i].state != ALERT_IS_FIRING || !may_see(b, who, queue)) continue;
             buf_printf(out, "hapax_alerts{name=\"%s\"", alert_name((enum alert)i));
             if (queue) core_queue_info(b->core, b->now, (u16)queue, &q);
             if (queue) buf_printf(out, ",queue=\"%.*s\"", (int)q.name.n, q.name.p);
@@ -567,6 +574,7 @@ void api_alerts(struct call *c) {
         for (u32 queue = 0; queue < a->cap && shown < LIST_LIMIT_MAX; queue++) {
             u8 state = a->of[queue] ? a->of[queue]->at[gravest_first[i]].state : ALERT_IS_OK;
             if (all ? state == ALERT_IS_OK : state != ALERT_IS_FIRING) continue;
+            if (!may_see(c->b, c->who, queue)) continue;
             if (shown++) buf_char(body, ',');
             put_item(c->b, body, (enum alert)gravest_first[i], (u16)queue);
         }

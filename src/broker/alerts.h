@@ -15,6 +15,7 @@
 #include "core/core.h"
 
 struct broker;
+struct caller;
 struct alerts;
 struct buf;
 struct call;
@@ -37,6 +38,6 @@ u32 alerts_firing(const struct broker *b, u16 queue); /* 0: of the process */
 const char *alert_name(enum alert a);
 const char *alert_state_text(enum alert_state s);
 /* hapax_alerts{name,queue} of everything that fires. */
-void put_alert_metrics(const struct broker *b, struct buf *out);
+void put_alert_metrics(const struct broker *b, const struct caller *who, struct buf *out);
 
 #endif

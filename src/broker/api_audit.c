@@ -1,4 +1,5 @@
 /* The audit trail: looking at it, newest first, and the entry of a drill. */
+#include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
@@ -33,8 +34,18 @@ static bool read_query(struct call *c, struct audit_query *q) {
     return fail(c, PROBLEM_param_invalid, "since must be a time such as 2026-01-31T12:00:00Z, or a duration: 1h");
 }
 
+/* A token's entries, whoever said to be using it. */
+static bool is_by(slice who, slice asked) {
+    return slice_eq(who, asked) || (who.n > asked.n && slice_starts(who, asked) && who.p[asked.n] == '/');
+}
+
+/* What concerns no queue concerns the whole process. */
+static bool may_see(const struct caller *who, const struct rec_audit *r) {
+    return r->queue_name.n ? caller_may(who, RIGHT_OBSERVE, r->queue_name) : caller_may_everywhere(who, RIGHT_OBSERVE);
+}
+
 static bool wanted(const struct audit_query *q, const struct rec_audit *r) {
-    return (q->queue.n == 0 || slice_eq(q->queue, r->queue_name)) && (q->who.n == 0 || slice_eq(q->who, r->who)) &&
+    return (q->queue.n == 0 || slice_eq(q->queue, r->queue_name)) && (q->who.n == 0 || is_by(r->who, q->who)) &&
            (q->what.n == 0 || slice_eq(q->what, r->what)) && r->at_ms >= q->since_ms;
 }
 
@@ -54,7 +65,8 @@ static void put_audit(struct buf *b, const struct rec_audit *r) {
 /* A page ends early when it has looked at many that were not wanted. */
 #define AUDIT_LOOKED_AT_MAX 10000u
 
-static void put_trail(struct broker *b, struct audit_query *q, struct buf *body) {
+static void put_trail(struct call *c, struct audit_query *q, struct buf *body) {
+    struct broker *b = c->b;
     struct audit_at at;
     u64 shown = 0;
     u32 looked = 0;
@@ -65,7 +77,7 @@ static void put_trail(struct broker *b, struct audit_query *q, struct buf *body)
         const struct record *r = lookup_record(b, b->lookup, at.pos, at.size_hint);
         CHECK(r->type == REC_AUDIT);
         q->before = at.number;
-        if (!wanted(q, &r->audit)) continue;
+        if (!wanted(q, &r->audit) || !may_see(c->who, &r->audit)) continue;
         if (shown++) buf_char(body, ',');
         put_audit(body, &r->audit);
     }
@@ -82,7 +94,7 @@ void api_audit(struct call *c) {
     struct buf *body = &c->b->scratch->body;
     bool ok = read_query(c, &q);
     buf_reset(body);
-    if (ok) put_trail(c->b, &q, body);
+    if (ok) put_trail(c, &q, body);
     for (u32 i = 0; i < 4; i++) buf_free(&q.store[i]);
     if (!ok) return reply_failure(c);
     reply_json(c, 200, buf_slice(body));

@@ -38,7 +38,8 @@ static bool read_filter(struct call *c, struct feed_filter *filter) {
     slice queue, key, kinds;
     const char *why = "";
     bool ok = param_text(c, "queue", &store[0], &queue) && param_text(c, "key", &store[1], &key) &&
-              param_text(c, "kind", &store[2], &kinds) && (queue.n == 0 || queue_to_watch(c, queue)) &&
+              param_text(c, "kind", &store[2], &kinds) &&
+              (queue.n == 0 || (may(c, RIGHT_OBSERVE, queue) && queue_to_watch(c, queue))) &&
               read_kinds(c, kinds, &filter->kinds);
     if (ok && key.n && !key_bytes_valid(key, &why)) ok = fail(c, PROBLEM_key_invalid, "%s", why);
     if (ok) {

@@ -137,7 +137,13 @@ static struct flow_message *in_flow(struct find_job *j, u64 hash, u64 seq) {
     return NULL;
 }
 
+static bool may_see(const struct find_job *j, u16 queue) {
+    const struct call *c = &j->job.c;
+    return caller_may(c->who, RIGHT_OBSERVE, core_queue_name(c->b->core, queue));
+}
+
 static void add_to_flow(struct find_job *j, const struct ref *ref) {
+    if (!may_see(j, ref->queue)) return;
     if (in_flow(j, ref->hash, ref->seq)) return;
     if (j->flow_count == FLOW_MAX)
         j->cut = true;
@@ -190,6 +196,7 @@ static void gather_key_of(struct find_job *j, u16 queue, slice key) {
     struct core_cursor cursor = {0};
     struct found f;
     u64 hash = core_hash(b->core, queue, key);
+    if (!may_see(j, queue)) return;
     for (u32 n = 0; n < KEY_REPEATS_FOUND && core_find(b->core, hash, &cursor, &f); n++) {
         const struct seen *s = f.queue == queue ? lookup_found(b, b->lookup, &f) : NULL;
         if (s && slice_eq(seen_key(s), key) && seen_in_force(b, s)) add_to_flow(j, seen_ref(s));

@@ -1,5 +1,6 @@
 /* The last hour: series, and a queue's histograms. */
 #include "base/json.h"
+#include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
@@ -14,8 +15,9 @@ static bool param_queue(struct call *c, u16 *queue, slice *name) {
     bool bad = false;
     *queue = 0;
     buf_reset(&c->args);
-    if (!http_query_get(c->req, SL("queue"), &c->args, name, &bad) && !bad) return true;
+    if (!http_query_get(c->req, SL("queue"), &c->args, name, &bad) && !bad) return may_everywhere(c, RIGHT_OBSERVE);
     if (bad) return fail(c, PROBLEM_param_invalid, "queue is given twice, or badly encoded");
+    if (!may(c, RIGHT_OBSERVE, *name)) return false;
     if (core_queue_find(c->b->core, *name, queue)) return true;
     return fail(c, PROBLEM_no_such_queue, "there is no queue of that name");
 }

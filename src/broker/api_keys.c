@@ -130,5 +130,7 @@ void api_key_result(struct call *c) {
     enum state state = seen_state(b, s);
     if (wait_ms == 0 || state == STATE_DEAD || state == STATE_HELD || b->draining) return reply_not_settled(c, s);
     if (!ration_to_wait(c)) return reply_failure(c);
-    wait_for_outcome(b, wait_new(b, c->conn, c->user, wait_ms, answer_result), seen_ref(s));
+    struct wait *w = wait_new(b, c->conn, c->user, wait_ms, answer_result);
+    w->right = RIGHT_RESULT;
+    wait_for_outcome(b, w, seen_ref(s));
 }

@@ -1,4 +1,5 @@
 /* One message, and lists of messages: the unsettled ones of a state, and everything that was accepted in a time. */
+#include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/budget.h"
@@ -113,15 +114,16 @@ static bool parse_filter(struct call *c, struct filter *f) {
 
 static void put_accepted(struct broker *b, struct buf *body, const struct seen *s) {
     const struct rec_settle *settle = s->settle;
+    bool shown = shows_payload(b, core_queue_name(b->core, s->at.queue));
     buf_char(body, '{');
     put_id(body, "id", seen_ref(s));
     put_shown_key(b, body, s->at.queue, seen_key(s));
     json_put_member(body, "state", slice_str(state_text(seen_state(b, s))));
     json_put_member_time(body, "first_seen", seen_first_ms(s));
     if (s->message)
-        put_said(body, s->message->group, s->message->attrs, s->message->content_type, s->message->payload);
+        put_said(body, shown, s->message->group, s->message->attrs, s->message->content_type, s->message->payload);
     else if (core_payload_kept(b->core, b->now, settle))
-        put_said(body, settle->kept.group, settle->kept.attrs, settle->kept.content_type, settle->kept.payload);
+        put_said(body, shown, settle->kept.group, settle->kept.attrs, settle->kept.content_type, settle->kept.payload);
     else
         buf_lit(body, ",\"payload\":null,\"payload_gone\":true");
     buf_char(body, '}');

@@ -1,7 +1,9 @@
 /* Queues: listing them, looking at one, giving it rules, deleting, pausing and resuming it. */
 #include "base/json.h"
+#include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
+#include "broker/budget.h"
 #include "broker/call.h"
 #include "broker/consumers.h"
 #include "broker/named.h"
@@ -13,6 +15,8 @@
 #include "broker/tasks.h"
 #include "broker/tenants.h"
 #include "broker/waits.h"
+
+#define PASSED_BETWEEN 256u /* queues passed over between two looks at the clock */
 
 /* By their numbers, which a queue keeps while it is there; the cursor is the number of the last one shown. */
 void api_queues(struct call *c) {
@@ -26,10 +30,14 @@ void api_queues(struct call *c) {
     u32 count = core_queue_count(b->core), n = (u32)after + 1;
     buf_reset(body);
     buf_lit(body, "{\"items\":[");
-    for (; n <= count && shown < limit; n++) {
-        struct queue_info q;
-        core_queue_info(b->core, b->now, (u16)n, &q);
-        if (q.deleted) continue;
+    struct budget g = budget_of(b, REQUEST_US);
+    for (u32 passed = 0; n <= count && shown < limit; n++) {
+        slice name = core_queue_name(b->core, (u16)n);
+        if (name.n == 0 || !caller_may(c->who, RIGHT_OBSERVE, name)) {
+            if (++passed % PASSED_BETWEEN == 0 && budget_spent(&g))
+                break; /* a page may be short, but never takes long */
+            continue;
+        }
         if (shown++) buf_char(body, ',');
         put_queue_page(b, body, (u16)n, live);
     }

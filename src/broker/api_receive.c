@@ -66,7 +66,7 @@ static void render_delivery(struct broker *b, struct buf *body, const struct mes
         buf_lit(body, ",\"lease_expires_at\":null");
     else
         put_time_member(b, body, "lease_expires_at", b->now.wall_ms + lease_ms);
-    put_steps(body, before->history);
+    put_steps(body, true, before->history);
     if (m->traceparent.n) json_put_member(body, "traceparent", m->traceparent);
     if (m->tracestate.n) json_put_member(body, "tracestate", m->tracestate);
     buf_char(body, '}');
@@ -191,6 +191,7 @@ static void answer_poll(struct broker *b, struct wait *w, bool over) {
 static void wait_with(struct call *c, const struct take *t, i64 wait_ms) {
     struct broker *b = c->b;
     struct wait *w = wait_new(b, c->conn, c->user, wait_ms, answer_poll);
+    w->right = RIGHT_RECEIVE;
     w->max = t->max;
     w->lease_ms = t->in.lease_ms;
     w->reserve_only = t->in.reserve_only;

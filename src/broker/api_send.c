@@ -205,6 +205,7 @@ void api_send(struct call *c) {
         reply_failure(c);
     } else if (f.wait_s > 0 && may_settle(a.state) && ration_has_room(c)) {
         struct wait *w = wait_new(b, c->conn, c->user, f.wait_s * 1000, answer_send);
+        w->right = RIGHT_SEND;
         w->duplicate = a.verdict == SEND_DUPLICATE;
         w->asked_s = f.wait_s;
         wait_for_outcome(b, w, &a.out.ref);

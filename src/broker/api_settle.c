@@ -1,4 +1,5 @@
 /* Settle: ack, nack, extend, step, start, release; one object, or an array of them (a job). */
+#include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
@@ -99,21 +100,37 @@ static const struct seen *later_generation(struct broker *b, const struct token 
     return NULL;
 }
 
-static struct seen *find_token(struct broker *b, const struct item *it, u64 *fence, struct failure *f) {
+static bool fail_no_message(struct call *c) {
+    return fail(c, PROBLEM_no_such_message, "no message of this broker has that token; its key may be past its window");
+}
+
+/* Who may not receive from a queue may not settle there either; and whoever sees nothing of it does not learn that the token is
+ * one. */
+static bool may_settle(struct call *c, const struct seen *s) {
+    if (caller_may_everywhere(c->who, RIGHT_RECEIVE)) return true;
+    slice queue = core_queue_name(c->b->core, s->at.queue);
+    return caller_sees(c->who, queue) ? may(c, RIGHT_RECEIVE, queue) : fail_no_message(c);
+}
+
+/* The message of the token; else the failure is set, and *later is what its key runs as since, if somebody may know. */
+static struct seen *find_token(struct call *c, const struct item *it, const struct seen **later) {
+    struct broker *b = c->b;
     const struct token *token = &it->parsed;
+    *later = NULL;
     if (it->verdict == TOKEN_INVALID) {
-        failure_set(f, PROBLEM_token_invalid,
-                    it->has_token ? "this is no token, or a garbled one" : "token is missing");
+        fail(c, PROBLEM_token_invalid, it->has_token ? "this is no token, or a garbled one" : "token is missing");
         return NULL;
     }
     struct seen *s = it->verdict == TOKEN_OK ? lookup_id(b, b->lookup, token->hash, token->seq) : NULL;
-    if (!s && it->verdict == TOKEN_OK && later_generation(b, token))
-        failure_set(f, PROBLEM_fenced, "the key was replayed since, and runs as a later generation");
-    else if (!s)
-        failure_set(f, PROBLEM_no_such_message,
-                    "no message of this broker has that token; its key may be past its window");
-    *fence = token->fence;
-    return s;
+    if (s) return may_settle(c, s) ? s : NULL;
+    const struct seen *since = it->verdict == TOKEN_OK ? later_generation(b, token) : NULL;
+    if (!since)
+        fail_no_message(c);
+    else if (may_settle(c, since)) {
+        *later = since;
+        fail(c, PROBLEM_fenced, "the key was replayed since, and runs as a later generation");
+    }
+    return NULL;
 }
 
 static void refuse(enum settle_verdict v, const struct settle_out *out, struct failure *f) {
@@ -175,8 +192,8 @@ static void render_ok(struct broker *b, struct buf *body, const struct settle_in
 }
 
 /* The call that settled the key before it was replayed, once more: the outcome it made stands until the replay has its own. */
-static bool render_settled_before(struct broker *b, enum verb verb, const struct item *it, struct buf *body) {
-    const struct seen *s = it->verdict == TOKEN_OK ? later_generation(b, &it->parsed) : NULL;
+static bool render_settled_before(struct broker *b, enum verb verb, const struct item *it, const struct seen *s,
+                                  struct buf *body) {
     struct rec_settle was;
     if (!s || !core_settled_before(s, verb, it->parsed.fence, &was)) return false;
     struct ref ref = *seen_ref(s);
@@ -210,8 +227,10 @@ static u16 settle_one(struct call *c, enum verb verb, const struct item *it, str
     struct settle_out out;
     buf_reset(&c->failure.more);
     buf_reset(decoded);
-    struct seen *s = find_token(b, it, &in.fence, &c->failure);
-    if (!s && render_settled_before(b, verb, it, body)) return 200;
+    in.fence = it->parsed.fence;
+    const struct seen *later;
+    struct seen *s = find_token(c, it, &later);
+    if (!s && render_settled_before(b, verb, it, later, body)) return 200;
     if (s && mean(it, &in, decoded, &c->failure)) {
         if (s->message && verb != VERB_ACK)
             consumer_spoke_of(b, s->at.message, in.fence); /* of an ack: settle_written */

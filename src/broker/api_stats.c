@@ -98,6 +98,7 @@ static void put_totals(struct broker *b, struct buf *body) {
 void api_stats(struct call *c) {
     struct broker *b = c->b;
     struct buf *body = &b->scratch->body;
+    if (!may_everywhere(c, RIGHT_OBSERVE)) return reply_failure(c);
     buf_reset(body);
     buf_char(body, '{');
     json_put_member(body, "version", SL(HAPAX_VERSION));

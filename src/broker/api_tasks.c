@@ -1,6 +1,7 @@
 /* Purge, redrive, and the tasks they become.
  *
  * Short ones are answered when they are done. One that turns out long, or that has a rate, is answered with its id. */
+#include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/budget.h"
@@ -210,7 +211,7 @@ void api_redrive(struct call *c) {
 static struct task *task_of_call(struct call *c) {
     u64 id;
     struct task *t = slice_u64(c->arg[0], &id) ? tasks_find(c->b, id) : NULL;
-    if (t && t->dry_run) t = NULL;
+    if (t && (t->dry_run || !caller_sees(c->who, buf_slice(&t->queue_name)))) t = NULL;
     if (!t)
         fail(c, PROBLEM_no_such_task, "there is no such task; a restart ends them all, and the last %u are kept",
              TASKS_KEPT);
@@ -220,7 +221,7 @@ static struct task *task_of_call(struct call *c) {
 void api_task(struct call *c) {
     const struct task *t = task_of_call(c);
     struct buf *body = &c->b->scratch->body;
-    if (!t) return reply_failure(c);
+    if (!t || !may(c, RIGHT_OBSERVE, buf_slice(&t->queue_name))) return reply_failure(c);
     buf_reset(body);
     put_task(body, t);
     reply_json(c, 200, buf_slice(body));
@@ -228,7 +229,7 @@ void api_task(struct call *c) {
 
 void api_task_cancel(struct call *c) {
     struct task *t = task_of_call(c);
-    if (!t) return reply_failure(c);
+    if (!t || !may(c, RIGHT_OPERATE, buf_slice(&t->queue_name))) return reply_failure(c);
     task_cancel(c->b, t);
     api_task(c);
 }
@@ -239,7 +240,7 @@ void api_tasks(struct call *c) {
     buf_lit(body, "{\"items\":[");
     bool first = true;
     for (const struct task *t = tasks_newest(c->b); t; t = t->next) {
-        if (t->dry_run) continue;
+        if (t->dry_run || !caller_may(c->who, RIGHT_OBSERVE, buf_slice(&t->queue_name))) continue;
         if (!first) buf_char(body, ',');
         put_task(body, t);
         first = false;

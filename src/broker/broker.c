@@ -202,6 +202,7 @@ bool broker_tick(struct broker *b, struct broker_time t) {
     tasks_run(b);
     waits_run_due(b);
     series_run(b);
+    access_run(b);
     return more;
 }
 

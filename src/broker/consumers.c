@@ -1,5 +1,6 @@
 #include "broker/consumers.h"
 
+#include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
@@ -182,8 +183,14 @@ static void put_consumer(struct consumers_job *j, u16 queue, slice name, const s
     buf_char(body, '}');
 }
 
+static bool may_see(const struct consumers_job *j, u16 queue) {
+    const struct call *c = &j->job.c;
+    return caller_may(c->who, RIGHT_OBSERVE, core_queue_name(c->b->core, queue));
+}
+
 static void look_at_queue(struct consumers_job *j, u16 queue) {
     struct broker *b = j->job.c.b;
+    if (!may_see(j, queue)) return;
     struct budget g = budget_of(b, LEASES_US);
     struct held *none = &j->held[NO_CONSUMER];
     struct queue_info q;
@@ -234,7 +241,7 @@ static void answer_consumers(struct job *job) {
         const struct consumer *c = &cs->at[no];
         struct held h = j->held[no].life == c->life ? j->held[no] : (struct held){0};
         bool idle = h.count == 0 && b->now.wall_ms - c->seen_ms > IDLE_SHOWN_MS;
-        if (c->queue && !idle && (j->only == 0 || j->only == c->queue) && !deleted_meanwhile(j))
+        if (c->queue && !idle && (j->only == 0 || j->only == c->queue) && !deleted_meanwhile(j) && may_see(j, c->queue))
             put_consumer(j, c->queue, name_of(c), &h, c->seen_ms);
     }
     buf_lit(&body, "{\"items\":[");
@@ -256,6 +263,7 @@ static const struct job_kind consumers_kind = {sizeof(struct consumers_job), run
 static bool ask_consumers(struct call *c, slice queue) {
     struct consumers_job j = {.job = {.kind = &consumers_kind}, .at = 1};
     struct consumers *cs = c->b->consumers;
+    if (queue.n && !may(c, RIGHT_OBSERVE, queue)) return false;
     if (queue.n && !core_queue_find(c->b->core, queue, &j.only))
         return fail(c, PROBLEM_no_such_queue, "no queue has this name");
     if (!jobs_have_room(c)) return false;

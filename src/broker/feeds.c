@@ -82,12 +82,28 @@ void feeds_free(struct broker *b) {
     mem_free(f);
 }
 
+static void end(struct broker *b, struct feed *d) {
+    if (d->wait) b->options.port.feed_end(b->options.port.ctx, d->wait->conn);
+    if (d->next) drop(b, d);
+}
+
 void feeds_end(struct broker *b) {
-    struct feeds *f = b->feeds;
+    for (u32 i = 0; i < FEEDS_MAX; i++) end(b, &b->feeds->at[i]);
+}
+
+/* Of its queue, or of any. */
+static bool may_read(const struct feed *d) {
+    const struct caller *who = d->wait->who;
+    if (d->filter.queue.len) return caller_may(who, RIGHT_OBSERVE, buf_slice(&d->filter.queue));
+    return who->anywhere & right_bit(RIGHT_OBSERVE);
+}
+
+void feeds_review(struct broker *b) {
     for (u32 i = 0; i < FEEDS_MAX; i++) {
-        struct feed *d = &f->at[i];
-        if (d->wait) b->options.port.feed_end(b->options.port.ctx, d->wait->conn);
-        if (d->next) drop(b, d);
+        struct feed *d = &b->feeds->at[i];
+        if (!d->wait) continue;
+        d->wait->who = access_again(b, d->wait->who);
+        if (!may_read(d)) end(b, d);
     }
 }
 
@@ -243,6 +259,13 @@ static u16 filter_queue(const struct broker *b, const struct feed_filter *filter
     return queue;
 }
 
+/* What is about the process as a whole, or about a queue that is no more, is for those who may see all of it. */
+static bool may_hear(const struct broker *b, const struct caller *who, const struct event *e) {
+    if (caller_may_everywhere(who, RIGHT_OBSERVE)) return true;
+    slice name = event_queue_name(b, e);
+    return name.n && caller_may(who, RIGHT_OBSERVE, name);
+}
+
 static bool wanted(const struct broker *b, const struct feed_filter *filter, u16 queue, const struct event *e) {
     if (filter->kinds && !(filter->kinds & 1u << e->kind)) return false;
     if (filter->queue.len && !(queue && event_is_of(b, e, queue))) return false;
@@ -268,7 +291,7 @@ static void collect(struct broker *b, struct feed *d, struct budget *g) {
     for (u32 looked = 1; d->next <= visible && f->out.len < WRITE_BYTES; looked++) {
         const struct event *e = event_at(b, d->next);
         d->next++;
-        bool told = wanted(b, &d->filter, queue, e);
+        bool told = wanted(b, &d->filter, queue, e) && may_hear(b, d->wait->who, e);
         if (told) {
             put_shared_text(b, &f->out, e);
             d->after = e->after;

@@ -30,6 +30,8 @@ bool feed_open(struct call *c, const struct feed_filter *filter, slice last_id);
 /* At the end of a turn. */
 void feeds_run(struct broker *b);
 i64 feeds_next_ms(const struct broker *b, i64 mono_ms, i64 at_most);
+/* Callers are others now, or may less: who may not read on is told no more. */
+void feeds_review(struct broker *b);
 /* Shutting down: they end, each with what it has been told. */
 void feeds_end(struct broker *b);
 

@@ -1,4 +1,5 @@
 #include "broker/jobs.h"
+#include "broker/access.h"
 
 #include "broker/broker_priv.h"
 #include "broker/diff.h"
@@ -96,7 +97,8 @@ static void give_back(struct broker *b, struct job *j) {
 
 void job_start(struct call *c, struct job *j) {
     struct budget g = budget_of(c->b, j->kind->gentle ? JOB_SLICE_US : REQUEST_US);
-    j->c = (struct call){.b = c->b, .conn = c->conn, .arg = {c->arg[0]}, .failure = {.compare_left = COMPARED_IN_JOB}};
+    j->c = (struct call){
+        .b = c->b, .conn = c->conn, .who = c->who, .arg = {c->arg[0]}, .failure = {.compare_left = COMPARED_IN_JOB}};
     j->text = c->req->body;
     j->reply = c->b->scratch->body;
     c->b->scratch->body = (struct buf){0};
@@ -147,6 +149,10 @@ void jobs_run(struct broker *b) {
         else
             link_last(js, j);
     }
+}
+
+void jobs_review(struct broker *b) {
+    for (struct job *j = b->jobs->first; j; j = j->next) j->c.who = access_again(b, j->c.who);
 }
 
 void jobs_free(struct broker *b) {

@@ -26,7 +26,7 @@ struct job_kind {
 /* First member of what a kind of job needs to know. That may move: it holds no pointers into itself, nor into the text. */
 struct job {
     const struct job_kind *kind;
-    struct call c;    /* b, conn, failure, arg[0] and req->body of the request */
+    struct call c;    /* b, conn, who, failure, arg[0] and req->body of the request */
     slice text;       /* its body */
     struct buf reply; /* as far as it is made */
     /* jobs.c's own, once it goes on later */
@@ -45,6 +45,7 @@ void job_start(struct call *c, struct job *j);
 bool jobs_have_room(struct call *c);
 
 void jobs_run(struct broker *b);
+void jobs_review(struct broker *b); /* callers are others now: what is done under one goes on under its like */
 bool jobs_waiting(const struct broker *b);
 
 #endif

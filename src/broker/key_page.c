@@ -1,5 +1,6 @@
 #include "broker/key_page.h"
 
+#include "broker/access.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
 #include "broker/diff.h"
@@ -124,7 +125,7 @@ static void put_reason(struct buf *b, const struct seen *s, const struct message
 }
 
 /* A held conflict: whose key it reused, and in what it differs. */
-static void put_conflict(struct broker *br, struct buf *b, const struct rec_message *m) {
+static void put_conflict(struct broker *br, struct buf *b, bool shown, const struct rec_message *m) {
     const struct seen *s = lookup_id(br, br->other, m->origin_hash, m->origin_seq);
     if (!s) return;
     buf_lit(b, ",\"conflict_with\":{");
@@ -133,9 +134,9 @@ static void put_conflict(struct broker *br, struct buf *b, const struct rec_mess
     json_put_member(b, "state", slice_str(state_text(seen_state(br, s))));
     buf_char(b, '}');
     if (s->message)
-        put_changed(br, b, m->ref.queue, s->message->payload, m->payload, true, &br->scratch->compare_left);
+        put_changed(br, b, m->ref.queue, s->message->payload, m->payload, shown, &br->scratch->compare_left);
     else if (core_payload_kept(br->core, br->now, s->settle))
-        put_changed(br, b, m->ref.queue, s->settle->kept.payload, m->payload, true, &br->scratch->compare_left);
+        put_changed(br, b, m->ref.queue, s->settle->kept.payload, m->payload, shown, &br->scratch->compare_left);
 }
 
 static void put_live(struct broker *br, struct buf *b, const struct message_view *v) {
@@ -148,23 +149,22 @@ static void put_live(struct broker *br, struct buf *b, const struct message_view
     if (v->reconcile) json_put_member(b, "next_delivery", slice_str(delivery_text(DELIVERY_RECONCILE)));
 }
 
-static void put_settled(struct broker *br, struct buf *b, const struct rec_settle *s) {
+static void put_settled(struct broker *br, struct buf *b, bool shown, const struct rec_settle *s) {
     json_put_member_i64(b, "attempt", s->attempts);
     json_put_member_i64(b, "failures", s->failures + s->unknowns);
     json_put_member_i64(b, "crashes", s->crashes);
     json_put_member_time(b, "settled_at", s->settled_ms);
     put_expires(br, b, s);
-    json_put_name(b, "result");
-    put_result(b, s->content_type, s->result);
+    put_result_member(b, shown, s->content_type, s->result);
     if (s->restored) json_put_member_bool(b, "restored", true);
     if (s->erased) json_put_member_bool(b, "erased", true);
     if (s->kept.is) json_put_member_bool(b, "payload_kept", core_payload_kept(br->core, br->now, s));
 }
 
 /* What it was before it was replayed, and will be again if the replay is cancelled. */
-static void put_former(struct buf *b, const struct rec_message *m) {
+static void put_former(struct buf *b, bool shown, const struct rec_message *m) {
     struct rec_settle was;
-    if (!put_previous(b, m, &was)) return;
+    if (!put_previous(b, shown, m, &was)) return;
     json_put_member_i64(b, "attempt", was.attempts);
     json_put_member_i64(b, "failures", was.failures + was.unknowns);
     json_put_member_i64(b, "crashes", was.crashes);
@@ -182,6 +182,7 @@ void put_key_page(struct broker *br, struct buf *b, const struct seen *s, bool s
     core_queue_info(br->core, br->now, s->at.queue, &q);
     slice history = s->settle ? s->settle->history : v.history;
     i64 first_seen_ms = seen_first_ms(s);
+    bool payload = shows_payload(br, q.name), result = shows_result(br, q.name);
     buf_char(b, '{');
     put_id(b, "id", seen_ref(s));
     put_shown_key(br, b, s->at.queue, seen_key(s));
@@ -194,17 +195,18 @@ void put_key_page(struct broker *br, struct buf *b, const struct seen *s, bool s
     buf_printf(b, "\"%016llx\"", (unsigned long long)seen_fingerprint(s));
     json_put_member_time(b, "first_seen", first_seen_ms);
     if (s->settle)
-        put_settled(br, b, s->settle);
+        put_settled(br, b, result, s->settle);
     else
         put_live(br, b, &v);
     put_attempts(b, history);
-    put_steps(b, history);
+    put_steps(b, payload, history);
     put_effects(b, history);
     put_decisions(b, history);
     put_arrivals(br, b, s, first_seen_ms);
-    if (s->message) put_former(b, s->message);
-    if (s->message) put_said(b, s->message->group, s->message->attrs, s->message->content_type, s->message->payload);
-    if (v.conflict) put_conflict(br, b, s->message);
+    if (s->message) put_former(b, result, s->message);
+    if (s->message)
+        put_said(b, payload, s->message->group, s->message->attrs, s->message->content_type, s->message->payload);
+    if (v.conflict) put_conflict(br, b, payload, s->message);
     buf_char(b, '}');
 }
 

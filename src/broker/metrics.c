@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/json.h"
+#include "broker/access.h"
 #include "broker/alerts.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
@@ -148,6 +149,7 @@ void process_sample(struct broker *b, struct process_sample *p) {
                                  .queues = queues_there(b),
                                  .waiting = waits_count(b),
                                  .refused = rations_refused(b)};
+    for (u32 i = 0; i < REFUSED_COUNT; i++) p->unauthorized[i] = access_refusals(b, (enum refused)i);
     journal_stats_get(b->journal, &p->journal);
     core_memory(b->core, &p->memory);
     if (b->options.port.surroundings) b->options.port.surroundings(b->options.port.ctx, &p->around);
@@ -362,8 +364,11 @@ static void put_all_routes(struct metrics_job *j) {
     put_head(j, &j->job.reply, SL("hapax_http_request_seconds"), type_texts[METRIC_HISTOGRAM],
              "From the turn that brought a request until its reply could leave; long polls with their waiting.");
     put_routes(j, true);
+}
+
+static void put_alerts(struct metrics_job *j) {
     put_head(j, &j->job.reply, SL("hapax_alerts"), type_texts[METRIC_GAUGE], "1 while the alert fires.");
-    put_alert_metrics(j->job.c.b, &j->job.reply);
+    put_alert_metrics(j->job.c.b, j->job.c.who, &j->job.reply);
 }
 
 /* ---- the request */
@@ -374,7 +379,8 @@ static void choose_some(struct metrics_job *j, bool busy, u64 *bytes) {
     for (u32 id = 1; id <= core_queue_count(b->core); id++) {
         struct queue_info q;
         core_queue_info(b->core, b->now, (u16)id, &q);
-        if (q.deleted || busy != (q.unsettled > 0 || series_known(b, (u16)id))) continue;
+        if (q.deleted || !caller_may(j->job.c.who, RIGHT_OBSERVE, q.name)) continue;
+        if (busy != (q.unsettled > 0 || series_known(b, (u16)id))) continue;
         *bytes += QUEUE_TEXT_BYTES + QUEUE_LINES * q.name.n;
         if (*bytes > REPLY_BYTES_MAX) return;
         j->queues[j->queue_count++] = (struct shown_queue){(u16)id, core_queue_since(b->core, (u16)id)};
@@ -396,11 +402,14 @@ static bool run_metrics(struct job *job, struct budget *g) {
         choose_queues(j);
         j->sampled = true;
     }
+    bool whole = caller_may_everywhere(job->c.who, RIGHT_OBSERVE); /* else its queues are all there is to see */
     while (j->metric < METRIC_IDENTS) {
-        if (!put_name(j, g)) return false;
+        bool shown = whole || metrics[j->metric].scope == METRIC_QUEUE;
+        if (shown && !put_name(j, g)) return false;
         j->metric = name_end(j->metric);
     }
-    put_all_routes(j);
+    if (whole) put_all_routes(j);
+    put_alerts(j);
     return true;
 }
 

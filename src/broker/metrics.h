@@ -2,6 +2,7 @@
 #ifndef HAPAX_BROKER_METRICS_H
 #define HAPAX_BROKER_METRICS_H
 
+#include "broker/access.h"
 #include "broker/broker.h"
 #include "broker/rations.h"
 #include "core/core.h"
@@ -13,6 +14,7 @@ struct process_sample {
     struct surroundings around;
     struct rations_refused refused;
     u64 live_bytes, reserved_bytes, memory_max, queues, queues_shown, waiting;
+    u64 unauthorized[REFUSED_COUNT];
 };
 void process_sample(struct broker *b, struct process_sample *out);
 

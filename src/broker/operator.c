@@ -1,5 +1,6 @@
 #include "broker/operator.h"
 
+#include "broker/access.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
 #include "broker/room.h"
@@ -75,6 +76,17 @@ static bool read_body(struct call *c, struct deed *d, const char *members) {
     return fail_json(&c->failure, &d->json);
 }
 
+static bool name_actor(struct call *c, struct deed *d) {
+    struct buf *who = &d->who;
+    bool open = access_open(c->b);
+    if (!open) buf_slice_add(who, c->who->name);
+    if (!open && d->by.n) buf_char(who, '/');
+    buf_slice_add(who, d->by);
+    if (who->len == 0) buf_lit(who, "anonymous");
+    return who->len <= ACTOR_BYTES_MAX ||
+           fail(c, PROBLEM_param_invalid, "by (or Hapax-Actor) is too long beside the token's name");
+}
+
 bool deed_read(struct call *c, struct deed *d, const char *members) {
     *d = (struct deed){0};
     json_init(&d->json, c->req->body);
@@ -87,15 +99,16 @@ bool deed_read(struct call *c, struct deed *d, const char *members) {
                     "by (or Hapax-Actor) must be UTF-8 without control characters, at most %u bytes", ACTOR_BYTES_MAX);
     if (d->note.n > NOTE_BYTES_MAX || !utf8_valid(d->note))
         return fail(c, PROBLEM_param_invalid, "note (or Hapax-Reason) must be UTF-8, at most %u bytes", NOTE_BYTES_MAX);
-    return true;
+    return name_actor(c, d);
 }
 
 slice deed_who(const struct deed *d) {
-    return d->by.n ? d->by : SL("anonymous");
+    return buf_slice(&d->who);
 }
 
 void deed_free(struct deed *d) {
     json_free(&d->json);
+    buf_free(&d->who);
 }
 
 struct audit_in deed_named(const struct deed *d, enum deed_kind what, slice detail) {

@@ -33,6 +33,7 @@ slice deed_text(enum deed_kind what);
 struct deed {
     struct json json; /* keeps unescaped strings alive */
     slice by, note;
+    struct buf who; /* as the trail names them */
     slice as, state, class_name, reason, since;
     slice ids; /* an array, as it was written */
     u64 max, rate;
@@ -44,7 +45,9 @@ struct deed {
  * NULL: its body is something else. deed_free in any case. */
 bool deed_read(struct call *c, struct deed *d, const char *members);
 void deed_free(struct deed *d);
-slice deed_who(const struct deed *d); /* who is named in the trail; "anonymous" if nobody said */
+/* Who is named in the trail: while nobody is asked for a token, what they say of themselves, or "anonymous". Else the token's
+ * name, and behind a slash, which no token's name has, what its holder says: nobody is named as a token who did not show it. */
+slice deed_who(const struct deed *d);
 /* As the core writes it into the audit trail together with the deed. Borrows from *d. */
 struct audit_in deed_named(const struct deed *d, enum deed_kind what, slice detail);
 /* What is done in many steps is named before the first. false: no room, the failure is set. */

@@ -78,6 +78,14 @@ void put_result(struct buf *b, slice content_type, slice result) {
     buf_char(b, '}');
 }
 
+void put_result_member(struct buf *b, bool shown, slice content_type, slice result) {
+    json_put_name(b, "result");
+    if (shown)
+        put_result(b, content_type, result);
+    else
+        buf_lit(b, "null,\"result_hidden\":true");
+}
+
 void put_expires(struct broker *br, struct buf *b, const struct rec_settle *settle) {
     i64 left = settle ? core_key_left_ms(br->core, br->now, settle) : INT64_MAX;
     if (left == INT64_MAX)
@@ -86,7 +94,7 @@ void put_expires(struct broker *br, struct buf *b, const struct rec_settle *sett
         put_time_member(br, b, "expires_at", br->now.wall_ms + left);
 }
 
-bool put_previous(struct buf *b, const struct rec_message *m, struct rec_settle *s) {
+bool put_previous(struct buf *b, bool shown, const struct rec_message *m, struct rec_settle *s) {
     if (m->former.n == 0 || !former_decode(m->former, s)) return false;
     json_put_name(b, "previous");
     buf_char(b, '{');
@@ -96,12 +104,11 @@ bool put_previous(struct buf *b, const struct rec_message *m, struct rec_settle 
     json_put_member_i64(b, "generation", s->generation);
     json_put_member_time(b, "first_seen", s->first_seen_ms);
     json_put_member_time(b, "settled_at", s->settled_ms);
-    json_put_name(b, "result");
-    put_result(b, s->content_type, s->result);
+    put_result_member(b, shown, s->content_type, s->result);
     return true;
 }
 
-void put_steps(struct buf *b, slice history) {
+void put_steps(struct buf *b, bool shown, slice history) {
     buf_lit(b, ",\"steps\":[");
     u32 at = 0;
     struct history_item item;
@@ -111,8 +118,7 @@ void put_steps(struct buf *b, slice history) {
         first = false;
         buf_char(b, '{');
         json_put_member(b, "name", item.name);
-        json_put_name(b, "result");
-        put_result(b, item.content_type, item.result);
+        put_result_member(b, shown, item.content_type, item.result);
         buf_char(b, '}');
     }
     buf_char(b, ']');
@@ -139,9 +145,12 @@ void put_key(struct buf *b, slice key) {
         buf_lit(b, "null");
 }
 
-void put_said(struct buf *b, slice group, slice attrs, slice content_type, slice payload) {
+void put_said(struct buf *b, bool shown, slice group, slice attrs, slice content_type, slice payload) {
     if (group.n) json_put_member(b, "group", group);
-    put_attrs(b, attrs);
+    if (shown) put_attrs(b, attrs);
     json_put_member(b, "content_type", content_type);
-    put_bytes_members(b, "payload", payload);
+    if (!shown)
+        buf_lit(b, ",\"payload\":null,\"payload_hidden\":true");
+    else
+        put_bytes_members(b, "payload", payload);
 }

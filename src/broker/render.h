@@ -18,12 +18,14 @@ void put_time(struct broker *br, struct buf *b, slice prefix, i64 unix_ms);
 void put_key(struct buf *b, slice key);                                    /* "key":"..." or null */
 void put_bytes_members(struct buf *b, const char *body_name, slice bytes); /* "body":..,"encoding":.. */
 void put_result(struct buf *b, slice content_type, slice result);
+/* "result":... or, for whoever may not see it, that it is not shown. */
+void put_result_member(struct buf *b, bool shown, slice content_type, slice result);
 void put_expires(struct broker *br, struct buf *b, const struct rec_settle *settle);
 /* Of a replay that is not settled: "previous":{ and the outcome before it, which *s is then; the caller closes it. false: nothing. */
-bool put_previous(struct buf *b, const struct rec_message *m, struct rec_settle *s);
-void put_steps(struct buf *b, slice history);
+bool put_previous(struct buf *b, bool shown, const struct rec_message *m, struct rec_settle *s);
+void put_steps(struct buf *b, bool shown, slice history);
 void put_attrs(struct buf *b, slice attrs);
-/* What the sender said beside the key. */
-void put_said(struct buf *b, slice group, slice attrs, slice content_type, slice payload);
+/* What the sender said beside the key; shown: attributes and payload too. */
+void put_said(struct buf *b, bool shown, slice group, slice attrs, slice content_type, slice payload);
 
 #endif

@@ -1,4 +1,5 @@
 /* Replies. */
+#include "broker/access.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
 #include "broker/traffic.h"
@@ -53,6 +54,7 @@ void reply_failure(struct call *c) {
     if (c->failure.allow) buf_printf(&s->fields, "Allow: %s\r\n", c->failure.allow);
     u16 status = problem_status(c->failure.problem);
     if (status == 401) buf_lit(&s->fields, "WWW-Authenticate: Bearer\r\n");
+    if (c->failure.problem == PROBLEM_unauthorized) access_refused(c);
     put_retry_after(&s->fields, status, c->failure.retry_ms);
     reply_with(c->b, c->conn, status, SL("application/problem+json"), buf_slice(&s->fields), buf_slice(&s->body), 0);
 }

@@ -216,8 +216,10 @@ void broker_request(struct broker *b, struct broker_time t, void *conn, void **u
     c.who = req->found[0] ? req->found[0] : access_caller(b, req->authorization);
     b->scratch->compare_left = COMPARED_IN_TURN;
     b->request = req;
+    b->caller = c.who;
     dispatch(&c);
     b->request = NULL;
+    b->caller = NULL;
     buf_free(&c.args);
     failure_free(&c.failure);
 }

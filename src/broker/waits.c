@@ -2,6 +2,7 @@
 
 #include "broker/broker_priv.h"
 #include "broker/budget.h"
+#include "broker/call.h"
 #include "broker/shared.h"
 
 #define OUTCOME_CHAINS 4096u
@@ -104,6 +105,7 @@ struct wait *wait_new(struct broker *b, void *conn, void **user, i64 wait_ms, wa
     w->conn = conn;
     w->answer = answer;
     w->asked = traffic_now(b);
+    w->who = b->caller;
     w->heap_at = NOT_IN_HEAP;
     ration_waits(b, &w->share, wait_ms == WAIT_NO_DEADLINE ? INT64_MAX : b->time.mono_ms + wait_ms);
     if (wait_ms != WAIT_NO_DEADLINE) {
@@ -346,6 +348,29 @@ void waits_end_of_queue(struct broker *b, u16 queue) {
         w->queue = 0;
         link_due(ws, w);
     }
+}
+
+/* Waits of a task or a job have no right of their own: what was asked for is being done. */
+static void review(struct broker *b, struct wait *w) {
+    if (w->right == RIGHT_OPEN) return;
+    slice queue = w->list == WAIT_QUEUE ? buf_slice(&w->name) : SL("");
+    if (w->list == WAIT_MESSAGES) queue = core_queue_name(b->core, w->queue);
+    if (w->list == WAIT_OUTCOME) queue = core_queue_name(b->core, w->ref.queue);
+    w->who = access_again(b, w->who);
+    struct call c = {.b = b, .conn = w->conn, .who = w->who};
+    if (w->list == WAIT_ALONE || may(&c, w->right, queue)) return;
+    wait_end(b, w);
+    reply_failure(&c);
+    failure_free(&c.failure);
+}
+
+void waits_review(struct broker *b) {
+    struct waits *ws = b->waits;
+    u32 count = ws->heap_count;
+    struct wait **all = mem_alloc((count + 1) * sizeof *all);
+    for (u32 i = 0; i < count; i++) all[i] = ws->heap[i]; /* who is told leaves the heap */
+    for (u32 i = 0; i < count; i++) review(b, all[i]);
+    mem_free(all);
 }
 
 void waits_answer_all(struct broker *b) {

@@ -6,6 +6,7 @@
 #ifndef HAPAX_BROKER_WAITS_H
 #define HAPAX_BROKER_WAITS_H
 
+#include "broker/access.h"
 #include "broker/rations.h"
 #include "broker/traffic.h"
 #include "core/core.h"
@@ -27,6 +28,8 @@ struct wait {
     struct ref ref; /* whose outcome is waited for */
     struct asked asked;
     struct ration_share share;
+    const struct caller *who; /* a poll's, or of whoever waits for an outcome: they may do so */
+    enum right right;
     struct wait **owner; /* a pointer to this wait that is to be cleared when it ends; or NULL */
 
     /* What the answer needs to know; waits.c does not look at it. */
@@ -76,7 +79,9 @@ void waits_run_due(struct broker *b); /* answers those whose time is over */
  * for all of them; what is left is answered with the next turns. */
 bool waits_tell_outcomes(struct broker *b, u16 queue);
 void waits_end_of_queue(struct broker *b, u16 queue); /* it was deleted: its polls are told that there is nothing */
-void waits_answer_all(struct broker *b);              /* as if everybody's time were over */
+/* Callers are others now, or may less: whoever may not ask any more for what they wait for is told so. */
+void waits_review(struct broker *b);
+void waits_answer_all(struct broker *b); /* as if everybody's time were over */
 
 bool waits_unfinished(const struct broker *b); /* some could be answered, and were left for the next turn */
 u32 waits_count(const struct broker *b);

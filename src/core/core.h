@@ -122,6 +122,7 @@ struct queue_info {
     i64 oldest_ready_ms; /* how long the oldest ready message has been waiting to be handed out; 0 if none */
 };
 bool core_queue_find(const struct core *c, slice name, u16 *queue);
+slice core_queue_name(const struct core *c, u16 queue); /* empty: it was deleted */
 /* Makes it with these rules if it is not there (origin auto). false: no room for another (ST_NO_SPACE's counterpart). */
 bool core_queue_ensure(struct core *c, struct core_now now, slice name, const struct rules *rules, u16 *queue);
 /* Makes it, or gives it these rules, this origin and this text from here on; writes nothing if all are as they were.

@@ -137,6 +137,11 @@ bool core_queue_had_conflicts(const struct core *c, u16 queue) {
     return n->conflicts_admitted || n->conflicts_held;
 }
 
+slice core_queue_name(const struct core *c, u16 queue) {
+    const struct queue *q = queue_at(c, queue);
+    return q->deleted ? SL("") : q->name;
+}
+
 void core_queue_info(const struct core *c, struct core_now now, u16 queue, struct queue_info *out) {
     const struct queue *q = queue_at(c, queue);
     *out = (struct queue_info){
