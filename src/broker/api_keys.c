@@ -80,7 +80,7 @@ static slice result_fields(struct broker *b, const struct rec_settle *s) {
     buf_reset(fields);
     buf_lit(fields, "Hapax-State: ");
     buf_slice_add(fields, slice_str(state_text((enum state)s->state)));
-    buf_lit(fields, "\r\n");
+    buf_lit(fields, "\r\n" NOT_KEPT);
     return buf_slice(fields);
 }
 

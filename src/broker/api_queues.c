@@ -57,7 +57,7 @@ static void reply_queue(struct call *c, u16 status, u16 queue) {
     buf_reset(body);
     buf_reset(fields);
     put_queue_page(b, body, queue, true);
-    buf_printf(fields, "ETag: %s\r\n", tag);
+    buf_printf(fields, "ETag: %s\r\n" NOT_KEPT, tag);
     reply_with(b, c->conn, status, SL("application/json"), buf_slice(fields), buf_slice(body), 0);
 }
 

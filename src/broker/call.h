@@ -46,6 +46,7 @@ void scratch_free(struct scratch *s);
 /* Sets the call's failure; returns false. */
 bool fail(struct call *c, enum problem p, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void reply_failure(struct call *c);
+#define NOT_KEPT "Cache-Control: no-store\r\n"
 void reply_json(struct call *c, u16 status, slice body);
 /* The reply waits for every record appended so far. receipt: of the leases it hands out, or 0. */
 void reply_with(struct broker *b, void *conn, u16 status, slice content_type, slice fields, slice body, u64 receipt);

@@ -35,8 +35,10 @@ void reply_with(struct broker *b, void *conn, u16 status, slice content_type, sl
     b->options.port.respond(b->options.port.ctx, conn, &reply);
 }
 
+/* What somebody asked to see is his alone, and old at once: no cache between here and his screen keeps it. */
 void reply_json(struct call *c, u16 status, slice body) {
-    reply_with(c->b, c->conn, status, SL("application/json"), SL(""), body, 0);
+    bool shown = c->req && c->req->method <= HTTP_HEAD;
+    reply_with(c->b, c->conn, status, SL("application/json"), shown ? SL(NOT_KEPT) : SL(""), body, 0);
 }
 
 /* In whole seconds, and not too early: whoever comes back then is not refused for the same reason. */

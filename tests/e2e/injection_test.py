@@ -117,6 +117,20 @@ def nothing_that_is_stored_becomes_a_field_of_a_head_or_a_line_of_the_log():
 
 
 @test
+def what_is_shown_is_kept_by_no_cache():
+    with Broker(config=CONFIG) as b:
+        auth = [("Authorization", f"Bearer {TOKEN}")]
+        same(b.call("POST", "/v1/queues/q/messages", b'{"group":"g"}', [*auth, ("Idempotency-Key", '"k"'), ("Content-Type", "application/json")]).status, 202)
+        token = b.call("POST", "/v1/queues/q/receive", b"", auth).json()["messages"][0]["token"]
+        same(b.call("POST", "/v1/ack", json.dumps({"token": token, "result": "r"}).encode(), auth).status, 200)
+        for path in ("/v1/queues", "/v1/queues/q", "/v1/queues/q/messages?state=pending", "/v1/queues/q/keys/k", "/v1/queues/q/keys/k/result", "/v1/stats",
+                     "/v1/audit", "/v1/alerts"):
+            for method in ("GET", "HEAD"):
+                reply = b.call(method, path, None, auth)
+                same((path, reply.status, reply.header("Cache-Control")), (path, 200, "no-store"))
+
+
+@test
 def nothing_that_is_stored_becomes_a_metric():
     with Broker(config=CONFIG) as b:
         ask = Asking(b)
