@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -42,9 +43,9 @@ static char *copy(slice s) {
 }
 
 /* The library has checked the URL already; this only cuts it up. */
-static void cut_url(struct bench *b, const char *url) {
+static void cut_url(struct bench *b, slice url, slice scheme, slice usual_port) {
     slice authority, path, host, port;
-    slice_cut(slice_of(url + 7, strlen(url) - 7), '/', &authority, &path);
+    slice_cut(slice_of(url.p + scheme.n, url.n - scheme.n), '/', &authority, &path);
     bool v6 = slice_starts(authority, SL("["));
     if (v6) {
         slice_cut(slice_of(authority.p + 1, authority.n - 1), ']', &host, &port);
@@ -54,7 +55,7 @@ static void cut_url(struct bench *b, const char *url) {
     }
     while (path.n && path.p[path.n - 1] == '/') path.n--;
     b->host = copy(host);
-    b->port = copy(port.n ? port : SL("80"));
+    b->port = copy(port.n ? port : usual_port);
     b->authority = copy(authority);
     b->prefix = copy(path.n ? slice_of(path.p - 1, path.n + 1) : SL(""));
     b->base.host = b->host;
@@ -75,6 +76,16 @@ static bool put_token(struct bench *b) {
     b->base.fields = b->fields.p;
     buf_free(&token);
     return ok;
+}
+
+static bool use_tls(struct bench *b) {
+    const hx_options *o = cli_connect(b->cli);
+    struct load_tls_options files = {b->host, o->ca_file, o->cert_file, o->key_file};
+    struct errbuf err;
+    signal(SIGPIPE, SIG_IGN);
+    if ((b->base.tls = load_tls_new(&files, &err))) return true;
+    args_wrong(b->cli, "%s", err.text);
+    return false;
 }
 
 static void cell_number(struct table *t, double value, int digits) {
@@ -246,10 +257,13 @@ static int run_modes(struct bench *b, const char *wanted) {
 int cmd_bench(struct cli *cli) {
     struct bench b = {.cli = cli};
     if (!cli_client(cli, 0)) return EXIT_USAGE;
-    if (!slice_starts(slice_str(cli->url), SL("http://"))) return args_wrong(cli, "it speaks http:// only");
-    cut_url(&b, cli->url);
+    const slice url = slice_str(cli->url), secure = SL("https://");
+    bool https = slice_starts(url, secure);
+    cut_url(&b, url, https ? secure : SL("http://"), https ? SL("443") : SL("80"));
     const char *mode = args_get(cli, "mode");
-    int rc = put_token(&b) && options_read(&b) ? run_modes(&b, mode ? mode : "all") : EXIT_USAGE;
+    int rc =
+        (!https || use_tls(&b)) && put_token(&b) && options_read(&b) ? run_modes(&b, mode ? mode : "all") : EXIT_USAGE;
+    load_tls_free(b.base.tls);
     mem_free(b.host);
     mem_free(b.port);
     mem_free(b.authority);

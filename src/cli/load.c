@@ -207,7 +207,9 @@ static void watch(struct load *l, struct load_conn *c, bool write_too) {
 
 static void flush(struct load *l, struct load_conn *c) {
     while (c->out_at < c->out.len) {
-        ssize_t n = send(c->fd, c->out.p + c->out_at, c->out.len - c->out_at, MSG_NOSIGNAL);
+        const char *p = c->out.p + c->out_at;
+        size_t left = c->out.len - c->out_at;
+        ssize_t n = c->secure ? load_tls_send(c->secure, p, left) : send(c->fd, p, left, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) {
             watch(l, c, true);
@@ -237,9 +239,11 @@ static void take_replies(struct load *l, struct load_conn *c) {
 }
 
 static void receive(struct load *l, struct load_conn *c) {
-    for (ssize_t n = READ_BYTES; n == READ_BYTES && l->status == ST_OK;) {
+    /* Of a record nothing may be left behind: the socket would not tell of it again. */
+    for (ssize_t n = READ_BYTES; (n == READ_BYTES || c->secure) && l->status == ST_OK;) {
         buf_grow(&c->in, READ_BYTES);
-        n = recv(c->fd, c->in.p + c->in.len, READ_BYTES, 0);
+        char *p = c->in.p + c->in.len;
+        n = c->secure ? load_tls_recv(c->secure, p, READ_BYTES) : recv(c->fd, p, READ_BYTES, 0);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
         if (n <= 0) {
             lost(l, n < 0 ? strerrordesc_np(errno) : "closed by the other side");
@@ -277,6 +281,11 @@ static void open_one(struct load *l, struct load_conn *c) {
         return;
     }
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    struct errbuf err;
+    if (l->o.tls && !(c->secure = load_tls_begin(l->o.tls, c->fd, &err))) {
+        load_fail(l, ST_IO, "cannot reach %s: %s", l->o.authority, err.text);
+        return;
+    }
     if (l->protocol->hello) l->protocol->hello(l, c);
     fcntl(c->fd, F_SETFL, O_NONBLOCK);
     struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
@@ -294,6 +303,7 @@ static void open_all(struct load *l) {
 static void close_all(struct load *l) {
     for (u32 i = 0; i < l->o.connections; i++) {
         struct load_conn *c = &l->conns[i];
+        if (l->o.tls) load_tls_end(l->o.tls, c->secure);
         if (c->fd >= 0) close(c->fd);
         buf_free(&c->in);
         buf_free(&c->out);

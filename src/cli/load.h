@@ -17,6 +17,8 @@
 #ifndef HAPAX_CLI_LOAD_H
 #define HAPAX_CLI_LOAD_H
 
+#include <sys/types.h>
+
 #include "base/base.h"
 
 #define LOAD_KEY_BYTES 36u
@@ -26,6 +28,7 @@ enum load_mode { LOAD_SEND, LOAD_BATCH, LOAD_DUPLICATE, LOAD_CONSUME };
 struct load_options {
     const char *host, *port;    /* for getaddrinfo */
     const char *authority;      /* for the Host field */
+    struct load_tls *tls;       /* NULL: plain */
     const char *fields;         /* more header lines, each with its line end before it; NULL: none */
     const char *prefix, *queue; /* of the path: before /v1, "" for none; percent-encoded */
     enum load_mode mode;
@@ -59,6 +62,7 @@ struct load_op {
 
 struct load_conn {
     int fd;
+    void *secure; /* load_tls's; NULL: plain */
     u32 id;
     bool want_write, dry; /* dry: a fetch brought nothing */
     struct buf in, out;
@@ -99,6 +103,20 @@ hx_st load_run(const struct load_protocol *protocol, const struct load_options *
                struct errbuf *err);
 double load_percentile_us(const struct load_result *result, double p); /* p in [0, 1) */
 double load_rate(const struct load_result *result);                    /* messages a second, while it was measured */
+
+/* ---- load_tls.c */
+
+struct load_tls_options {
+    const char *host;                           /* whose certificate it must be; borrowed */
+    const char *ca_file, *cert_file, *key_file; /* as of hx_options */
+};
+struct load_tls *load_tls_new(const struct load_tls_options *o, struct errbuf *err); /* NULL: *err says why */
+void load_tls_free(struct load_tls *t);
+/* With the socket still blocking. NULL: *err says why. load_tls_end ends it; the first one's session is resumed by the next run. */
+void *load_tls_begin(struct load_tls *t, int fd, struct errbuf *err);
+void load_tls_end(struct load_tls *t, void *secure);
+ssize_t load_tls_send(void *secure, const void *p, size_t n); /* as send and recv */
+ssize_t load_tls_recv(void *secure, void *p, size_t n);
 
 /* ---- for protocols */
 

@@ -156,8 +156,8 @@ def every_verb_that_talks_to_the_broker_shows_its_token():
              ["send", "q", "--batch", "-"], ["bench", "--count", "1"]]
     refused = problem(403, "forbidden")
     for verb in verbs:
-        with Side(refused) as side:
-            process = subprocess.run([hx.HAPAX, *verb], input=b'{"key":"k","payload":"p"}\n', capture_output=True, timeout=hx.TIMEOUT,
+        with Side(refused, context=GOOD.context()) as side:
+            process = subprocess.run([hx.HAPAX, *verb, "--cacert", CA.cert], input=b'{"key":"k","payload":"p"}\n', capture_output=True, timeout=hx.TIMEOUT,
                                      env=environment(side.url, HAPAX_API_TOKEN=TOKEN))
             assert side.tokens() and set(side.tokens()) == {"Bearer " + TOKEN}, (verb, side.tokens(), process)
             assert process.returncode in (1, 3) and TOKEN.encode() not in process.stdout + process.stderr, (verb, process)
