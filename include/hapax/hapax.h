@@ -138,6 +138,7 @@ HX_API hx_status hx_open(const hx_options *options, hx_client **out, hx_error *e
 /* How the broker was reached so far. */
 typedef struct hx_security {
     bool encrypted;
+    bool local;                        /* the URL names this machine itself */
     int64_t certificate_expires_at_ms; /* of the last one shown; 0: none was */
 } hx_security;
 HX_API void hx_security_get(hx_client *client, hx_security *out);

@@ -22,7 +22,7 @@ const char about_doctor[] =
     "files, clock, kernel settings, the file system of its data. Says what is wrong, the gravest first, and what to "
     "do;\n"
     "the pages it names are in docs/runbooks. Changes nothing. Exit code 1: something is wrong; 0: nothing is, though\n"
-    "there may be advice; 3: the broker could not be reached.";
+    "there may be advice; 3: the broker could not be reached. With a token it needs the right observe.";
 
 enum level { WRONG, ADVICE };
 
@@ -245,7 +245,8 @@ static i64 look_at_broker(struct doctor *d) {
         pid = member_number(member_raw(stats, "process"), "pid");
         look_at_alerts(d);
         look_at_queues(d);
-    } else {
+        doctor_door(d, d->cli);
+    } else if (!doctor_kept_out(d, d->cli->url, &err)) {
         doctor_found(d, FOUND_unreachable, "The broker at %s does not answer: %s", d->cli->url, err.detail);
     }
     hx_reply_free(&reply);
@@ -339,7 +340,10 @@ int cmd_doctor(struct cli *cli) {
     i64 pid = look_at_broker(&d);
     if (pid >= 0) doctor_machine(&d, root ? root : "", pid);
     tell(&d);
-    int rc = pid < 0 ? EXIT_UNREACHABLE : count_of(&d, WRONG) ? EXIT_REFUSED : EXIT_DONE;
+    int rc = d.counts[FOUND_denied] ? EXIT_REFUSED
+             : pid < 0              ? EXIT_UNREACHABLE
+             : count_of(&d, WRONG)  ? EXIT_REFUSED
+                                    : EXIT_DONE;
     for (u32 i = 0; i < FINDING_COUNT; i++) buf_free(&d.told[i]);
     return rc;
 }

@@ -386,6 +386,6 @@ hx_status hx_follow(hx_client *c, const hx_request *request, int64_t silence_ms,
 }
 
 void hx_security_get(hx_client *c, hx_security *out) {
-    *out = (hx_security){.encrypted = c->tls != NULL};
+    *out = (hx_security){.encrypted = c->tls != NULL, .local = url_is_here(&c->url)};
     if (c->tls) out->certificate_expires_at_ms = tls_expires_ms(c->tls);
 }

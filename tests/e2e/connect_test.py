@@ -483,6 +483,38 @@ def a_handshake_that_never_ends_is_given_up():
     over.set()
 
 
+# ---- the doctor
+
+def findings(side, *words, exits=None, **env):
+    return {f["code"]: f for f in hapax(side, "doctor", "--json", *words, exits=exits, **env).json["findings"]}
+
+
+@test
+def the_doctor_says_how_the_broker_is_reached():
+    def answers_all(path):
+        return problem(400, "token_invalid") if path == "/v1/ack" else EMPTY
+
+    def asks_for_tokens(path):
+        return problem(401, "unauthorized") if path == "/v1/ack" else EMPTY
+    with Side(answers_all) as side:
+        same({"unencrypted", "open_to_all", "certificate_expires"} & set(findings(side)), set())
+        same({"unencrypted", "open_to_all", "certificate_expires"} & set(findings(f"http://0.0.0.0:{side.port}", exits=1)), {"unencrypted", "open_to_all"})
+    with Side(asks_for_tokens) as side:
+        elsewhere = f"http://0.0.0.0:{side.port}"
+        assert "open_to_all" not in findings(elsewhere, "--insecure-token", HAPAX_API_TOKEN=TOKEN)
+        same({headers.get("Authorization") for _, path, headers in side.seen if path == "/v1/ack"}, {None})
+    soon = Cert(at="-20 days")
+    with Side(context=soon.context()) as side:
+        told = findings(side, "--cacert", soon.cert, exits=1)["certificate_expires"]
+        assert "expires in 9d" in told["summary"], told
+    with Side(context=GOOD.context()) as side:
+        assert "certificate_expires" not in findings(side, "--cacert", CA.cert)
+        assert "untrusted" in findings(side, "--cacert", soon.cert, exits=3)
+    with Side(problem(403, "forbidden", "token shop lacks the right observe")) as side:
+        told = findings(side, exits=1, HAPAX_API_TOKEN=TOKEN)["denied"]
+        assert "lacks the right observe" in told["summary"], told
+
+
 # ---- tokens that are made
 
 def made(*words):
