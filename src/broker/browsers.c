@@ -91,13 +91,14 @@ static bool same_place(slice a, slice b, slice default_port) {
     return slice_eq_nocase(without_suffix(a, default_port), without_suffix(b, default_port));
 }
 
-/* A listed name may be that of a proxy, which speaks https to browsers and passes their Host on. */
+/* A listed name may be that of a proxy, which speaks https to browsers and passes their Host on. A page that came in the clear
+ * may be anybody's: over TLS it is not ours. */
 static bool origin_own(struct broker *b, const struct http_request *req) {
     slice scheme = SL("http://"), secure = SL("https://"), host = req->host, origin = req->origin;
     if (host.n == 0) return false;
     if (slice_starts(origin, scheme))
-        return same_place(slice_of(origin.p + scheme.n, origin.n - scheme.n), host, SL(":80"));
-    return slice_starts(origin, secure) && is_listed(&config_in_force(b)->hosts, without_port(host)) &&
+        return !req->secure && same_place(slice_of(origin.p + scheme.n, origin.n - scheme.n), host, SL(":80"));
+    return slice_starts(origin, secure) && (req->secure || is_listed(&config_in_force(b)->hosts, without_port(host))) &&
            same_place(slice_of(origin.p + secure.n, origin.n - secure.n), host, SL(":443"));
 }
 

@@ -21,7 +21,7 @@ bool address_bytes_local(const u8 address[ADDRESS_BYTES]);
 
 /* What is said of one that is not, unless that was asked for. */
 #define ADDRESS_IS_OPEN                                                                                                \
-    "%s is not a loopback address. There are no access tokens yet, so anybody who reaches it could send and settle "   \
-    "anything. Give --insecure-listen (in the file: insecure_listen: true) if that is what you want."
+    "%s is not a loopback address: it needs %s, or others could read what passes, or send and settle anything. Give "  \
+    "--insecure-listen (in the file: insecure_listen: true) if that is what you want."
 
 #endif

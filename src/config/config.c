@@ -35,7 +35,11 @@ hx_st queues_read(const struct binding *b, const struct node *n) {
 static hx_st read_listener(const struct binding *b, const struct node *n, struct listener_config *l) {
     struct binding inner = {.keys = &config_keys[TABLE_LISTENER], .base = l, .arena = b->arena, .err = b->err};
     hx_st st = n->kind == NODE_SCALAR ? value_read(&inner, &inner.keys->at[0], n) : bind_map(&inner, n);
-    return st == ST_OK && l->address.n == 0 ? node_error(n, b->err, "address is missing") : st;
+    if (st != ST_OK) return st;
+    if (l->address.n == 0) return node_error(n, b->err, "address is missing");
+    if (!l->tls_cert.n != !l->tls_key.n || (l->tls_client_ca.n && !l->tls_cert.n))
+        return node_error(node_get(n, SL("tls")), b->err, "needs both cert and key");
+    return ST_OK;
 }
 
 static bool is_repeated(const struct listeners *l, u32 i) {
@@ -120,7 +124,13 @@ void config_free(struct config *c) {
 
 /* ---- what cannot go together */
 
-/* Without tokens whoever reaches the address can do everything. */
+const char *config_listener_lacks(const struct config *c, const struct address *address, bool tls) {
+    bool tokens = c->tokens.count > 0;
+    if (address_is_local(address) || (tls && tokens)) return NULL;
+    return tls ? "tokens" : tokens ? "tls" : "tls and tokens";
+}
+
+/* Without tokens whoever reaches the address can do everything, without TLS whoever is on the way. */
 static hx_st check_listen(const struct config *c, const struct node *root, const struct config_use *use) {
     const struct node *said = node_get(root, SL("listen"));
     hx_st st = ST_OK;
@@ -129,7 +139,8 @@ static hx_st check_listen(const struct config *c, const struct node *root, const
     for (u32 i = 0; i < c->listen.count; i++, n = n->next) {
         struct address address;
         CHECK(address_parse(c->listen.at[i].address, &address));
-        if (!address_is_local(&address)) st = node_error(n, NULL, ADDRESS_IS_OPEN, c->listen.at[i].address.p);
+        const char *lacks = config_listener_lacks(c, &address, c->listen.at[i].tls_cert.n > 0);
+        if (lacks) st = node_error(n, NULL, ADDRESS_IS_OPEN, c->listen.at[i].address.p, lacks);
     }
     return st;
 }
@@ -261,7 +272,10 @@ const struct queue_config *config_find(const struct config *c, slice queue) {
 }
 
 void config_listen_text(const struct config *c, struct buf *out) {
-    for (u32 i = 0; i < c->listen.count; i++) buf_printf(out, "%s%s", i ? ", " : "", c->listen.at[i].address.p);
+    for (u32 i = 0; i < c->listen.count; i++) {
+        const struct listener_config *l = &c->listen.at[i];
+        buf_printf(out, "%s%s%s", i ? ", " : "", l->address.p, l->tls_cert.n ? " (tls)" : "");
+    }
 }
 
 void config_queue_diff(const struct queue_config *before, const struct queue_config *after, struct buf *out) {

@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/base.h"
+#include "config/address.h"
 #include "config/alert_names.h"
 #include "config/rights.h"
 #include "core/rules.h"
@@ -172,6 +173,7 @@ struct host_names {
 
 struct listener_config {
     slice address;
+    slice tls_cert, tls_key, tls_client_ca; /* files; no cert: plain HTTP */
 };
 
 struct listeners {
@@ -283,6 +285,8 @@ hx_st config_parse(slice yaml, const char *file, const struct config_use *use, s
 struct config *config_default(void); /* no file: auto_create is true */
 void config_free(struct config *c);  /* NULL is fine */
 const struct queue_config *config_find(const struct config *c, slice queue);
+/* What a listener lacks that an address other machines reach must have, as words for ADDRESS_IS_OPEN; NULL: nothing. */
+const char *config_listener_lacks(const struct config *c, const struct address *address, bool tls);
 /* For people, on one line: what cannot change while the broker runs. */
 void config_listen_text(const struct config *c, struct buf *out);
 const struct token_config *config_token(const struct config *c, slice name);   /* NULL: there is none */

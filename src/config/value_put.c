@@ -142,7 +142,7 @@ static void put_texts(const slice *at, u32 count, struct buf *out) {
 
 /* As it is written shortest. */
 static void put_listeners(const struct listeners *l, struct buf *out) {
-    if (l->count == 1) {
+    if (l->count == 1 && !l->at[0].tls_cert.n) {
         json_put_string(out, l->at[0].address);
         return;
     }

@@ -10,6 +10,7 @@
 #include "broker/broker.h"
 #include "config/config.h"
 #include "config/lint.h"
+#include "daemon/doors.h"
 #include "daemon/notify.h"
 #include "daemon/process.h"
 #include "daemon/relays.h"
@@ -24,7 +25,6 @@
 #define FINDINGS_TOLD  20u   /* of what hapax lint calls an error */
 #define LINES_TOLD     1000u /* of what a reload changes, or of what is wrong with it */
 #define DAY_MS         ((i64)24 * 3600 * 1000)
-#define URL_BYTES      96u
 
 /* The config file being read again. */
 struct reload {
@@ -37,6 +37,8 @@ struct reload {
     const struct config *in_force;
     hx_st st;
     struct config *config;
+    const struct doors *doors;
+    struct new_certificates certificates;
     struct buf changes, errors;
     struct lint_report lint; /* of config */
 };
@@ -44,6 +46,7 @@ struct reload {
 struct daemon {
     struct loop *loop;
     struct http_server *server;
+    struct doors doors;
     struct broker *broker;
     struct journal *journal;
     struct disk *disk;
@@ -316,12 +319,22 @@ static void log_restart(const char *name, slice now, const char *at_start, const
              now.p, at_start);
 }
 
+static void read_certificates(struct reload *r) {
+    struct errbuf err = {{0}};
+    r->st = doors_read_again(r->doors, r->config, &r->certificates, &r->changes, &err);
+    if (r->st == ST_OK) return;
+    buf_printf(&r->errors, "%s\n", err.text);
+    config_free(r->config);
+    r->config = NULL;
+}
+
 /* A file of thousands of queues takes longer to read than anybody should wait: a thread does it, and compares it with the one
  * in force, which stays as it is until the loop has heard from that thread. */
 static void *read_config(void *ctx) {
     struct reload *r = ctx;
     r->st = config_load(r->path, &r->use, &r->config, &r->errors);
     if (r->st == ST_OK) config_diff(r->in_force, r->config, &r->changes);
+    if (r->st == ST_OK) read_certificates(r);
     if (r->st == ST_OK) lint_run(r->config, &r->lint);
     atomic_store_explicit(&r->done, true, memory_order_release);
     loop_wake(r->loop);
@@ -334,6 +347,7 @@ static void begin_reload(struct daemon *d) {
                          .use = settings_use(d->settings),
                          .in_force = broker_config(d->broker),
                          .loop = d->loop,
+                         .doors = &d->doors,
                          .running = true};
     service_reloading(d->service);
     CHECK(pthread_create(&r->thread, NULL, read_config, r) == 0);
@@ -354,6 +368,7 @@ static void put_in_force(struct daemon *d, struct reload *r) {
     r->st = broker_configure(d->broker, time_now(), r->config, "SIGHUP", buf_slice(&r->changes), &err);
     if (r->st == ST_OK) {
         limit_addresses(d);
+        doors_renew(&d->doors, d->server, &r->certificates);
         return notify_configure(d->notify, &broker_config(d->broker)->alerts);
     }
     config_free(r->config);
@@ -361,6 +376,7 @@ static void put_in_force(struct daemon *d, struct reload *r) {
 }
 
 static void free_reload(struct reload *r) {
+    new_certificates_free(&r->certificates);
     buf_free(&r->changes);
     buf_free(&r->errors);
     lint_free(&r->lint);
@@ -420,6 +436,7 @@ static void finish(struct daemon *d) {
     if (d->journal) journal_close(d->journal);
     if (d->disk) disk_close(d->disk);
     if (d->loop) loop_free(d->loop);
+    doors_free(&d->doors);
 }
 
 /* ---- starting */
@@ -469,9 +486,9 @@ static void log_downtime(const struct daemon *d) {
 }
 
 /* The rules are the config's from the first request on; *config is taken. */
-static hx_st open_broker(struct daemon *d, const struct place *p, struct config **config, struct errbuf *err) {
+static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf *err) {
     const char *addresses[LISTENERS_MAX];
-    for (u32 i = 0; i < p->count; i++) addresses[i] = p->at[i].address.host;
+    for (u32 i = 0; i < d->doors.count; i++) addresses[i] = d->doors.at[i].address.host;
     struct broker_options options = {
         .journal = d->journal,
         .port = {.ctx = d,
@@ -486,7 +503,7 @@ static hx_st open_broker(struct daemon *d, const struct place *p, struct config 
                  .relay_oldest_ms = relay_oldest_ms,
                  .log = put_log},
         .addresses = addresses,
-        .address_count = p->count,
+        .address_count = d->doors.count,
         .own = relays_token(d->relays),
         .downtime_said = d->settings->downtime != NULL,
         .downtime_ms = d->settings->downtime_ms,
@@ -524,17 +541,12 @@ static hx_st open_server(struct daemon *d, const struct place *p, u32 connection
         .render_error = render_error,
     };
     struct http_limits limits = {.connections_max = connections};
-    hx_st st = ST_OK;
     d->server = http_server_new(loop_uv(d->loop), &limits, &handler);
-    for (u32 i = 0; i < p->count && st == ST_OK; i++) {
-        const struct listener_place *l = &p->at[i];
-        st = http_server_bind(d->server, l->address.host, l->address.port, err);
-        if (st != ST_OK) err_wrap(err, st, "listen on %s", l->text);
-    }
-    return st;
+    hx_st st = doors_prepare(&d->doors, p, err);
+    return st == ST_OK ? doors_bind(&d->doors, d->server, err) : st;
 }
 
-/* The addresses come first: a start that finds one taken leaves nothing behind. Clients are let in last. */
+/* Certificates and addresses come first: a start that finds one wrong, or one taken, leaves nothing behind. Clients are let in last. */
 static hx_st start(struct daemon *d, const struct place *p, struct config **config, struct errbuf *err) {
     pages_ahead();
     d->loop = loop_new();
@@ -548,25 +560,19 @@ static hx_st start(struct daemon *d, const struct place *p, struct config **conf
     st = open_server(d, p, files.connections, err);
     if (st != ST_OK) return st;
     st = open_storage(d, p->data, files.journal, err);
-    if (st == ST_OK) st = open_broker(d, p, config, err);
+    if (st == ST_OK) st = open_broker(d, config, err);
     if (st != ST_OK) return err_wrap(err, st, "data directory %s", p->data);
     return http_server_listen(d->server, err);
 }
 
-static void listener_url(const struct daemon *d, const struct place *p, u32 i, char out[URL_BYTES]) {
-    const char *host = p->at[i].address.host;
-    bool six = strchr(host, ':') != NULL;
-    snprintf(out, URL_BYTES, "http://%s%s%s:%u", six ? "[" : "", host, six ? "]" : "", http_server_port(d->server, i));
-}
-
 /* One line for whoever waits for it, all addresses in it; the log has a line for each. */
-static void say_ready(const struct daemon *d, const struct place *p) {
-    char url[URL_BYTES];
+static void say_ready(const struct daemon *d) {
+    char url[DOOR_URL_BYTES];
     printf("hapaxd ready on");
-    for (u32 i = 0; i < p->count; i++) {
-        listener_url(d, p, i, url);
+    for (u32 i = 0; i < d->doors.count; i++) {
+        door_url(&d->doors, i, d->server, url);
         log_event(LOG_INFO, "listening", "hapaxd serves", log_text("url", slice_str(url)),
-                  log_text("data", slice_str(p->data)), log_text("version", SL(HAPAX_VERSION)),
+                  log_text("data", slice_str(d->data)), log_text("version", SL(HAPAX_VERSION)),
                   log_number("pid", getpid()));
         printf(" %s", url);
     }
@@ -574,13 +580,13 @@ static void say_ready(const struct daemon *d, const struct place *p) {
     fflush(stdout);
 }
 
-static void serve(struct daemon *d, const struct place *p) {
+static void serve(struct daemon *d) {
     loop_signal(d->loop, SIGTERM, on_terminate, d);
     loop_signal(d->loop, SIGINT, on_terminate, d);
     loop_signal(d->loop, SIGHUP, on_hangup, d);
-    char url[URL_BYTES];
-    listener_url(d, p, 0, url);
-    say_ready(d, p);
+    char url[DOOR_URL_BYTES];
+    door_url(&d->doors, doors_for_relays(&d->doors), d->server, url);
+    say_ready(d);
     service_ready(d->service);
     relays_start(d->relays, url);
     arm_timer(d);
@@ -600,7 +606,9 @@ int main(int argc, char **argv) {
     int status = settings_place(&s, config, &at);
     if (status == 0) log_lint(s.config, config);
     if (status == 0 && s.check_config) {
-        printf("%s: valid, %u queue%s\n", s.config, config->queues.count, config->queues.count == 1 ? "" : "s");
+        status = doors_check(config) ? 0 : 1;
+        if (status == 0)
+            printf("%s: valid, %u queue%s\n", s.config, config->queues.count, config->queues.count == 1 ? "" : "s");
     } else if (status == 0) {
         signal(SIGPIPE, SIG_IGN);
         d.data = at.data;
@@ -609,7 +617,7 @@ int main(int argc, char **argv) {
         d.relays = relays_new(config);
         status = start(&d, &at, &config, &err) == ST_OK ? 0 : 1;
         if (status) log_line(LOG_ERROR, "start_failed", "hapaxd: %s", err.text);
-        if (status == 0) serve(&d, &at);
+        if (status == 0) serve(&d);
         finish(&d);
     }
     config_free(config);

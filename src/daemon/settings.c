@@ -9,36 +9,38 @@
 #define MEMORY_MIN ((u64)64 << 20)
 
 static void usage(FILE *out) {
-    fputs("usage: hapaxd [--config FILE] [--listen HOST:PORT] [--data DIR] [--memory SIZE] [--downtime TIME]\n"
-          "              [--log logfmt|json] [--log-level error|warn|info|debug] [--insecure-listen]\n"
-          "              [--allow-dumps]\n"
-          "       hapaxd --config FILE --check-config\n"
-          "       hapaxd --version | --help\n"
-          "\n"
-          "  --config FILE       the queues and their rules; hapax.example.yaml explains every key\n"
-          "                      (environment: HAPAX_CONFIG)\n"
-          "  --check-config      say whether the file is valid, and exit\n"
-          "  --listen HOST:PORT  where to serve HTTP, instead of what the file lists; default 127.0.0.1:4279, port 0\n"
-          "                      picks a free one (environment: HAPAX_LISTEN)\n"
-          "  --data DIR          where the journal lives; default ./hapax-data (environment: HAPAX_DATA)\n"
-          "  --memory SIZE       refuse new work before the process takes more than that (environment:\n"
-          "                      HAPAX_MEMORY); default: the limit of its control group, if it has one\n"
-          "  --downtime TIME     how long it was down, where the wall clock is not to be believed: delays and\n"
-          "                      times to live go on by that, 2h for example\n"
-          "  --log FORMAT        of the log on stderr: logfmt (the default) or json (environment: HAPAX_LOG)\n"
-          "  --log-level LEVEL   error, warn, info (the default) or debug: what matters less is not written\n"
-          "                      (environment: HAPAX_LOG_LEVEL)\n"
-          "  --insecure-listen   allow an address other than loopback: whoever reaches it may do everything\n"
-          "  --allow-dumps       let a crash leave a core dump, and a debugger attach; there are secrets in both\n"
-          "  --version           print the version\n"
-          "\n"
-          "Prints 'hapaxd ready on http://HOST:PORT' on stdout once it serves, with every address it serves on; logs "
-          "go to\n"
-          "stderr.\n"
-          "Flags beat the environment, that beats the file, that beats the defaults.\n"
-          "SIGTERM or SIGINT stop it cleanly, SIGHUP makes it read the file again. See hapaxd(1), and hapax(1) for the "
-          "command-line client.\n",
-          out);
+    fputs(
+        "usage: hapaxd [--config FILE] [--listen HOST:PORT] [--data DIR] [--memory SIZE] [--downtime TIME]\n"
+        "              [--log logfmt|json] [--log-level error|warn|info|debug] [--insecure-listen]\n"
+        "              [--allow-dumps]\n"
+        "       hapaxd --config FILE --check-config\n"
+        "       hapaxd --version | --help\n"
+        "\n"
+        "  --config FILE       the queues and their rules; hapax.example.yaml explains every key\n"
+        "                      (environment: HAPAX_CONFIG)\n"
+        "  --check-config      say whether the file is valid, and exit\n"
+        "  --listen HOST:PORT  where to serve HTTP, instead of what the file lists; default 127.0.0.1:4279, port 0\n"
+        "                      picks a free one (environment: HAPAX_LISTEN)\n"
+        "  --data DIR          where the journal lives; default ./hapax-data (environment: HAPAX_DATA)\n"
+        "  --memory SIZE       refuse new work before the process takes more than that (environment:\n"
+        "                      HAPAX_MEMORY); default: the limit of its control group, if it has one\n"
+        "  --downtime TIME     how long it was down, where the wall clock is not to be believed: delays and\n"
+        "                      times to live go on by that, 2h for example\n"
+        "  --log FORMAT        of the log on stderr: logfmt (the default) or json (environment: HAPAX_LOG)\n"
+        "  --log-level LEVEL   error, warn, info (the default) or debug: what matters less is not written\n"
+        "                      (environment: HAPAX_LOG_LEVEL)\n"
+        "  --insecure-listen   allow an address other than loopback without TLS and tokens: whoever reaches it may do\n"
+        "                      everything, or read what passes\n"
+        "  --allow-dumps       let a crash leave a core dump, and a debugger attach; there are secrets in both\n"
+        "  --version           print the version\n"
+        "\n"
+        "Prints 'hapaxd ready on http://HOST:PORT' on stdout once it serves, with every address it serves on; logs "
+        "go to\n"
+        "stderr.\n"
+        "Flags beat the environment, that beats the file, that beats the defaults.\n"
+        "SIGTERM or SIGINT stop it cleanly, SIGHUP makes it read the file again. See hapaxd(1), and hapax(1) for the "
+        "command-line client.\n",
+        out);
 }
 
 static bool flag_value(int argc, char **argv, int *i, const char *name, const char **out) {
@@ -158,7 +160,10 @@ static void remember_file(struct settings *s, const struct config *config) {
 /* The flag stands for the whole list of the file. */
 static void list_places(const struct settings *s, const struct config *config, struct place *p) {
     *p = (struct place){.data = s->data ? s->data : s->file_data, .count = s->listen ? 1 : config->listen.count};
-    for (u32 i = 0; i < p->count; i++) p->at[i].text = s->listen ? s->listen : config->listen.at[i].address.p;
+    for (u32 i = 0; i < p->count; i++) {
+        const struct listener_config *l = s->listen ? NULL : &config->listen.at[i];
+        p->at[i] = (struct listener_place){.text = l ? l->address.p : s->listen, .config = l};
+    }
 }
 
 int settings_place(struct settings *s, const struct config *config, struct place *p) {
@@ -171,8 +176,9 @@ int settings_place(struct settings *s, const struct config *config, struct place
             fprintf(stderr, "hapaxd: --listen wants HOST:PORT with a numeric host, not '%s'\n", l->text);
             return 2;
         }
-        if (address_is_local(&l->address) || open) continue;
-        fprintf(stderr, "hapaxd: " ADDRESS_IS_OPEN "\n", l->text);
+        const char *lacks = config_listener_lacks(config, &l->address, l->config && l->config->tls_cert.n);
+        if (!lacks || open) continue;
+        fprintf(stderr, "hapaxd: " ADDRESS_IS_OPEN "\n", l->text, lacks);
         return 2;
     }
     return 0;

@@ -19,6 +19,7 @@ struct place {
     struct listener_place {
         const char *text; /* HOST:PORT as it was said */
         struct address address;
+        const struct listener_config *config; /* NULL: a flag or the environment said it */
     } at[LISTENERS_MAX];
     u32 count;
 };

@@ -129,7 +129,8 @@ void http_conn_free(struct http_conn *c) {
 /* Keep the server's sum true. A shared body is counted with the first reply that waits to send it, and until none does. */
 static void account(struct http_conn *c) {
     struct http_server *s = c->server;
-    size_t held = c->dead ? 0 : c->in.len + c->body.len + (c->out ? c->out->bytes.len - c->out->sent : 0);
+    size_t own = c->in.len + c->body.len + c->unopened, held = c->dead ? 0 : own;
+    if (!c->dead && c->out) held += c->out->bytes.len - c->out->sent;
     CHECK(s->buffered >= c->counted);
     s->buffered += held - c->counted;
     c->counted = held;
@@ -256,6 +257,19 @@ static void review(struct http_conn *c) {
 }
 
 void http_conn_start(struct http_conn *c) {
+    review(c);
+}
+
+void http_conn_opened(struct http_conn *c, size_t unopened, bool agreed, bool more) {
+    if (c->handshaking && agreed) c->since_ms = c->server->now_ms;
+    c->handshaking = !agreed;
+    c->talkative = more;
+    c->unopened = unopened;
+    account(c);
+}
+
+void http_conn_stop(struct http_conn *c) {
+    c->closing = true;
     review(c);
 }
 
@@ -409,6 +423,12 @@ static struct http_use *use_of(const struct http_conn *c) {
     return c->address ? &c->address->use : NULL;
 }
 
+void http_conn_misunderstood(struct http_conn *c, const char *detail) {
+    c->secure = c->handshaking = c->keep_alive = false;
+    fail(c, 400, detail);
+    review(c);
+}
+
 /* ---- requests */
 
 /* Keep what could not be handled yet. */
@@ -533,6 +553,7 @@ static slice begin_chunked(struct http_conn *c, slice in) {
 static slice begin_request(struct http_conn *c, slice in) {
     struct http_head *head = c->server->head;
     note_head(c, head);
+    head->req.secure = c->secure;
     if (http_place_lent(c) && !place_earned(c, &head->req)) return (slice){0};
     if ((head->chunked || head->length) && !body_accepted(c, head)) return (slice){0};
     if (head->chunked) return begin_chunked(c, in);
@@ -628,6 +649,7 @@ static void deliver_own(struct http_conn *c, slice body) {
     slice head = slice_of(c->in.p + c->in_at, c->head_bytes);
     c->server->head = &c->server->parsed;
     CHECK(http_parse_head(head, c->server->head, &error) == HTTP_PARSE_OK);
+    c->server->head->req.secure = c->secure;
     deliver(c, body);
     if (!c->dead) clear_input(c);
 }
@@ -763,6 +785,7 @@ static bool late_input(const struct http_conn *c) {
     const struct http_limits *l = &c->server->limits;
     i64 spent = c->server->now_ms - c->since_ms;
     if (c->dead || c->awaiting || c->closing || c->cut || full(c)) return false;
+    if (c->handshaking) return spent > l->head_ms;
     if (c->phase != HTTP_PHASE_HEAD) return spent > body_allowance_ms(c);
     return pending(c) ? spent > l->head_ms : !c->out && spent > l->idle_ms;
 }
@@ -876,6 +899,15 @@ static bool leave_piece(struct http_conn *c, slice run) {
     return true;
 }
 
+/* What may leave and has not. Over TLS the socket has room, and the next slice waits for the next turn. */
+static bool leave_rest(struct http_conn *c) {
+    slice runs[2];
+    if (c->piece || !owed(c) || http_out_leaving(c->out, runs) == 0) return true;
+    if (!c->secure) return leave_piece(c, runs[0]);
+    http_link_add(&c->server->dirty, &c->dirty);
+    return true;
+}
+
 void http_conn_flush(struct http_conn *c) {
     struct http_server *s = c->server;
     slice runs[2];
@@ -884,7 +916,7 @@ void http_conn_flush(struct http_conn *c) {
     i64 n = http_socket_write(c, runs, http_out_leaving(c->out, runs));
     if (n > 0) wrote(c, (size_t)n);
     if (c->dead) return;
-    if (n < 0 || (owed(c) && http_out_leaving(c->out, runs) && !leave_piece(c, runs[0]))) {
+    if (n < 0 || !leave_rest(c)) {
         http_conn_drop(c);
         return;
     }

@@ -47,6 +47,7 @@ struct http_request {
     slice origin, fetch_site,
         fetch_mode;        /* what a browser says of the page that asks; empty: no browser, or not said */
     slice authorization;   /* empty: not said */
+    bool secure;           /* it came over TLS */
     struct http_use *from; /* of its address; NULL: not known. Stays while its request is not answered */
     const void *found[2];  /* what the handler's body_limit left here for its on_request; NULL otherwise */
     u64 noted[2];          /* what the handler's on_ahead left here for its on_request; 0 otherwise */
@@ -156,9 +157,13 @@ struct http_server *http_server_new(struct uv_loop_s *loop, const struct http_li
                                     const struct http_handler *handler);
 
 #define HTTP_LISTENERS_MAX 16u
+struct tls;
 /* One more address to serve on: takes it, so that nobody else has it; until http_server_listen whoever connects is
- * refused. host must be a numeric address ("127.0.0.1", "::1"); port 0 picks one. */
-hx_st http_server_bind(struct http_server *s, const char *host, u16 port, struct errbuf *err);
+ * refused. host must be a numeric address ("127.0.0.1", "::1"); port 0 picks one. `tls` (net/tls.h), if not NULL, is what
+ * is spoken there; a reference is kept. */
+hx_st http_server_bind(struct http_server *s, const char *host, u16 port, struct tls *tls, struct errbuf *err);
+/* Who comes to the i-th address from now on meets another certificate; who is there already goes on as it began. */
+void http_server_secure(struct http_server *s, u32 i, struct tls *tls);
 hx_st http_server_listen(struct http_server *s, struct errbuf *err);
 /* Of the address that was taken as the i-th, from 0. */
 u16 http_server_port(const struct http_server *s, u32 i);
@@ -186,6 +191,9 @@ void http_server_per_address(struct http_server *s, u32 connections);
 struct http_server_stats {
     u64 connections, accepted, requests, replies, bytes_in, bytes_out, refused, timeouts, evicted;
     u64 no_place, no_memory, per_address; /* why those were refused, or made to go */
+    u64 tls_handshakes, tls_resumed;      /* finished; of these, with a ticket */
+    u64 tls_failed;                       /* refused or given up, and TLS where there is none or the other way round */
+    u64 tls_cut;                          /* connections that ended without saying so */
     u64 buffered;                         /* bytes of unfinished requests and unsent replies, held now */
 };
 void http_server_stats_get(const struct http_server *s, struct http_server_stats *out);

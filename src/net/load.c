@@ -79,7 +79,7 @@ void http_late_serve(struct http_server *s, bool all_the_time) {
  *   - the address with most connections, if it has more than a quarter of all places, and the newcomer is of another that has
  *     fewer: whatever that connection does, unless it is being worked on. A long poll is answered early;
  *   - else the longest idle of all, which its client has to expect of an idle connection at any time. One that has had part of a
- *     head for a while counts as idle too; one whose socket has bytes for us does not. Newcomers of an address with more than
+ *     head, or of a handshake, for a while counts as idle too; one whose socket has bytes for us does not. Newcomers of an address with more than
  *     a quarter take only its own, or such as have been idle for long;
  *   - else the address with most, if the newcomer's has fewer.
  *
@@ -111,7 +111,7 @@ static bool evict_idle(struct http_conn *c) {
         http_late_add(c);
         return false;
     }
-    if (c->in.len && s->now_ms - c->since_ms <= HTTP_PATIENCE_MS) return false;
+    if ((c->in.len || c->handshaking) && s->now_ms - c->since_ms <= HTTP_PATIENCE_MS) return false;
     s->stats.evicted++;
     http_conn_drop(c);
     return true;

@@ -9,8 +9,13 @@
  * pass is bounded by the input it began with.
  *
  * A socket that is full gets one small piece through uv_write, only to learn when there is room again; the rest stays
- * in the connection's own buffer, where new replies can still be appended. */
+ * in the connection's own buffer, where new replies can still be appended.
+ *
+ * Over TLS there is one more step each way: what is read is opened before the connection gets it, and what may leave is
+ * sealed, one slice a turn. Sealed bytes cannot be taken back or sealed again, so what the kernel did not take of them is
+ * the piece then. Handshakes are input like any other: the turn's time is looked at before each. */
 #include "net/server_priv.h"
+#include "net/tls.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -20,13 +25,15 @@
 #define BACKLOG        1024
 #define TICK_MS        500u
 #define KEEPALIVE_S    60
-#define SERVER_HANDLES 5 /* beside the listeners */
+#define SERVER_HANDLES 5            /* beside the listeners */
+#define CONTROL_BYTES  (256u << 10) /* handshake, tickets, alerts: more than that nobody leaves unread in good faith */
 
 struct sockets;
 
 struct listener {
     uv_tcp_t tcp;
     struct sockets *sockets;
+    struct tls *tls; /* NULL: plain */
     u16 port;
     bool accept_waits; /* libuv holds a connection that the turn had no time to accept */
 };
@@ -41,7 +48,9 @@ struct sockets {
     uv_idle_t awake; /* while active the loop does not sleep */
     uv_timer_t tick, grace;
     char *read_space;
-    u32 handles; /* open ones of the server itself */
+    char *plain_space; /* what TLS makes of it; NULL while nobody speaks it */
+    struct buf sealed; /* what is on its way to a socket, during a call */
+    u32 handles;       /* open ones of the server itself */
     bool listening, closing;
     void (*on_closed)(void *ctx);
     void *on_closed_ctx;
@@ -51,11 +60,15 @@ struct peer {
     struct http_conn conn;
     uv_tcp_t tcp;
     uv_shutdown_t shutdown;
+    struct listener *listener;
+    struct tls_conn *tls; /* from the first byte on, where TLS is spoken */
+    bool met;             /* it has said something */
 };
 
 struct piece {
     uv_write_t req;
     struct peer *peer;
+    bool control; /* no part of a reply */
     char bytes[];
 };
 
@@ -95,7 +108,10 @@ static uv_stream_t *stream_of(const struct http_conn *c) {
 static void free_if_done(struct sockets *s) {
     if (!s->closing || s->handles || s->core.stats.connections) return;
     http_core_free(&s->core);
+    for (u32 i = 0; i < s->listener_count; i++) tls_release(s->listeners[i].tls);
     mem_free(s->read_space);
+    mem_free(s->plain_space);
+    buf_free(&s->sealed);
     mem_free(s);
 }
 
@@ -109,6 +125,7 @@ static void peer_closed(uv_handle_t *h) {
     struct peer *p = peer_in(h->data);
     struct sockets *s = sockets_of(p->conn.server);
     http_conn_free(&p->conn);
+    tls_conn_free(p->tls);
     mem_free(p);
     free_if_done(s);
 }
@@ -260,13 +277,110 @@ void http_hold(struct http_server *core, u16 stream, bool on) {
     }
 }
 
+/* ---- TLS */
+
+static bool send_piece(struct peer *p, slice bytes, bool control);
+
+/* What the kernel takes of it leaves now. Returns the rest; *broken: nothing more will. */
+static slice try_write(struct peer *p, slice bytes, bool *broken) {
+    uv_buf_t buf = {.base = (char *)(uintptr_t)bytes.p, .len = bytes.n};
+    int n = uv_try_write((uv_stream_t *)&p->tcp, &buf, 1);
+    *broken = n < 0 && n != UV_EAGAIN;
+    return n > 0 ? slice_of(bytes.p + n, bytes.n - (size_t)n) : bytes;
+}
+
+/* What TLS itself has to say leaves at once, or as soon as it can. */
+static void send_control(struct peer *p) {
+    struct buf *sealed = &sockets_of(p->conn.server)->sealed;
+    bool broken = false;
+    slice rest = buf_slice(sealed);
+    if (rest.n && !p->conn.server->silent) {
+        rest = try_write(p, rest, &broken);
+        broken |= uv_stream_get_write_queue_size((uv_stream_t *)&p->tcp) > CONTROL_BYTES;
+        broken |= rest.n && !broken && !send_piece(p, rest, true);
+    }
+    buf_reset(sealed);
+    if (broken) http_conn_drop(&p->conn);
+}
+
+static void count_handshake(struct peer *p, bool was_handshaking, enum tls_state state) {
+    struct http_server_stats *stats = &p->conn.server->stats;
+    if (!was_handshaking) return;
+    bool agreed = tls_established(p->tls);
+    stats->tls_handshakes += agreed;
+    stats->tls_resumed += agreed && tls_resumed(p->tls);
+    stats->tls_failed += !agreed && state != TLS_OPEN;
+}
+
+static void open_sealed(struct peer *p, slice sealed, bool more) {
+    struct http_conn *c = &p->conn;
+    struct sockets *s = sockets_of(c->server);
+    char *plain = s->plain_space + HTTP_HEADROOM;
+    size_t n;
+    bool was_handshaking = c->handshaking;
+    enum tls_state state = tls_open(p->tls, sealed, plain, &n, &s->sealed);
+    send_control(p);
+    if (c->dead) return;
+    count_handshake(p, was_handshaking, state);
+    http_conn_opened(c, tls_held(p->tls), tls_established(p->tls), more);
+    if (n) http_conn_input(c, plain, n, more);
+    if (c->dead || state == TLS_OPEN) return;
+    if (state == TLS_ENDED)
+        http_conn_eof(c);
+    else if (tls_established(p->tls))
+        http_conn_drop(c);
+    else
+        http_conn_stop(c); /* let it read why */
+}
+
+/* The first byte tells what is spoken. TLS where there is none is counted, and answered like any head that is not one. */
+static bool meet(struct peer *p, u8 first) {
+    struct http_conn *c = &p->conn;
+    bool hello = first == TLS_FIRST_BYTE;
+    p->met = true;
+    if (hello && c->secure) p->tls = tls_accept(p->listener->tls);
+    if (hello == c->secure && (!hello || p->tls)) return true;
+    c->server->stats.tls_failed++;
+    if (!c->secure) return true;
+    if (first >= 'A' && first <= 'Z')
+        http_conn_misunderstood(c, "this address speaks TLS: ask for https://");
+    else
+        http_conn_drop(c);
+    return false;
+}
+
+static void received(struct peer *p, char *bytes, size_t n, bool more) {
+    if (!p->met && !meet(p, (u8)bytes[0])) return;
+    if (p->tls && !p->conn.closing)
+        open_sealed(p, slice_of(bytes, n), more);
+    else
+        http_conn_input(&p->conn, bytes, n, more);
+}
+
+/* Over TLS an end is said. One that is not may be somebody else's doing: whatever was under way is broken off. */
+static void ended(struct peer *p) {
+    struct http_conn *c = &p->conn;
+    if (!c->secure || c->closing) {
+        http_conn_eof(c);
+        return;
+    }
+    c->server->stats.tls_cut += !c->handshaking;
+    c->server->stats.tls_failed += c->handshaking && p->met;
+    http_conn_drop(c);
+}
+
 /* ---- reading */
+
+static size_t read_room(const struct http_conn *c) {
+    size_t room = http_conn_read_room(c);
+    return c->secure && room > TLS_READ_BYTES ? TLS_READ_BYTES : room;
+}
 
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf) {
     (void)suggested;
     struct peer *p = peer_in(h->data);
     struct sockets *s = sockets_of(p->conn.server);
-    size_t room = http_late_must(&p->conn) ? 0 : http_conn_read_room(&p->conn);
+    size_t room = http_late_must(&p->conn) ? 0 : read_room(&p->conn);
     *buf = uv_buf_init(s->read_space + HTTP_HEADROOM, (unsigned)room);
 }
 
@@ -276,11 +390,11 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
     struct http_server *core = c->server;
     core->now_ms = (i64)uv_now(stream->loop);
     if (n > 0)
-        http_conn_input(c, buf->base, (size_t)n, (size_t)n == buf->len);
+        received(p, buf->base, (size_t)n, (size_t)n == buf->len);
     else if (n == UV_ENOBUFS)
         http_late_add(c); /* paused or late: found out when the socket had something */
     else if (n == UV_EOF)
-        http_conn_eof(c);
+        ended(p);
     else if (n < 0)
         http_conn_drop(c);
 }
@@ -326,12 +440,12 @@ bool http_socket_peer_closed(struct http_conn *c) {
 
 bool http_socket_read(struct http_conn *c) {
     char *space = sockets_of(c->server)->read_space + HTTP_HEADROOM;
-    size_t room = http_conn_read_room(c);
+    size_t room = read_room(c);
     ssize_t n = recv(fd_of(c), space, room, MSG_DONTWAIT);
     if (n > 0)
-        http_conn_input(c, space, (size_t)n, (size_t)n == room);
+        received(peer_of(c), space, (size_t)n, (size_t)n == room);
     else if (n == 0)
-        http_conn_eof(c);
+        ended(peer_of(c));
     else if (errno != EAGAIN && errno != EINTR)
         http_conn_drop(c);
     return n < (ssize_t)room;
@@ -339,9 +453,29 @@ bool http_socket_read(struct http_conn *c) {
 
 /* ---- writing */
 
+/* All that is sealed leaves, or is the piece. */
+static i64 write_sealed(struct peer *p, const slice *runs, u32 count) {
+    struct buf *sealed = &sockets_of(p->conn.server)->sealed;
+    size_t left = TLS_SLICE;
+    bool broken = false;
+    for (u32 i = 0; i < count && left && !broken; i++) {
+        slice run = slice_of(runs[i].p, runs[i].n < left ? runs[i].n : left);
+        broken = !tls_seal(p->tls, run, sealed);
+        left -= run.n;
+    }
+    slice rest = broken ? (slice){0} : try_write(p, buf_slice(sealed), &broken);
+    if (rest.n) {
+        p->conn.piece = TLS_SLICE - left;
+        broken |= !broken && !send_piece(p, rest, false);
+    }
+    buf_reset(sealed);
+    return broken ? -1 : rest.n ? 0 : (i64)(TLS_SLICE - left);
+}
+
 i64 http_socket_write(struct http_conn *c, const slice *runs, u32 count) {
     uv_buf_t bufs[2];
     CHECK(count <= 2);
+    if (peer_of(c)->tls) return write_sealed(peer_of(c), runs, count);
     for (u32 i = 0; i < count; i++) bufs[i] = (uv_buf_t){.base = (char *)(uintptr_t)runs[i].p, .len = runs[i].n};
     int wrote = uv_try_write(stream_of(c), bufs, count);
     if (wrote == UV_EAGAIN) return 0;
@@ -351,23 +485,32 @@ i64 http_socket_write(struct http_conn *c, const slice *runs, u32 count) {
 static void on_piece_done(uv_write_t *req, int status) {
     struct piece *piece = HTTP_LINK_OF(req, struct piece, req);
     struct http_conn *c = &peer_in(piece->peer)->conn;
+    bool control = piece->control;
     mem_free(piece);
     c->server->now_ms = (i64)uv_now(sockets_of(c->server)->loop);
-    http_conn_piece_done(c, status == 0);
+    if (!control)
+        http_conn_piece_done(c, status == 0);
+    else if (status != 0)
+        http_conn_drop(c);
 }
 
-bool http_socket_send(struct http_conn *c, const char *p, size_t n) {
-    struct piece *piece = mem_alloc(sizeof *piece + n);
-    piece->peer = peer_of(c);
-    memcpy(piece->bytes, p, n);
-    uv_buf_t buf = uv_buf_init(piece->bytes, (unsigned)n);
-    if (uv_write(&piece->req, stream_of(c), &buf, 1, on_piece_done) == 0) return true;
+static bool send_piece(struct peer *p, slice bytes, bool control) {
+    struct piece *piece = mem_alloc(sizeof *piece + bytes.n);
+    piece->peer = p;
+    piece->control = control;
+    memcpy(piece->bytes, bytes.p, bytes.n);
+    uv_buf_t buf = uv_buf_init(piece->bytes, (unsigned)bytes.n);
+    if (uv_write(&piece->req, (uv_stream_t *)&p->tcp, &buf, 1, on_piece_done) == 0) return true;
     mem_free(piece);
     return false;
 }
 
+bool http_socket_send(struct http_conn *c, const char *p, size_t n) {
+    return send_piece(peer_of(c), slice_of(p, n), false);
+}
+
 size_t http_socket_pending(const struct http_conn *c) {
-    return uv_stream_get_write_queue_size(stream_of(c));
+    return peer_of(c)->tls ? 0 : uv_stream_get_write_queue_size(stream_of(c));
 }
 
 static void on_shutdown(uv_shutdown_t *req, int status) {
@@ -375,13 +518,23 @@ static void on_shutdown(uv_shutdown_t *req, int status) {
     (void)status; /* a broken connection is found out by reading it */
 }
 
-void http_socket_shutdown(struct http_conn *c) {
-    if (c->server->silent) return;
-    uv_shutdown(&peer_of(c)->shutdown, stream_of(c), on_shutdown);
+/* Over TLS the other side is told that this was all. */
+static void say_end(struct peer *p) {
+    if (!p->tls || p->conn.server->silent) return;
+    tls_end(p->tls, &sockets_of(p->conn.server)->sealed);
+    send_control(p);
 }
 
+void http_socket_shutdown(struct http_conn *c) {
+    if (c->server->silent) return;
+    say_end(peer_of(c));
+    if (!c->dead) uv_shutdown(&peer_of(c)->shutdown, stream_of(c), on_shutdown);
+}
+
+/* What breaks off in the middle must not look like an end. */
 void http_socket_close(struct http_conn *c) {
     c->reading = false;
+    if (!c->out && !c->awaiting && !c->lingering) say_end(peer_of(c));
     uv_close((uv_handle_t *)&peer_of(c)->tcp, peer_closed);
 }
 
@@ -400,10 +553,10 @@ static void address_of(const uv_tcp_t *tcp, u8 out[HTTP_ADDRESS_BYTES]) {
     memcpy(out + 12, &((struct sockaddr_in *)&peer)->sin_addr, 4);
 }
 
-static void refuse_peer(uv_handle_t *h, struct sockets *s, u16 status, const char *detail) {
+static void refuse_peer(uv_handle_t *h, struct sockets *s, bool secure, u16 status, const char *detail) {
     struct buf text = {0};
     s->core.stats.refused++;
-    if (!s->core.silent) {
+    if (!s->core.silent && !secure) { /* before the handshake there are no words */
         struct http_reply reply = http_reply_error(&s->core, status, detail);
         http_reply_put(&text, &reply, SL("Connection: close\r\n"), true);
         uv_buf_t buf = {.base = text.p, .len = text.len};
@@ -420,7 +573,9 @@ static void accept_one(struct listener *l) {
     struct peer *p = mem_zalloc(sizeof *p);
     CHECK(uv_tcp_init(s->loop, &p->tcp) == 0);
     p->tcp.data = p;
+    p->listener = l;
     http_conn_init(&p->conn, core);
+    p->conn.secure = p->conn.handshaking = l->tls != NULL;
     if (uv_accept((uv_stream_t *)&l->tcp, (uv_stream_t *)&p->tcp) != 0) {
         http_conn_drop(&p->conn);
         return;
@@ -432,7 +587,7 @@ static void accept_one(struct listener *l) {
     address_of(&p->tcp, address);
     http_address_join(&p->conn, address);
     if (!http_place_find(&p->conn, &status, &detail)) {
-        refuse_peer((uv_handle_t *)&p->tcp, s, status, detail);
+        refuse_peer((uv_handle_t *)&p->tcp, s, l->tls != NULL, status, detail);
         http_conn_drop(&p->conn);
         return;
     }
@@ -553,13 +708,27 @@ struct http_server *http_server_new(struct uv_loop_s *loop, const struct http_li
     return &s->core;
 }
 
-hx_st http_server_bind(struct http_server *core, const char *host, u16 port, struct errbuf *err) {
+static void speak_tls(struct listener *l, struct tls *tls) {
+    struct sockets *s = l->sockets;
+    if (!s->plain_space) s->plain_space = mem_alloc(HTTP_HEADROOM + TLS_PLAIN_MAX);
+    l->tls = tls_retain(tls);
+}
+
+void http_server_secure(struct http_server *core, u32 i, struct tls *tls) {
+    struct sockets *s = sockets_of(core);
+    CHECK(i < s->listener_count && s->listeners[i].tls && tls);
+    tls_release(s->listeners[i].tls);
+    speak_tls(&s->listeners[i], tls);
+}
+
+hx_st http_server_bind(struct http_server *core, const char *host, u16 port, struct tls *tls, struct errbuf *err) {
     struct sockets *s = sockets_of(core);
     CHECK(s->listening && s->listener_count < HTTP_LISTENERS_MAX);
     struct listener *l = &s->listeners[s->listener_count++];
     l->sockets = s;
     CHECK(uv_tcp_init(s->loop, &l->tcp) == 0);
     l->tcp.data = l;
+    if (tls) speak_tls(l, tls);
     s->handles++;
     return bind_to(l, host, port, err);
 }

@@ -6,6 +6,7 @@
  *   conn.c    a connection's protocol: bytes in, requests out, replies in, when to close
  *   addresses.c  where connections come from
  *   load.c    what all connections together may take: a turn's time, places, memory
+ *   tls.c     what is opened and sealed between a socket and its connection (tls.h)
  *   server.c  the sockets: libuv, the turn, the clock tick. Nothing else sees libuv
  *
  * conn.c reaches the socket through the http_socket_* functions, server.c reports what happened to it through the
@@ -176,6 +177,9 @@ struct http_conn {
     struct http_out *out; /* NULL when nothing is unsent */
     size_t piece;         /* the first bytes of `out` not sent yet: a copy of them is with http_socket_send */
 
+    bool secure, handshaking; /* over TLS; and not agreed on it yet */
+    size_t unopened;          /* what TLS holds of it, unfinished */
+
     size_t counted; /* its share of the server's `buffered` */
     bool wants_reading, reading;
     bool talkative; /* the last read did not bring all there was */
@@ -246,6 +250,13 @@ void http_conn_free(struct http_conn *c);
 /* `p` is preceded by HTTP_HEADROOM writable bytes. `more`: there may be more to read. */
 void http_conn_input(struct http_conn *c, char *p, size_t n, bool more);
 void http_conn_eof(struct http_conn *c);
+/* TLS took something in, before http_conn_input gets what came out of it: it holds `unopened` bytes now. `agreed`: the
+ * handshake is over. */
+void http_conn_opened(struct http_conn *c, size_t unopened, bool agreed, bool more);
+/* What it says is not understood: it is answered with 400, in the clear. */
+void http_conn_misunderstood(struct http_conn *c, const char *detail);
+/* It has been told why, and hears no more; what it says is thrown away until it has heard. */
+void http_conn_stop(struct http_conn *c);
 /* Give up the connection at once: reset by the peer, stalled, or the server closes. */
 void http_conn_drop(struct http_conn *c);
 void http_conn_resume(struct http_conn *c);
@@ -346,11 +357,12 @@ struct http_reply http_reply_error(struct http_server *s, u16 status, const char
 /* ---- server.c */
 
 void http_socket_reading(struct http_conn *c, bool on);
-/* Bytes taken by the kernel (0: full), or -1 when the connection is broken. */
+/* Bytes that have left (0: full), or -1 when the connection is broken. Over TLS a slice of it is sealed and has left when
+ * the kernel has taken all of that; until then it is a piece (c->piece) and http_conn_piece_done follows. */
 i64 http_socket_write(struct http_conn *c, const slice *runs, u32 count);
 /* Send a copy as soon as the socket has room; http_conn_piece_done follows. One at a time. false: broken. */
 bool http_socket_send(struct http_conn *c, const char *p, size_t n);
-/* Of the piece being sent: bytes the kernel has not taken yet. */
+/* Of the piece being sent: bytes that have certainly not left. What is sealed cannot be called back: none of it. */
 size_t http_socket_pending(const struct http_conn *c);
 void http_socket_shutdown(struct http_conn *c);
 /* Read now, into http_conn_input or http_conn_eof. Returns whether that was all there is. */

@@ -24,7 +24,7 @@ WALLS = {
     "src/config": ({"base", "core/rules.h"}, {"yaml.h"}),
     "src/journal": ({"base", "pg"}, set()),
     "src/archive": ({"base", "pg"}, set()),
-    "src/net": ({"base"}, {"uv.h", "curl/curl.h", "openssl/evp.h", "openssl/params.h", "openssl/sha.h"}),
+    "src/net": ({"base"}, {"uv.h", "curl/curl.h"} | {f"openssl/{name}.h" for name in "core_names err evp params pem sha ssl x509".split()}),
     "src/broker": ({"base", "core", "config", "journal", "net"}, set()),
     "src/daemon": ({"base", "config", "journal", "net", "broker", "relay"}, set()),
     "src/client": ({"base", "hapax"}, {"libpq-fe.h", "sqlite3.h", "openssl/ssl.h", "openssl/err.h", "openssl/x509v3.h"}),
@@ -42,9 +42,12 @@ WRAPPED = {
     "openssl/evp.h": "src/net/webhook.c",
     "openssl/params.h": "src/net/webhook.c",
     "openssl/sha.h": ("src/net/digest.c", "src/cli/token.c"),
-    "openssl/ssl.h": ("src/client/tls.c", "src/cli/load_tls.c"),
-    "openssl/err.h": ("src/client/tls.c", "src/cli/load_tls.c"),
+    "openssl/ssl.h": ("src/client/tls.c", "src/cli/load_tls.c", "src/net/tls_priv.h"),
+    "openssl/err.h": ("src/client/tls.c", "src/cli/load_tls.c", "src/net/tls.c", "src/net/tls_load.c"),
     "openssl/x509v3.h": ("src/client/tls.c", "src/cli/load_tls.c"),
+    "openssl/core_names.h": "src/net/tls.c",
+    "openssl/pem.h": "src/net/tls_load.c",
+    "openssl/x509.h": "src/net/tls_load.c",
 }
 
 # Who may change the core's state. A decision that sees this header could do so without a record.

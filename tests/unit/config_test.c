@@ -407,16 +407,23 @@ static void every_mistake_of_a_file_is_told_in_its_order(void **state) {
 static void what_the_daemon_refuses_is_refused_here(void **state) {
     (void)state;
     static const struct wrong cases[] = {
-        {"listen: 0.0.0.0:4279\n", "f:1:9: listen: 0.0.0.0:4279 is not a loopback address. There are no access tokens "
-                                   "yet, so anybody who reaches it "
-                                   "could send and settle anything. Give --insecure-listen (in the file: "
-                                   "insecure_listen: true) if that is what you "
+        {"listen: 0.0.0.0:4279\n", "f:1:9: listen: 0.0.0.0:4279 is not a loopback address: it needs tls and tokens, or "
+                                   "others could read what passes, or send and settle anything. Give "
+                                   "--insecure-listen (in the file: insecure_listen: true) if that is what you "
                                    "want."},
         {"listen: [{address: 127.0.0.1:1}, {address: 0.0.0.0:4279}]\n",
-         "f:1:34: listen[1]: 0.0.0.0:4279 is not a loopback address. There are no access tokens yet, so anybody who "
-         "reaches it could send and settle anything. Give --insecure-listen (in the file: insecure_listen: true) if "
-         "that "
-         "is what you want."},
+         "f:1:34: listen[1]: 0.0.0.0:4279 is not a loopback address: it needs tls and tokens, or others could read "
+         "what "
+         "passes, or send and settle anything. Give --insecure-listen (in the file: insecure_listen: true) if that is "
+         "what you want."},
+        {"listen: [{address: 0.0.0.0:1, tls: {cert: c, key: k}}]\n",
+         "f:1:10: listen[0]: 0.0.0.0:1 is not a loopback address: it needs tokens, or others could read what passes, "
+         "or "
+         "send and settle anything. Give --insecure-listen (in the file: insecure_listen: true) if that is what you "
+         "want."},
+        {"listen: [{address: 127.0.0.1:1, tls: {cert: c}}]\n", "f:1:38: listen[0].tls: needs both cert and key"},
+        {"listen: [{address: 127.0.0.1:1, tls: {key: k}}]\n", "f:1:38: listen[0].tls: needs both cert and key"},
+        {"listen: [{address: 127.0.0.1:1, tls: {client_ca: a}}]\n", "f:1:38: listen[0].tls: needs both cert and key"},
         {"listen: []\n", "f:1:9: listen: empty: nobody could reach the broker"},
         {"listen: none\n", "f:1:9: listen: address is missing"},
         {"listen: [{}]\n", "f:1:10: listen[0]: address is missing"},
@@ -435,6 +442,7 @@ static void what_the_daemon_refuses_is_refused_here(void **state) {
                                        "listen: localhost:80\n",
                                        "listen: 0.0.0.0:1\ninsecure_listen: true\n",
                                        "listen: [{address: 127.0.0.1:0}, {address: 127.0.0.1:0}]\n",
+                                       "listen: [{address: 127.0.0.1:0, tls: {cert: c, key: k, client_ca: a}}]\n",
                                        "listen: [{address: 127.0.0.1:1}, {address: '[::1]:1'}]\n",
                                        "relay: [{dsn: d, queue: a}]\nqueues: {a: {}}\n"};
     for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) config_free(parse(fine[i]));

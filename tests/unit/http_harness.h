@@ -1,6 +1,6 @@
 /* A server on a real socket, and its clients. Both share one thread: pump() sleeps until either side has something to
  * do, runs the loop once without blocking and reads what the clients got; a test waits for a condition, never for a
- * time. */
+ * time. With OVER_TLS they speak TLS to each other, and the tests do not know. */
 #ifndef HAPAX_TESTS_HTTP_HARNESS_H
 #define HAPAX_TESTS_HTTP_HARNESS_H
 
@@ -12,6 +12,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,17 @@
 #include <uv.h>
 
 #include <cmocka.h>
+
+#ifdef OVER_TLS
+#include "unit/tls_kit.h"
+static struct tls_kit kit;
+#define SEALED_MOST TLS_SLICE
+#define IDLE_BYTES  60000u /* of both sides */
+#else
+#define SEALED_MOST 0u
+#define IDLE_BYTES  1400u
+#define SSL         void /* there is none */
+#endif
 
 #define CLIENTS_MAX  1100
 #define PATIENCE_MS  60000 /* under a sanitizer, on a machine that does other things too */
@@ -33,6 +45,7 @@ struct client {
     int fd;
     bool eof, deaf; /* deaf: does not read */
     struct buf got;
+    SSL *ssl;
 };
 
 static uv_loop_t loop;
@@ -204,10 +217,83 @@ static const struct http_handler handler = {.on_request = on_request,
 
 static inline void start(const struct http_limits *limits) {
     struct errbuf err;
+    struct tls *tls = NULL;
+#ifdef OVER_TLS
+    signal(SIGPIPE, SIG_IGN); /* OpenSSL writes without MSG_NOSIGNAL */
+    if (!kit.tls) kit_open(&kit);
+    tls = kit.tls;
+#endif
     assert_int_equal(uv_loop_init(&loop), 0);
     server = http_server_new(&loop, limits, &handler);
-    assert_int_equal(http_server_bind(server, "127.0.0.1", 0, &err), ST_OK);
+    assert_int_equal(http_server_bind(server, "127.0.0.1", 0, tls, &err), ST_OK);
     assert_int_equal(http_server_listen(server, &err), ST_OK);
+}
+
+static inline void pump(void);
+static i64 patience_over;
+static inline void be_patient(void) {
+    patience_over = clock_mono_ms() + PATIENCE_MS;
+}
+static inline bool still_patient(const char *what, int line) {
+    if (clock_mono_ms() > patience_over) fail_msg("line %d: in vain waited for %s", line, what);
+    return true;
+}
+
+#ifdef OVER_TLS
+static inline ssize_t tls_result(struct client *c, bool done, const size_t *n) {
+    if (done) return (ssize_t)*n;
+    int why = SSL_get_error(c->ssl, 0);
+    errno = why == SSL_ERROR_WANT_WRITE || why == SSL_ERROR_WANT_READ ? EAGAIN : EPIPE;
+    return why == SSL_ERROR_ZERO_RETURN ? 0 : -1;
+}
+#endif
+
+/* As recv and send do. */
+static inline ssize_t client_recv(struct client *c, void *p, size_t n) {
+#ifdef OVER_TLS
+    size_t got = 0;
+    if (c->ssl) return tls_result(c, SSL_read_ex(c->ssl, p, n, &got) == 1, &got);
+#endif
+    return recv(c->fd, p, n, 0);
+}
+
+static inline ssize_t client_send(struct client *c, const void *p, size_t n) {
+#ifdef OVER_TLS
+    size_t sent = 0;
+    if (c->ssl) return tls_result(c, SSL_write_ex(c->ssl, p, n, &sent) == 1, &sent);
+#endif
+    return send(c->fd, p, n, MSG_NOSIGNAL);
+}
+
+/* It has said all it had to say. */
+static inline void end(struct client *c) {
+#ifdef OVER_TLS
+    SSL_shutdown(c->ssl);
+#endif
+    shutdown(c->fd, SHUT_WR);
+}
+
+static inline void greet(struct client *c) {
+#ifdef OVER_TLS
+    c->ssl = SSL_new(kit.client);
+    SSL_set_fd(c->ssl, c->fd);
+    SSL_set_connect_state(c->ssl);
+    be_patient();
+    while (SSL_do_handshake(c->ssl) != 1 && SSL_get_error(c->ssl, -1) == SSL_ERROR_WANT_READ &&
+           still_patient("a handshake", __LINE__))
+        pump();
+#else
+    (void)c;
+#endif
+}
+
+static inline void forget(struct client *c) {
+    if (c->fd >= 0) close(c->fd);
+    c->fd = -1;
+#ifdef OVER_TLS
+    SSL_free(c->ssl);
+#endif
+    buf_free(&c->got);
 }
 
 /* From an address of this machine: all of 127.0.0.0/8 are. */
@@ -233,6 +319,7 @@ static inline struct client *dial_from(u32 from) {
     assert_true(client_count < CLIENTS_MAX);
     struct client *c = &clients[client_count++];
     *c = (struct client){.fd = dial_port_from(http_server_port(server, 0), from)};
+    greet(c);
     return c;
 }
 
@@ -250,7 +337,7 @@ static inline void hang_up(struct client *c, bool reset) {
 static inline void listen_to(struct client *c) {
     char space[65536];
     while (c->fd >= 0 && !c->eof && !c->deaf) {
-        ssize_t n = recv(c->fd, space, sizeof space, 0);
+        ssize_t n = client_recv(c, space, sizeof space);
         if (n < 0 && errno == EAGAIN) return;
         if (n <= 0)
             c->eof = true;
@@ -273,29 +360,31 @@ static inline void pump(void) {
     for (size_t i = 0; i < client_count; i++) listen_to(&clients[i]);
 }
 
-static i64 patience_over;
-static inline void be_patient(void) {
-    patience_over = clock_mono_ms() + PATIENCE_MS;
-}
-static inline bool still_patient(const char *what, int line) {
-    if (clock_mono_ms() > patience_over) fail_msg("line %d: in vain waited for %s", line, what);
-    return true;
-}
-
 #define WAIT_FOR(cond)                                                                                                 \
     do {                                                                                                               \
         be_patient();                                                                                                  \
         while (!(cond) && still_patient(#cond, __LINE__)) pump();                                                      \
     } while (0)
 
+/* Until nothing leaves any more: those who do not read have full sockets. */
+static inline void fill_sockets(void) {
+    struct http_server_stats now;
+    u64 out = 0;
+    for (int quiet = 0; quiet < 20;) {
+        pump();
+        http_server_stats_get(server, &now);
+        quiet = now.bytes_out == out ? quiet + 1 : 0;
+        out = now.bytes_out;
+    }
+}
+
 /* Everything that is under way has arrived: another connection has asked and been answered since, twice. */
 static inline void quiesce(void) {
     for (int i = 0; i < 2; i++) {
         struct client *c = dial();
-        assert_int_equal(send(c->fd, "GET /ping HTTP/1.0\r\n\r\n", 22, 0), 22);
+        assert_int_equal(client_send(c, "GET /ping HTTP/1.0\r\n\r\n", 22), 22);
         WAIT_FOR(c->eof);
-        close(c->fd);
-        buf_free(&c->got);
+        forget(c);
         client_count--;
     }
 }
@@ -303,7 +392,7 @@ static inline void quiesce(void) {
 static inline void say(struct client *c, slice text) {
     be_patient();
     while (text.n && still_patient("room to send", __LINE__)) {
-        ssize_t n = send(c->fd, text.p, text.n, MSG_NOSIGNAL);
+        ssize_t n = client_send(c, text.p, text.n);
         if (n < 0) {
             if (errno != EAGAIN) return; /* the server hung up: the test will see */
             pump();
@@ -360,10 +449,7 @@ static inline int tear_down(void **state) {
     (void)state;
     if (server) http_server_close(server);
     server = NULL;
-    for (size_t i = 0; i < client_count; i++) {
-        if (clients[i].fd >= 0) close(clients[i].fd);
-        buf_free(&clients[i].got);
-    }
+    for (size_t i = 0; i < client_count; i++) forget(&clients[i]);
     client_count = 0;
     uv_run(&loop, UV_RUN_DEFAULT);
     int left = uv_loop_close(&loop);

@@ -51,7 +51,7 @@ static void with_all_places_busy_a_newcomer_is_refused(void **state) {
     WAIT_FOR(waiting_count == 1 && saw("/park") && stats().buffered > 70);
     struct client *c = dial();
     WAIT_FOR(c->eof);
-    assert_true(has(c, "HTTP/1.1 503 "));
+    assert_true(has(c, "HTTP/1.1 503 ") || c->ssl); /* before the handshake there are no words */
     assert_int_equal(stats().refused, 1);
     reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
     http_release(server, 0, 7);
@@ -61,7 +61,7 @@ static void with_all_places_busy_a_newcomer_is_refused(void **state) {
     assert_int_equal(stats().evicted, 0);
 }
 
-static void a_connection_whose_request_lies_unread_keeps_its_place(void **state) {
+__attribute__((unused)) static void a_connection_whose_request_lies_unread_keeps_its_place(void **state) {
     (void)state;
     start(&(struct http_limits){.connections_max = 2});
     struct client *a = dial(), *b = dial();
@@ -421,7 +421,8 @@ static void pipelining_connections_take_turns_whatever_they_have_sent(void **sta
     (void)state;
     start(&(struct http_limits){.turn_ms = 1});
     static const char *const targets[] = {"/slow-a", "/slow-b", "/slow-c"};
-    for (int i = 0; i < 3; i++) pipeline(dial(), targets[i], 20);
+    for (int i = 0; i < 3; i++) dial();
+    for (int i = 0; i < 3; i++) pipeline(&clients[i], targets[i], 20);
     size_t counts[3] = {0};
     be_patient();
     while (counts[0] + counts[1] + counts[2] < 60 && still_patient("all answers", __LINE__)) {
@@ -479,7 +480,7 @@ static void requests_behind_a_late_answer_take_turns_too(void **state) {
     while (waiting_count) reply_to(waiting[--waiting_count], 200, SL("late"), 0, 0);
     WAIT_FOR(count_of(&seen, "/slow-c") == 5);
     assert_in_range(count_of(&seen, "/slow-d"), 3, 7);
-    shutdown(c->fd, SHUT_WR); /* what waits in the server is answered all the same */
+    end(c); /* what waits in the server is answered all the same */
     WAIT_FOR(replies(c) == 11 && replies(d) == 11);
     WAIT_FOR(c->eof);
 }
@@ -591,7 +592,9 @@ int main(void) {
         TEST(the_longest_idle_connection_gives_way_to_a_newcomer),
         TEST(any_number_of_idle_connections_keeps_nobody_out),
         TEST(with_all_places_busy_a_newcomer_is_refused),
+#ifndef OVER_TLS /* nobody can shake hands while nothing is read */
         TEST(a_connection_whose_request_lies_unread_keeps_its_place),
+#endif
         TEST(heads_that_never_end_keep_nobody_out),
         TEST(an_address_that_has_all_places_gives_way_to_another),
         TEST(slow_bodies_of_an_address_with_all_places_give_way),

@@ -151,7 +151,7 @@ static void a_hold_drops_a_connection_whose_reply_waits_in_a_full_socket(void **
     get(stuck, "/big-parked?30000000");
     get(slow, "/big?30000000");
     WAIT_FOR(saw("/big[") && saw("/big-parked"));
-    quiesce();
+    fill_sockets();
     http_hold(server, 0, true);
     stuck->deaf = slow->deaf = false;
     WAIT_FOR(stuck->eof && slow->got.len > 30000000);
@@ -216,7 +216,7 @@ static void requests_behind_a_late_answer_survive_the_end_of_input(void **state)
     quiesce();
     respond_to_waiting = true;
     get(b, "/trigger");
-    shutdown(a->fd, SHUT_WR);
+    end(a);
     WAIT_FOR(a->eof);
     assert_true(has(a, "late") && has(a, "/next"));
     assert_int_equal(gone_count, 1); /* the second one, which nobody will wait for */
@@ -261,7 +261,7 @@ static size_t stuff(struct client *c, size_t most) {
     memset(junk, 'x', 65536);
     size_t sent = 0;
     for (int idle = 0; idle < 20 && sent < most;) {
-        ssize_t n = send(c->fd, junk, most - sent < 65536 ? most - sent : 65536, MSG_NOSIGNAL);
+        ssize_t n = client_send(c, junk, most - sent < 65536 ? most - sent : 65536);
         idle = n > 0 ? 0 : idle + 1;
         if (n > 0) sent += (size_t)n;
         pump();
@@ -311,7 +311,7 @@ static void whole_requests_before_the_end_of_input_are_answered_and_the_rest_is_
     start(NULL);
     struct client *c = dial();
     say(c, SL("GET /one HTTP/1.1\r\nHost: a\r\n\r\nPOST /two HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhell"));
-    shutdown(c->fd, SHUT_WR);
+    end(c);
     WAIT_FOR(c->eof);
     assert_true(has(c, "/one"));
     assert_int_equal(replies(c), 1);
@@ -319,7 +319,7 @@ static void whole_requests_before_the_end_of_input_are_answered_and_the_rest_is_
 
     c = dial();
     say(c, SL("POST /three HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n"));
-    shutdown(c->fd, SHUT_WR);
+    end(c);
     WAIT_FOR(c->eof);
     assert_int_equal(c->got.len, 0);
     assert_false(saw("/three"));
@@ -332,7 +332,7 @@ static void parked_replies_still_leave_after_the_client_closed_its_side(void **s
     struct client *c = dial();
     get(c, "/park?5");
     get(c, "/behind");
-    shutdown(c->fd, SHUT_WR);
+    end(c);
     WAIT_FOR(saw("/behind"));
     quiesce();
     assert_false(c->eof);
@@ -379,7 +379,8 @@ static void receipts_under_one_position_are_told_each(void **state) {
 }
 
 /* Replies of one size, each with a receipt, to a client that does not read, until the socket is full. The server gives
- * up; what the client then finds in its socket tells which replies were begun, and the receipts must say the same. */
+ * up; what the client then finds in its socket tells which replies were begun, and the receipts must say the same. What is
+ * sealed counts as begun: it cannot be taken back. */
 static void a_reply_stuck_behind_a_full_socket_is_not_written(void **state) {
     (void)state;
     start(&(struct http_limits){.write_ms = 200});
@@ -401,7 +402,8 @@ static void a_reply_stuck_behind_a_full_socket_is_not_written(void **state) {
     WAIT_FOR(stats().connections == 0);
     c->deaf = false;
     WAIT_FOR(c->eof);
-    assert_int_equal(fates_true, (c->got.len + size - 1) / size);
+    size_t begun = (c->got.len + size - 1) / size, sealed = SEALED_MOST / size + 1;
+    assert_true(fates_true >= begun && fates_true <= begun + (SEALED_MOST ? sealed : 0));
     assert_int_equal(fates_true + fates_false, sent);
 }
 
@@ -415,7 +417,7 @@ static void requests_held_back_by_unread_replies_survive_the_end_of_input(void *
     struct buf many = {0};
     for (int i = 0; i < 60; i++) buf_lit(&many, "GET /big?300000 HTTP/1.1\r\nHost: a\r\n\r\n");
     say(c, buf_slice(&many));
-    shutdown(c->fd, SHUT_WR);
+    end(c);
     WAIT_FOR(stats().bytes_in == many.len);
     quiesce();
     assert_true(count_of(&seen, "/big") < 60);
@@ -592,14 +594,13 @@ static void run_corpus(bool byte_by_byte) {
         if (t->status)
             say(c, smuggled);
         else
-            shutdown(c->fd, SHUT_WR);
+            end(c);
         WAIT_FOR(c->eof);
         if (t->status)
             expect_refusal(t, c);
         else if (count_of(&c->got, "HTTP/1.1 200 ") == 0 || replies(c) > 2)
             fail_msg("%s: not answered", t->name);
-        close(c->fd);
-        buf_free(&c->got);
+        forget(c);
     }
     client_count = 0;
     WAIT_FOR(stats().connections == 0);
@@ -642,7 +643,7 @@ static void a_client_still_sending_is_refused_without_a_reset(void **state) {
     WAIT_FOR(has(c, "too_large"));
     assert_true(has(c, "HTTP/1.1 413 "));
     assert_int_equal(stuff(c, 3 << 20), 3 << 20);
-    shutdown(c->fd, SHUT_WR);
+    end(c);
     WAIT_FOR(c->eof && stats().connections == 0);
     assert_int_equal(replies(c), 1);
 }
@@ -901,12 +902,12 @@ static void a_thousand_idle_connections_are_cheap(void **state) {
     WAIT_FOR(stats().replies == 1001);
     for (size_t i = 0; i < client_count; i++) WAIT_FOR(replies(&clients[i]) == 1);
     size_t after = mallinfo2().uordblks;
-    assert_true(after < before + clients_share + 1000 * 1400);
+    assert_true(after < before + clients_share + 1000 * IDLE_BYTES);
     get(first, "/still");
     WAIT_FOR(has(first, "/still"));
 }
 
-static void out_of_descriptors_nobody_spins_and_service_resumes(void **state) {
+__attribute__((unused)) static void out_of_descriptors_nobody_spins_and_service_resumes(void **state) {
     (void)state;
     start(NULL);
     struct client *a = dial();
@@ -1007,7 +1008,7 @@ static void nothing_leaves_after_silence(void **state) {
     get(waits, "/later");
     get(stuck, "/big?30000000");
     WAIT_FOR(saw("/park") && waiting_count == 1 && saw("/big"));
-    quiesce();
+    fill_sockets();
     http_server_silence(server);
     u64 out = stats().bytes_out;
     stuck->deaf = false;
@@ -1040,9 +1041,9 @@ static void a_busy_port_or_a_bad_address_is_an_error_with_words(void **state) {
     start(NULL);
     struct http_server *second = http_server_new(&loop, NULL, &handler);
     struct errbuf err;
-    assert_int_equal(http_server_bind(second, "127.0.0.1", http_server_port(server, 0), &err), ST_BUSY);
+    assert_int_equal(http_server_bind(second, "127.0.0.1", http_server_port(server, 0), NULL, &err), ST_BUSY);
     assert_non_null(strstr(err.text, "127.0.0.1"));
-    assert_int_equal(http_server_bind(second, "localhost", 0, &err), ST_INVALID);
+    assert_int_equal(http_server_bind(second, "localhost", 0, NULL, &err), ST_INVALID);
     http_server_close(second);
 }
 
@@ -1051,7 +1052,7 @@ static void several_addresses_are_served_by_one_server(void **state) {
     struct errbuf err;
     assert_int_equal(uv_loop_init(&loop), 0);
     server = http_server_new(&loop, NULL, &handler);
-    for (u32 i = 0; i < 3; i++) assert_int_equal(http_server_bind(server, "127.0.0.1", 0, &err), ST_OK);
+    for (u32 i = 0; i < 3; i++) assert_int_equal(http_server_bind(server, "127.0.0.1", 0, NULL, &err), ST_OK);
     assert_int_equal(http_server_listen(server, &err), ST_OK);
     for (u32 i = 0; i < 3; i++) {
         struct client *c = &clients[client_count++];
@@ -1069,7 +1070,7 @@ static void ipv6_is_served_too(void **state) {
     struct errbuf err;
     assert_int_equal(uv_loop_init(&loop), 0);
     server = http_server_new(&loop, NULL, &handler);
-    if (http_server_bind(server, "::1", 0, &err) != ST_OK) skip(); /* no IPv6 here */
+    if (http_server_bind(server, "::1", 0, NULL, &err) != ST_OK) skip(); /* no IPv6 here */
     assert_int_equal(http_server_listen(server, &err), ST_OK);
     struct client *c = &clients[client_count++];
     *c = (struct client){.fd = socket(AF_INET6, SOCK_STREAM, 0)};
@@ -1129,7 +1130,9 @@ int main(void) {
         TEST(a_body_slower_than_the_limit_times_out_with_408),
         TEST(idle_connections_close_and_waiting_ones_stay),
         TEST(a_thousand_idle_connections_are_cheap),
+#ifndef OVER_TLS /* who shakes hands has been accepted */
         TEST(out_of_descriptors_nobody_spins_and_service_resumes),
+#endif
         TEST(paused_reading_leaves_requests_in_the_kernel),
         TEST(draining_closes_idle_connections_and_lets_the_others_finish),
         TEST(draining_gives_up_after_its_grace),

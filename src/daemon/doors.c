@@ -1,0 +1,119 @@
+#include "daemon/doors.h"
+
+#include <stdio.h>
+
+#include "net/tls.h"
+
+static struct tls_files files_of(const struct listener_config *l) {
+    return (struct tls_files){
+        .cert = l->tls_cert.p, .key = l->tls_key.p, .client_ca = l->tls_client_ca.n ? l->tls_client_ca.p : NULL};
+}
+
+static hx_st load(const struct listener_config *l, struct tls **out, struct errbuf *err) {
+    struct tls_files files = files_of(l);
+    hx_st st = tls_load(&files, out, err);
+    return st == ST_OK ? st : err_wrap(err, st, "listen on %s: tls", l->address.p);
+}
+
+hx_st doors_prepare(struct doors *d, const struct place *p, struct errbuf *err) {
+    hx_st st = ST_OK;
+    for (u32 i = 0; i < p->count && st == ST_OK; i++) {
+        const struct listener_place *l = &p->at[i];
+        struct door *door = &d->at[d->count++];
+        size_t n = strlen(l->text) + 1;
+        door->address = l->address;
+        door->text = mem_alloc(n);
+        memcpy(door->text, l->text, n);
+        if (l->config && l->config->tls_cert.n) st = load(l->config, &door->tls, err);
+    }
+    return st;
+}
+
+hx_st doors_bind(const struct doors *d, struct http_server *server, struct errbuf *err) {
+    for (u32 i = 0; i < d->count; i++) {
+        const struct door *door = &d->at[i];
+        hx_st st = http_server_bind(server, door->address.host, door->address.port, door->tls, err);
+        if (st != ST_OK) return err_wrap(err, st, "listen on %s", door->text);
+    }
+    return ST_OK;
+}
+
+void doors_free(struct doors *d) {
+    for (u32 i = 0; i < d->count; i++) {
+        mem_free(d->at[i].text);
+        tls_release(d->at[i].tls);
+    }
+    d->count = 0;
+}
+
+void door_url(const struct doors *d, u32 i, const struct http_server *server, char out[DOOR_URL_BYTES]) {
+    const char *host = d->at[i].address.host;
+    bool six = strchr(host, ':') != NULL;
+    snprintf(out, DOOR_URL_BYTES, "http%s://%s%s%s:%u", d->at[i].tls ? "s" : "", six ? "[" : "", host, six ? "]" : "",
+             http_server_port(server, i));
+}
+
+u32 doors_for_relays(const struct doors *d) {
+    for (u32 i = 0; i < d->count; i++)
+        if (!d->at[i].tls) return i;
+    return 0;
+}
+
+/* ---- another certificate */
+
+static const struct listener_config *said_of(const struct door *door, const struct config *config) {
+    for (u32 i = 0; i < config->listen.count; i++)
+        if (slice_eq(config->listen.at[i].address, slice_str(door->text))) return &config->listen.at[i];
+    return NULL;
+}
+
+static void put_change(struct buf *changes, const struct door *door, const struct tls *tls) {
+    buf_printf(changes, "listen %s: another certificate, valid until ", door->text);
+    buf_rfc3339(changes, tls_expires_ms(tls));
+    buf_char(changes, '\n');
+}
+
+hx_st doors_read_again(const struct doors *d, const struct config *config, struct new_certificates *out,
+                       struct buf *changes, struct errbuf *err) {
+    hx_st st = ST_OK;
+    for (u32 i = 0; i < d->count && st == ST_OK; i++) {
+        const struct listener_config *l = said_of(&d->at[i], config);
+        if (!d->at[i].tls || !l || !l->tls_cert.n) continue;
+        st = load(l, &out->at[i], err);
+        if (st == ST_OK && tls_same(out->at[i], d->at[i].tls)) {
+            tls_release(out->at[i]);
+            out->at[i] = NULL;
+        }
+        if (out->at[i]) put_change(changes, &d->at[i], out->at[i]);
+    }
+    return st;
+}
+
+void doors_renew(struct doors *d, struct http_server *server, struct new_certificates *new) {
+    for (u32 i = 0; i < d->count; i++) {
+        if (!new->at[i]) continue;
+        http_server_secure(server, i, new->at[i]);
+        tls_release(d->at[i].tls);
+        d->at[i].tls = new->at[i];
+        new->at[i] = NULL;
+    }
+}
+
+void new_certificates_free(struct new_certificates *new) {
+    for (u32 i = 0; i < LISTENERS_MAX; i++) tls_release(new->at[i]);
+    *new = (struct new_certificates){0};
+}
+
+bool doors_check(const struct config *config) {
+    bool good = true;
+    for (u32 i = 0; i < config->listen.count; i++) {
+        struct tls *tls = NULL;
+        struct errbuf err = {{0}};
+        if (!config->listen.at[i].tls_cert.n) continue;
+        hx_st st = load(&config->listen.at[i], &tls, &err);
+        if (st != ST_OK) fprintf(stderr, "hapaxd: %s%s\n", err.text, st == ST_NOT_FOUND ? ": not looked at" : "");
+        good &= st == ST_OK || st == ST_NOT_FOUND;
+        tls_release(tls);
+    }
+    return good;
+}
