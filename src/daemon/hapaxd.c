@@ -128,6 +128,10 @@ static void world_stats(void *ctx, struct buf *b) {
     put_number(b, "refused", h.refused);
     put_number(b, "timeouts", h.timeouts);
     put_number(b, "evicted", h.evicted);
+    put_number(b, "tls_handshakes", h.tls_handshakes);
+    put_number(b, "tls_resumed", h.tls_resumed);
+    put_number(b, "tls_failed", h.tls_failed);
+    put_number(b, "tls_cut", h.tls_cut);
     buf_lit(b, "},\"loop\":{");
     put_number(b, "turns", l.turns);
     put_number(b, "turn_us_max", l.turn_us_max);
