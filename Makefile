@@ -56,7 +56,7 @@ TOOL_BIN   := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(TOOL_SRC)))
 
 .DEFAULT_GOAL := all
 .SECONDARY:
-.PHONY: all deps run test bench sim crash fuzz mutants lint install clean help test-tools sanitized
+.PHONY: all deps run test bench sim crash fuzz slow mutants lint install clean help test-tools sanitized
 
 all: $(BUILD)/hapaxd $(BUILD)/hapax $(foreach lib,hapax hapax_pq hapax_sqlite,$(BUILD)/lib$(lib).a $(BUILD)/lib$(lib).so)
 
@@ -68,6 +68,7 @@ help:
 	@echo "make bench      side-by-side benchmark with Redis, NATS, beanstalkd, PostgreSQL"
 	@echo "make sim SEEDS=1-1000   the simulator    make crash KILLS=1000 CRASHES=2000   kill -9 under load"
 	@echo "make fuzz SECONDS=600   every fuzz target  make mutants          check the checkers"
+	@echo "make slow       slow clients by the thousand beside a good one"
 	@echo "make install PREFIX=/usr/local"
 
 deps:
@@ -202,6 +203,7 @@ sim: ; @tests/sim/run $(or $(SEEDS),1-10000)
 crash:
 	@tests/crash/run $(or $(KILLS),1000)
 	@set -e; for suite in tests/gate/*_test.py; do CRASHES=$(or $(CRASHES),2000) $$suite crash killed failover dies die_under; done
+slow: ; @tools/deps --test && $(MAKE) -s all && tests/slow/run
 fuzz: ; @tests/fuzz/run $(or $(SECONDS),600)
 mutants: ; @tests/mutants/run
 bench: ; @tools/deps --bench && tests/bench/run && tests/bench/watched.py

@@ -47,8 +47,18 @@ static void put_retry_after(struct buf *fields, u16 status, i64 retry_ms) {
     buf_printf(fields, "Retry-After: %lld\r\n", retry_ms > 1000 ? (long long)((retry_ms + 999) / 1000) : 1LL);
 }
 
+/* A compressed body cannot be read; what is wrong with it is that it is compressed. */
+static void name_coding(struct call *c) {
+    slice coding;
+    bool unread = c->failure.problem == PROBLEM_json_invalid || c->failure.problem == PROBLEM_config_invalid;
+    if (!unread || !c->req) return;
+    if (!http_field_get(c->req, SL("content-encoding"), &coding) || slice_eq_nocase(coding, SL("identity"))) return;
+    fail(c, PROBLEM_unsupported_media, "Content-Encoding is not accepted: send the body as it is");
+}
+
 void reply_failure(struct call *c) {
     struct scratch *s = c->b->scratch;
+    name_coding(c);
     buf_reset(&s->body);
     failure_render(&c->failure, &s->body);
     buf_char(&s->body, '}');

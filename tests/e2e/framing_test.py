@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The wire: every doubt about where a message ends is refused and the connection closed, with exactly one response;
 pipelining keeps its order; what breaks off applies nothing. (RELIABILITY.md S1 and S5.)"""
+import gzip
 import re
 import socket
 import struct
@@ -453,6 +454,20 @@ def more_unfinished_bodies_than_fit_are_turned_away_and_the_rest_is_served(q):
         for c in conns:
             c.close()
     same(hx.broker.send(q, "k").status, 202)
+
+
+@test
+def a_compressed_body_is_refused_wherever_it_comes(q):
+    coded = [("Content-Encoding", "gzip")]
+    body = gzip.compress(b'{"lease":"30s"}' + b" " * 50000)
+    hx.broker.put(q, "k")
+    message = hx.broker.one(q)
+    calls = [("POST", f"/v1/{verb}") for verb in ("ack", "nack", "extend", "step", "start", "release")]
+    calls += [("PUT", f"/v1/queues/{q}"), ("POST", f"/v1/queues/{q}/messages"), ("POST", f"/v1/queues/{q}/batch"), ("POST", f"/v1/queues/{q}/pause"),
+              ("POST", f"/v1/queues/{q}/purge"), ("POST", f"/v1/queues/{q}/keys/k/replay")]
+    for method, path in calls:
+        problem(hx.broker.call(method, path, body, coded + [("Idempotency-Key", "k2")]), 415, "unsupported_media")
+    hx.broker.ok("ack", message)
 
 
 @test
