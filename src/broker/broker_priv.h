@@ -11,11 +11,11 @@ struct broker {
     struct broker_options options;
     struct journal *journal;
     struct core *core;
-    struct core_now now;     /* the core's clocks, as of the last broker_advance */
-    struct broker_time time; /* the machine's, as of then */
-    i64 started_mono_ms, ticked_mono_ms;
-    const struct http_request *request; /* being decided; NULL: none */
-    const struct caller *caller;        /* who asks for it */
+    struct core_now now;                                /* the core's clocks, as of the last broker_advance */
+    struct broker_time time;                            /* the machine's, as of then */
+    i64 started_mono_ms, ticked_mono_ms, asked_mono_ms; /* asked: the last request */
+    const struct http_request *request;                 /* being decided; NULL: none */
+    const struct caller *caller;                        /* who asks for it */
     u64 after; /* the position behind the last record appended: whatever is decided now may have seen all below it */
 
     struct effects *effects;       /* what waits to leave until it is durable */

@@ -215,6 +215,7 @@ void broker_request(struct broker *b, struct broker_time t, void *conn, void **u
     struct call c = {.b = b, .conn = conn, .user = user, .req = req, .failure = {.compare_left = COMPARED_IN_TURN}};
     c.who = req->found[0] ? req->found[0] : access_caller(b, req->authorization);
     b->scratch->compare_left = COMPARED_IN_TURN;
+    b->asked_mono_ms = t.mono_ms;
     b->request = req;
     b->caller = c.who;
     dispatch(&c);

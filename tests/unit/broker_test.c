@@ -482,6 +482,16 @@ static void who_sends_after_a_purge_does_not_pay_for_it_and_it_is_cleaned_within
     assert_true(within_threshold());
 }
 
+static void what_a_purge_leaves_is_cleaned_at_once_while_nobody_asks(void **state) {
+    (void)state;
+    send_large("purged", "k", 950);
+    send_large("kept", "k", 100);
+    assert_int_equal(call("POST /v1/queues/purged/purge", ""), 200);
+    assert_false(within_threshold());
+    for (u32 i = 0; i < 250; i++) pass(4); /* a second */
+    assert_true(within_threshold());
+}
+
 static void a_queue_that_churns_stays_within_the_threshold_though_no_time_passes(void **state) {
     (void)state;
     for (u32 i = 0; i < 60; i++) {
@@ -1264,6 +1274,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(erased_bytes_leave_the_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_sends_after_a_purge_does_not_pay_for_it_and_it_is_cleaned_within_minutes,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_a_purge_leaves_is_cleaned_at_once_while_nobody_asks, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_queue_that_churns_stays_within_the_threshold_though_no_time_passes, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(
