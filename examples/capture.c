@@ -97,7 +97,10 @@ int main(int argc, char **argv) {
     hx_error err;
     hx_client *client;
     hx_consumer *consumer;
-    hx_options options = {.url = getenv("HAPAX_URL"), .patient = true};
+    hx_options options = {.url = getenv("HAPAX_URL"),
+                          .api_token_file = getenv("HAPAX_API_TOKEN_FILE"),
+                          .ca_file = getenv("HAPAX_CACERT"),
+                          .patient = true};
     hx_consume_gate behind = {.gate = gate, .effect = charge, .lookup = look_up};
     hx_consume_options consume = {.queue = argv[1],
                                   .handler = write_ledger,

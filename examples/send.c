@@ -31,7 +31,10 @@ int main(int argc, char **argv) {
     hx_error err;
     hx_client *client;
     hx_sender *sender;
-    hx_options options = {.url = getenv("HAPAX_URL")}; /* NULL: the default */
+    /* NULL: the default broker, no token, and whom the system trusts if it is https://. */
+    hx_options options = {.url = getenv("HAPAX_URL"),
+                          .api_token_file = getenv("HAPAX_API_TOKEN_FILE"),
+                          .ca_file = getenv("HAPAX_CACERT")};
     hx_sender_options sender_options = {.queue = argv[1]};
     if (hx_open(&options, &client, &err) != HX_OK || hx_sender_open(client, &sender_options, &sender, &err) != HX_OK) {
         fprintf(stderr, "%s\n", err.detail);

@@ -53,7 +53,10 @@ int main(int argc, char **argv) {
     hx_error err;
     hx_client *client;
     hx_consumer *consumer;
-    hx_options options = {.url = getenv("HAPAX_URL")}; /* NULL: the default */
+    /* NULL: the default broker, no token, and whom the system trusts if it is https://. */
+    hx_options options = {.url = getenv("HAPAX_URL"),
+                          .api_token_file = getenv("HAPAX_API_TOKEN_FILE"),
+                          .ca_file = getenv("HAPAX_CACERT")};
     hx_consume_options consume = {.queue = argv[1], .handler = handle, .on_trouble = trouble, .workers = 4};
     if (hx_open(&options, &client, &err) != HX_OK || hx_consume(client, &consume, &consumer, &err) != HX_OK) {
         fprintf(stderr, "%s\n", err.detail);

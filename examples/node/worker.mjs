@@ -3,6 +3,9 @@
 //
 //   node worker.mjs payments          HAPAX_URL names the broker, LEASE how long a lease is (30s)
 //
+// A broker that asks who you are: HAPAX_API_TOKEN_FILE names a file with the token. Over https:// the certificate is checked; an authority of
+// your own is named in NODE_EXTRA_CA_CERTS. A token is for https://, or for a broker on this machine.
+//
 // The work here is a line in a ledger, ledger.jsonl: it stands for the payment provider. What matters is the order of things:
 //
 //  - A message whose delivery is "reconcile" was begun by somebody who never said how it ended. It is looked up by its effect
@@ -17,6 +20,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 const url = process.env.HAPAX_URL ?? "http://127.0.0.1:4279";
 const lease = process.env.LEASE ?? "30s";
 const wait = "5s";
+const tokenFile = process.env.HAPAX_API_TOKEN_FILE;
+const fields = tokenFile ? { authorization: "Bearer " + (await readFile(tokenFile, "ascii")).trim() } : {};
 let stopping = false;
 
 class Transient extends Error {} // it was certainly not done; try again later
@@ -53,7 +58,7 @@ async function lookUp(message) {
 // The status and the answer. What throws leaves it open whether the call was applied.
 async function post(path, body, timeout = 15000) {
     const reply = await fetch(url + path, {
-        method: "POST", body: body ? JSON.stringify(body) : "", signal: AbortSignal.timeout(timeout) });
+        method: "POST", headers: fields, body: body ? JSON.stringify(body) : "", signal: AbortSignal.timeout(timeout) });
     const text = await reply.text();
     return { status: reply.status, answer: text ? JSON.parse(text) : {} };
 }

@@ -4,6 +4,9 @@ goes on, and tells the broker what came of it. Run as many as you like.
 
     python3 worker.py payments          HAPAX_URL names the broker, LEASE how long a lease is (30s)
 
+A broker that asks who you are: HAPAX_API_TOKEN_FILE names a file with the token. Over https:// the certificate is checked, by what the
+system trusts or by the file that HAPAX_CACERT names. A token is for https://, or for a broker on this machine.
+
 The work here is a line in a ledger, ledger.jsonl: it stands for the payment provider. What matters is the order of things:
 
  - A message whose delivery is "reconcile" was begun by somebody who never said how it ended. It is looked up by its effect key
@@ -16,6 +19,7 @@ import http.client
 import json
 import os
 import signal
+import ssl
 import sys
 import threading
 import time
@@ -26,6 +30,11 @@ import urllib.request
 URL = os.environ.get("HAPAX_URL", "http://127.0.0.1:4279")
 LEASE = os.environ.get("LEASE", "30s")
 WAIT = "5s"
+TRUST = ssl.create_default_context(cafile=os.environ.get("HAPAX_CACERT"))
+FIELDS = {}
+if os.environ.get("HAPAX_API_TOKEN_FILE"):
+    with open(os.environ["HAPAX_API_TOKEN_FILE"], encoding="ascii") as token:
+        FIELDS["Authorization"] = "Bearer " + token.read().strip()
 stopping = threading.Event()
 
 
@@ -67,9 +76,9 @@ def look_up(message):
 
 def post(path, body=None, timeout=15):
     """The status and the answer. A connection that fails raises OSError or HTTPException: nobody knows whether it was applied."""
-    request = urllib.request.Request(URL + path, json.dumps(body).encode() if body is not None else b"", method="POST")
+    request = urllib.request.Request(URL + path, json.dumps(body).encode() if body is not None else b"", FIELDS, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as reply:
+        with urllib.request.urlopen(request, timeout=timeout, context=TRUST) as reply:
             return reply.status, json.loads(reply.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read() or b"{}")

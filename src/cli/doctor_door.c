@@ -5,7 +5,7 @@
 
 static void look_at_certificate(struct doctor *d, i64 expires_ms) {
     struct buf left = {0}, date = {0};
-    i64 left_ms = expires_ms - clock_wall_ms(), day = (i64)24 * 3600 * 1000, hour = 3600 * 1000;
+    i64 left_ms = expires_ms - clock_wall_ms(), hour = 3600000, day = 24 * hour;
     if (expires_ms == 0 || left_ms > EXPIRES_SOON_MS) return;
     i64 unit = left_ms > day ? day : hour;
     buf_duration(&left, left_ms > 0 ? left_ms / unit * unit : 0);

@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import json
 import os
+import shutil
 import socket
 import ssl
 import subprocess
@@ -481,6 +482,30 @@ def a_handshake_that_never_ends_is_given_up():
             same((ran.json["code"], ran.json["applied"], between.count), ("unreachable", "no", 1))
             assert "timed out in the TLS handshake" in ran.err, ran
     over.set()
+
+
+@test
+def the_examples_speak_https_and_show_a_token():
+    token, home = file_with(TOKEN + "\n"), tempfile.mkdtemp(dir=HOME.name)
+    programs = [["python3", hx.ROOT + "/examples/python/worker.py", "q"], ["node", hx.ROOT + "/examples/node/worker.mjs", "q"],
+                [hx.BUILD + "/examples/worker", "q"]]
+    for words in programs:
+        if not shutil.which(words[0]):
+            continue
+        asked = threading.Event()
+
+        def answer(_):
+            asked.set()
+            return EMPTY
+        with Side(answer, context=GOOD.context()) as side:
+            process = subprocess.Popen(words, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       env=environment(side.url, HAPAX_API_TOKEN_FILE=token, HAPAX_CACERT=CA.cert, NODE_EXTRA_CA_CERTS=CA.cert))
+            if not asked.wait(hx.TIMEOUT):
+                process.kill()
+                raise AssertionError(f"{words}: {process.communicate()}")
+            process.terminate()
+            said = process.communicate(timeout=hx.TIMEOUT)[0].decode()
+            assert set(side.tokens()) == {"Bearer " + TOKEN} and TOKEN not in said, (words, side.tokens(), said)
 
 
 # ---- the doctor
