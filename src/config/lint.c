@@ -366,6 +366,22 @@ static void relay_undeclared(struct lint *l) {
     }
 }
 
+static void check_grants(struct lint *l, slice who, const struct grants *grants) {
+    for (u32 i = 0; i < grants->count; i++) {
+        const struct grant *g = &grants->at[i];
+        if (g->everywhere || memchr(g->queue.p, '*', g->queue.n) || config_find(l->config, g->queue)) continue;
+        found_in_file(l, g->at, "%.*s may %s on queue %s, which the file does not declare", (int)who.n, who.p,
+                      right_text(g->right), g->queue.p);
+    }
+}
+
+static void grant_undeclared(struct lint *l) {
+    const struct config *c = l->config;
+    if (c->auto_create) return;
+    check_grants(l, SL("anonymous"), &c->anonymous);
+    for (u32 i = 0; i < c->tokens.count; i++) check_grants(l, c->tokens.at[i].name, &c->tokens.at[i].allow);
+}
+
 static void source_undeclared(struct lint *l) {
     const struct config *c = l->config;
     for (u32 i = 0; i < c->sources.count; i++) {

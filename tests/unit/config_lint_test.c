@@ -26,6 +26,10 @@ struct example {
 #define Q(keys) "queues:\n  q: {" keys "}\n"
 #define FLAT    "retry: {transient: {attempts: 1}, unknown: {attempts: 1}, crashes: {attempts: 1}}"
 
+#define TOKEN(allow)                                                                                                   \
+    "tokens: [{name: a, sha256: [00000000000000000000000000000000000000000000000000000000000000A1], allow: " allow     \
+    "}]\n"
+
 static const struct example examples[] = {
     {"window-below-replay", Q("window: 13d, upstream_replay: 7d"),
      "2:7 q: window 13d is below 14d, twice the longest upstream replay", Q("window: 14d, upstream_replay: 7d")},
@@ -112,6 +116,12 @@ static const struct example examples[] = {
     {"relay-undeclared", "relay: [{dsn: d, queue: orders}]\n",
      "1:25 : relay[0] sends to queue orders, which the file does not declare",
      "relay: [{dsn: d, queue: orders}]\nauto_create: true\n"},
+    {"grant-undeclared", TOKEN("['send:payment']") "queues: {payments: {}}\n",
+     "1:104 : a may send on queue payment, which the file does not declare",
+     TOKEN("['send:payments', observe, 'operate:pay*', 'receive:*']") "queues: {payments: {}}\n"},
+    {"grant-undeclared", "anonymous: ['observe:payment']\n",
+     "1:13 : anonymous may observe on queue payment, which the file does not declare",
+     "anonymous: ['observe:payment']\nauto_create: true\n"},
     {"notify-in-clear", "alerts: {notify: {url: 'http://h/x', secrets: ['${X}']}}\n",
      "1:19 : alerts.notify.url is not https", "alerts: {notify: {url: 'http://127.0.0.1:1/x', secrets: ['${X}']}}\n"},
     {"notify-in-clear", "alerts: {notify: {url: 'http://h/x', secrets: ['${X}']}}\n",

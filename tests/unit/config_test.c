@@ -198,6 +198,9 @@ static void assert_wrong(const struct wrong *cases, size_t count) {
 }
 
 #define Q(keys) "queues:\n  q: {" keys "}\n"
+#define HASH    "00000000000000000000000000000000000000000000000000000000000000" /* and two more digits */
+#define TOKEN(name, digits, allow, more)                                                                               \
+    "tokens: [{name: " name ", sha256: [" HASH digits "], allow: " allow more "}]\n"
 
 static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
     (void)state;
@@ -230,6 +233,45 @@ static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
          "f:2:27: queue q: retry.transient: no key \"atempts\". Did you mean attempts?"},
         {Q("dead: {alert: {every: 1}}"), "f:2:22: queue q: dead.alert: no key \"every\": known are count, within"},
         {Q("window: {mn: 1h, max: 2h}"), "f:2:16: queue q: window: no key \"mn\": an adaptive window has min and max"},
+        /* tokens */
+        {"tokens: {}\n", "f:1:9: tokens: expected a list of maps, not a map"},
+        {"tokens: [x]\n", "f:1:10: tokens[0]: expected a map with name, sha256, allow, tenant, expires, not text"},
+        {"tokens: [{name: a}]\n", "f:1:10: tokens[0]: sha256 is missing\nf:1:10: tokens[0]: allow is missing"},
+        {TOKEN("a", "A1", "[send]", ", expire: 2027-01-01"),
+         "f:1:111: tokens[0]: no key \"expire\". Did you mean expires?"},
+        {TOKEN("anonymous", "A1", "[send]", ""),
+         "f:1:17: tokens[0].name: anonymous is the name of calls without a token"},
+        {TOKEN("a/b", "A1", "[send]", ""),
+         "f:1:17: tokens[0].name: a token's name is made of letters, digits and _ - . only, at most 64"},
+        {"tokens: [{name: a, allow: [send], sha256: [hx_secret]}]\n",
+         "f:1:44: tokens[0].sha256[0]: not the SHA-256 of a token: 64 hexadecimal digits, as `hapax token new` prints"},
+        {"tokens: [{name: a, allow: [send], sha256: []}]\n",
+         "f:1:43: tokens[0].sha256: empty: this token could never be shown"},
+        {"tokens: [{name: a, allow: [send], sha256: hx_secret}]\n",
+         "f:1:43: tokens[0].sha256: expected a list of SHA-256 hashes in hexadecimal, not text"},
+        {TOKEN("a", "A1", "[sned]", ""),
+         "f:1:104: tokens[0].allow[0]: \"sned\" is no right: there are send, receive, result, operate, observe and "
+         "admin. Did you mean send?"},
+        {TOKEN("a", "A1", "['send:a b']", ""),
+         "f:1:104: tokens[0].allow[0]: behind the right stands a queue's name, in which * stands for any characters: "
+         "letters, digits and _ - . : * only, at most 128"},
+        {TOKEN("a", "A1", "['send:']", ""),
+         "f:1:104: tokens[0].allow[0]: behind the right stands a queue's name, in which * stands for any characters: "
+         "letters, digits and _ - . : * only, at most 128"},
+        {TOKEN("a", "A1", "send", ""),
+         "f:1:103: tokens[0].allow: expected a list of rights like observe or send:payments, not text"},
+        {TOKEN("a", "A1", "[send]", ", expires: tomorrow"),
+         "f:1:120: tokens[0].expires: \"tomorrow\" is not a date like 2027-01-01, or 2027-01-01T12:00:00Z"},
+        {TOKEN("a", "A1", "[send]", ", expires: 2027-02-30"),
+         "f:1:120: tokens[0].expires: \"2027-02-30\" is not a date like 2027-01-01, or 2027-01-01T12:00:00Z"},
+        {TOKEN("a", "A1", "[send]", ", tenant: nobody"),
+         "f:1:119: tokens[0].tenant: there is no tenant nobody in `tenants`"},
+        {"tokens: [{name: a, sha256: [" HASH "A1], allow: []}, {name: a, sha256: [" HASH "A2], allow: []}]\n",
+         "f:1:115: tokens[1].name: there is a token a already, in line 1"},
+        {"tokens: [{name: a, sha256: [" HASH "A1], allow: []}, {name: b, sha256: [" HASH "a1], allow: []}]\n",
+         "f:1:127: tokens[1].sha256[0]: the same token twice"},
+        {"anonymous: observe\n",
+         "f:1:12: anonymous: expected a list of rights like observe or send:payments, not text"},
         /* wrong kinds */
         {Q("lease: {a: 1}"), "f:2:14: queue q: lease: expected a duration like 500ms, 30s, 5m or 14d, not a map"},
         {Q("lease: [30s]"), "f:2:14: queue q: lease: expected a duration like 500ms, 30s, 5m or 14d, not a list"},

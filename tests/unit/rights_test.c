@@ -523,6 +523,23 @@ static void anonymous_calls_may_do_what_is_said(void **state) {
     assert_int_equal(ask(NULL, "POST /v1/queues/payments/messages"), 202);
 }
 
+static void a_tenants_token_sees_nothing_beyond_its_prefix(void **state) {
+    (void)state;
+    serve("auto_create: true\ntenants: {shop: {prefix: 'shop.'}}\nqueues: {shop.a: {}, other.a: {}, shop: {}}\n",
+          (const char *[]){"shop", "allow: [admin], tenant: shop", NULL});
+    assert_int_equal(ask("Bearer hx_shop", "POST /v1/queues/shop.a/messages"), 202);
+    assert_int_equal(ask("Bearer hx_shop", "POST /v1/queues/shop.new/messages"), 202);
+    static const char *const beyond[] = {"GET /v1/queues/other.a", "POST /v1/queues/other.a/messages",
+                                         "PUT /v1/queues/other.b", "GET /v1/queues/shop",
+                                         "POST /v1/queues/absent/messages"};
+    for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++)
+        assert_int_equal(verdict("Bearer hx_shop", beyond[i]), 404);
+    assert_true(shows("Bearer hx_shop", "GET /v1/queues", "shop.a"));
+    assert_false(shows("Bearer hx_shop", "GET /v1/queues", "other.a"));
+    assert_false(shows("Bearer hx_shop", "GET /metrics", "hapax_build_info"));
+    assert_int_equal(ask("Bearer hx_shop", "GET /v1/stats"), 403);
+}
+
 /* ---- who is named */
 
 static void the_trail_names_the_token_and_nobody_can_claim_another(void **state) {
@@ -686,6 +703,7 @@ int main(void) {
         T(a_token_that_expires_is_a_wrong_one_and_ends_its_polls),
         T(a_token_is_rotated_without_anybody_noticing),
         T(anonymous_calls_may_do_what_is_said),
+        T(a_tenants_token_sees_nothing_beyond_its_prefix),
         T(the_trail_names_the_token_and_nobody_can_claim_another),
         T(who_may_not_ask_has_no_body_read),
         T(hosts_matter_where_a_call_without_a_token_may_do_something),
