@@ -75,6 +75,41 @@ def every_event_of_the_log_is_in_its_table_and_no_other():
     same(sorted(have), sorted(want))
 
 
+def evidence(text):
+    """What SECURITY.md names in backticks as a file, and as a test of one."""
+    tests = "e2e|unit|web|crash|gate|lint|fuzz|sim|mutants"
+    for named in re.findall(r"`([^`]+)`", text):
+        in_tests = re.fullmatch(rf"({tests})/([\w-]+)(?: (.+))?", named)
+        if in_tests:
+            yield "tests/" + in_tests.group(1), in_tests.group(2), in_tests.group(3)
+        elif re.fullmatch(r"(src|docs|tests|tools|packaging)(/[\w.-]+)+|[A-Z]+\.md|Makefile|hapax\.example\.yaml", named):
+            yield os.path.dirname(named), os.path.basename(named), None
+
+
+@test
+def every_evidence_in_the_security_page_is_there():
+    page, seen = open(os.path.join(hx.ROOT, "docs", "SECURITY.md"), encoding="utf-8").read(), 0
+    for folder, name, function in evidence(page):
+        files = [f for f in os.listdir(os.path.join(hx.ROOT, folder)) if f == name or os.path.splitext(f)[0] == name]
+        assert files, f"{folder}/{name} is not there"
+        texts = [open(os.path.join(hx.ROOT, folder, f), encoding="utf-8").read() for f in files if function]
+        assert not function or any(function in text for text in texts), f"{folder}/{name} has no {function}"
+        seen += 1
+    assert seen > 100, seen
+
+
+@test
+def every_requirement_has_one_line_and_a_verdict():
+    page = open(os.path.join(hx.ROOT, "docs", "SECURITY.md"), encoding="utf-8").read()
+    rows = re.findall(r"^\| ([0-9][0-9., –]*) \| (.+?) \| (\S+) \| (.*) \|$", page[page.index("## ASVS"):], re.M)
+    same({verdict for _, _, verdict, _ in rows} - {"yes", "part", "no", "you", "–"}, set())
+    for numbers, _, verdict, why in rows:
+        assert why.strip() or verdict == "–", numbers
+    numbers = [n for row in rows for n in row[0].split(", ")]
+    same(sorted(numbers), sorted(set(numbers)), "a requirement twice")
+    same({n.split(".")[0] for n in numbers}, {"1", "2", "4", "6", "7", "8", "11", "12", "13", "14", "15", "16"})
+
+
 @test
 def the_table_of_moves_is_the_one_the_core_checks():
     life = open(os.path.join(hx.ROOT, "docs", "LIFECYCLE.md"), encoding="utf-8").read()

@@ -89,6 +89,13 @@ def names_are_looked_up_and_receivers_told_in_the_sandbox():
 
 
 @test
+def tls_and_another_certificate_by_a_reload_work_in_the_sandbox():
+    can_sandbox()
+    with tempfile.TemporaryDirectory() as home:
+        inside("tls_test.py", "a_message_travels_over_tls", "another_certificate_is_shown", TMPDIR=home, SANDBOX_SEES=home)
+
+
+@test
 def a_relay_loads_its_library_and_reads_its_database_in_the_sandbox():
     can_sandbox()
     with tempfile.TemporaryDirectory() as home:
