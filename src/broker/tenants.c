@@ -129,7 +129,8 @@ static void put_tenant(const struct broker *b, u16 tenant, struct buf *body) {
 void put_tenants(const struct broker *b, slice own, struct buf *body) {
     const struct config *c = config_in_force(b);
     if (!c->tenants.count) return;
-    buf_lit(body, ",\"tenants\":[");
+    json_put_name(body, "tenants");
+    buf_char(body, '[');
     for (u32 i = 0; i < c->tenants.count; i++) {
         if (own.n && !slice_eq(own, c->tenants.at[i].name)) continue;
         if (body->p[body->len - 1] != '[') buf_char(body, ',');

@@ -266,11 +266,18 @@ def a_tenants_token_means_nothing_beyond_its_prefix_and_its_limits_hold_for_othe
         problem(b.send("unmade", "k2", headers=as_shop), 404, "no_such_queue")
         problem(b.send("shop", "k2", headers=as_shop), 404, "no_such_queue")
         problem(b.call("GET", "/v1/queues/mill.a", None, as_shop), 404, "no_such_queue")
+        same([q["name"] for q in b.call("GET", "/v1/queues", None, as_shop).json()["items"]], ["shop.a"])
+        found = b.call("GET", "/v1/find?key=k1", None, as_shop).json()["items"]
+        same({item["queue"] for item in found}, {"shop.a"})
+        same(b.call("GET", "/v1/queues/mill.a/keys/k1", None, as_shop).status, 404)
         same(b.send("shop.a", "k2", headers=as_root).status, 202)
         over(b.send("shop.a", "k3", headers=as_root), "pending")
         over(b.send("shop.b", "k1", headers=as_root), "queues")
         over(b.send("shop.a", "k3", headers=as_shop), "pending")
         members(use(b, headers=as_root)["pending"], used=2, limit=2, refused=2)
+        own = b.call("GET", "/v1/stats", None, as_shop).json()
+        same([t["name"] for t in own.pop("tenants")], ["shop"])
+        same(own, {})
 
 
 # ---- one does not slow another
