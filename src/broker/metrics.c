@@ -11,8 +11,10 @@
 #include "broker/ingest.h"
 #include "broker/jobs.h"
 #include "broker/limits.h"
+#include "broker/queue_rules.h"
 #include "broker/route.h"
 #include "broker/series.h"
+#include "broker/tenants.h"
 #include "broker/traffic.h"
 #include "broker/waits.h"
 
@@ -164,6 +166,7 @@ struct metrics_job {
     u32 metric;   /* the first of the name that is being written */
     u32 queue;    /* the next one */
     u32 route;
+    u32 tenant_metric, tenant; /* the next ones */
     struct shown_queue {
         u16 queue;
         u64 since; /* by core_queue_since */
@@ -354,6 +357,53 @@ static void put_sources(struct metrics_job *j) {
     buf_free(&label);
 }
 
+/* ---- tenants */
+
+static const struct {
+    const char *name, *help;
+    enum metric_type type;
+} tenant_metrics[] = {
+    {"hapax_tenant_used", "What a tenant's queues take together of what can be limited.", METRIC_GAUGE},
+    {"hapax_tenant_limit", "How much of it they may take, where that is limited; rate: sends a second.", METRIC_GAUGE},
+    {"hapax_tenant_refused_total", "Sends and queues refused at a limit of the tenant.", METRIC_COUNTER},
+};
+enum { TENANT_METRICS = sizeof tenant_metrics / sizeof tenant_metrics[0] };
+
+static void put_tenant_lines(struct metrics_job *j, u32 metric, u16 tenant) {
+    struct quota_use use[QUOTA_COUNT];
+    struct buf label = {0}, *out = &j->job.reply;
+    char limit[32];
+    tenant_use(j->job.c.b, tenant, use);
+    slice name = config_in_force(j->job.c.b)->tenants.at[tenant - 1].name;
+    buf_printf(&label, "tenant=\"%.*s\"", (int)name.n, name.p); /* which has nothing to escape */
+    for (u32 q = 0; q < QUOTA_COUNT; q++) {
+        if (metric == 0 ? q == QUOTA_RATE : use[q].limit == 0) continue;
+        snprintf(limit, sizeof limit, "limit=\"%s\"", quota_text((enum quota)q));
+        put_line(out, tenant_metrics[metric].name, "", buf_slice(&label), limit, SL(""));
+        buf_dec(out, metric == 0 ? use[q].used : metric == 1 ? use[q].limit : use[q].refused);
+        buf_char(out, '\n');
+    }
+    buf_free(&label);
+}
+
+/* All of them, or the one that asks. */
+static bool put_tenant_metrics(struct metrics_job *j, struct budget *g) {
+    const struct config *config = config_in_force(j->job.c.b);
+    slice own = j->job.c.who->tenant;
+    for (; j->tenant_metric < TENANT_METRICS; j->tenant_metric++, j->tenant = 0) {
+        u32 m = j->tenant_metric;
+        if (j->tenant == 0)
+            put_head(j, &j->job.reply, slice_str(tenant_metrics[m].name), type_texts[tenant_metrics[m].type],
+                     tenant_metrics[m].help);
+        for (; j->tenant < config->tenants.count; j->tenant++) {
+            if (budget_spent(g)) return false;
+            if (own.n && !slice_eq(own, config->tenants.at[j->tenant].name)) continue;
+            put_tenant_lines(j, m, (u16)(j->tenant + 1));
+        }
+    }
+    return true;
+}
+
 static void put_all_routes(struct metrics_job *j) {
     put_head(j, &j->job.reply, SL("hapax_ingest_total"), type_texts[METRIC_COUNTER],
              "Webhooks that came in, by source and what became of them.");
@@ -408,6 +458,7 @@ static bool run_metrics(struct job *job, struct budget *g) {
         if (shown && !put_name(j, g)) return false;
         j->metric = name_end(j->metric);
     }
+    if ((whole || job->c.who->tenant.n) && !put_tenant_metrics(j, g)) return false;
     if (whole) put_all_routes(j);
     put_alerts(j);
     return true;

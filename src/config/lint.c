@@ -252,6 +252,11 @@ static void key_from_hash(struct lint *l, const struct queue_config *q) {
     key_from(l, q, is_hash, "which is made from the content");
 }
 
+static void scope_without_tokens(struct lint *l, const struct queue_config *q) {
+    if (q->key_scope == KEY_SCOPE_CREDENTIAL && l->config->tokens.count == 0)
+        found(l, q, QUEUE_KEY_key_scope, "key_scope is credential, and the file has no tokens: all senders are one");
+}
+
 static bool requires_field(const struct queue_config *q, slice field) {
     struct buf quoted = {0};
     buf_printf(&quoted, "\"%.*s\"", (int)field.n, field.p);
@@ -342,6 +347,15 @@ static void auto_create_typos(struct lint *l) {
     const struct config *c = l->config;
     if (!c->auto_create || !c->queues.count) return;
     found_in_file(l, c->said[TOP_KEY_auto_create], "auto_create beside declared queues");
+}
+
+static void tenant_prefix_open(struct lint *l) {
+    for (u32 i = 0; i < l->config->tenants.count; i++) {
+        const struct tenant_config *t = &l->config->tenants.at[i];
+        if (!memchr("._-:", t->prefix.p[t->prefix.n - 1], 4))
+            found_in_file(l, l->config->said[TOP_KEY_tenants],
+                          "the prefix \"%s\" of tenant %s has no separator at its end", t->prefix.p, t->name.p);
+    }
 }
 
 static void listen_open(struct lint *l) {

@@ -185,6 +185,18 @@ def what_is_left_of_a_second_outlives_a_reload():
         assert taken <= 10 + 10 * seconds + 1, f"{taken} in {seconds} s"
 
 
+@test
+def metrics_say_how_near_a_tenant_is_to_its_limits():
+    with hx.Broker(config=config("pending: 2, rate: 1000/s")) as b:
+        b.put("shop.a", "k1", "k2")
+        over(b.send("shop.a", "k3"), "pending")
+        text = b.get("/metrics").body.decode()
+        for line in ('hapax_tenant_used{tenant="shop",limit="pending"} 2', 'hapax_tenant_limit{tenant="shop",limit="pending"} 2',
+                     'hapax_tenant_limit{tenant="shop",limit="rate"} 1000', 'hapax_tenant_refused_total{tenant="shop",limit="pending"} 1',
+                     'hapax_tenant_used{tenant="mill",limit="queues"} 0'):
+            assert line + "\n" in text, (line, [at for at in text.splitlines() if "tenant" in at])
+
+
 # ---- queues
 
 @test

@@ -65,6 +65,12 @@ static const struct example examples[] = {
      Q("key: '${cloudevent}'")},
     {"key-from-hash", Q("key: 'a:${payload_hash}'"), "2:7 q: the key uses payload_hash, which is made from the content",
      Q("key: 'a:${tx_hash}'")},
+    {"scope-without-tokens", Q("key_scope: credential"),
+     "2:7 q: key_scope is credential, and the file has no tokens: all senders are one",
+     "tokens: [{name: a, allow: [send], sha256: "
+     "[0000000000000000000000000000000000000000000000000000000000000000]}]\n" Q("key_scope: credential")},
+    {"tenant-prefix-open", "tenants: {a: {prefix: shop}}\n",
+     "1:1 : the prefix \"shop\" of tenant a has no separator at its end", "tenants: {a: {prefix: shop-}}\n"},
     {"unknown-retried", Q("downstream: {idempotency: none}"),
      "2:20 q: on_unknown is retry, and the downstream has no idempotency",
      Q("downstream: {idempotency: none}, on_unknown: hold")},
