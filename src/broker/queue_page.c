@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/json.h"
+#include "broker/access.h"
 #include "broker/broker_priv.h"
 #include "broker/limits.h"
 #include "broker/queue_rules.h"
@@ -122,6 +123,19 @@ static void config_text(struct broker *br, u16 queue, struct buf *out) {
     config_queue_free(plain);
 }
 
+/* What whoever asks may do with it, so that a page offers nothing else. Where nobody is asked for a token, nothing is said. */
+static void put_rights(const struct broker *br, struct buf *b, slice queue) {
+    if (access_open(br) || !br->caller) return;
+    json_put_name(b, "may");
+    buf_char(b, '[');
+    for (u32 r = RIGHT_OPEN + 1; r < RIGHT_COUNT; r++) {
+        if (!caller_may(br->caller, (enum right)r, queue)) continue;
+        if (b->p[b->len - 1] != '[') buf_char(b, ',');
+        json_put_string(b, slice_str(right_text((enum right)r)));
+    }
+    buf_char(b, ']');
+}
+
 void put_queue_page(struct broker *br, struct buf *b, u16 queue, bool live) {
     struct queue_info q;
     struct buf text = {0};
@@ -147,6 +161,7 @@ void put_queue_page(struct broker *br, struct buf *b, u16 queue, bool live) {
     json_put_member_raw(b, "config", buf_slice(&text));
     put_said_keys(b, buf_slice(&text));
     if (live) put_live(br, b, &q);
+    put_rights(br, b, q.name);
     buf_char(b, '}');
     buf_free(&text);
 }

@@ -74,7 +74,7 @@ async function loadOnce(mine, signal) {
         mine.error = null;
     } catch (error) {
         if (signal.aborted) return;
-        if (error.unnamed) return askForToken('This broker asks who looks: it needs a token.');
+        if (error.unnamed) return askForToken('What this page shows needs a token.');
         if (!(error instanceof Gone)) mine.error = error;
         if (!('status' in error) && !(error instanceof Gone)) console.error(error);
     }
@@ -140,6 +140,7 @@ function askForToken(why) {
         open();
         sayWho();
         $('view').focus();
+        bar().catch(() => {}); // else with its next look
     }));
     sayWho();
     $('token').focus();

@@ -39,10 +39,9 @@ function line(e, i) {
 }
 
 // What the broker has and does not show to whoever asks.
-function hidden(k) {
-    const what = [k.payload_hidden && 'payload', k.result_hidden && 'result'].filter(Boolean).join(' and ');
-    return what && `Its ${what} ${k.payload_hidden && k.result_hidden ? 'are' : 'is'} not shown: that needs the right receive or operate${k.result_hidden && !k.payload_hidden ? ', or result' : ''}.`;
-}
+const hidden = (k) => [
+    k.payload_hidden ? 'Its payload is not shown: that needs the right receive or operate.' : '', k.result_hidden ? 'Its result is not shown: that needs the right result or operate.' : '',
+].filter(Boolean).map((words) => quiet(words));
 
 function message(k, q, ui) {
     return [
@@ -50,7 +49,7 @@ function message(k, q, ui) {
         section('What happened', h('ol', { class: 'timeline' }, k.timeline.map(line)), k.not_kept ? quiet(`${k.not_kept}.`) : ''),
         k.steps.length ? section('Steps', table('Steps', [{ title: 'name', cell: (s) => s.name }, { title: 'result', class: 'wide', cell: (s) => s.result?.body ?? '' }], k.steps, (s) => s.name)) : '',
         h('div', { class: 'folds', key: 'folds' },
-            hidden(k) ? quiet(hidden(k)) : '',
+            hidden(k),
             typeof k.payload === 'string' ? fold(`Payload (${k.content_type || 'no type'})`, text(k.payload, k.encoding, k.content_type)) : k.erased ? quiet('Payload and result were erased.') : '',
             k.result ? fold(`Result (${k.result.content_type || 'no type'})`, text(k.result.body, k.result.encoding, k.result.content_type)) : '',
             k.attrs && Object.keys(k.attrs).length ? fold('Attributes', JSON.stringify(k.attrs, null, 2)) : '',

@@ -29,9 +29,10 @@ const matches = (m, words) => words.every((w) => `${m.key ?? ''} ${m.reason ?? '
 
 const consumerOf = (m) => m.attempts?.[m.attempts.length - 1]?.consumer ?? '';
 
+// picked, flip: what is selected, and what selects. No flip: nothing can be decided, so nothing is selected.
 function rows(queue, items, lane, picked, flip) {
     return table(`Messages of ${queue}`, [
-        { title: '', class: 'tick', cell: (m) => h('input', { type: 'checkbox', 'aria-label': `Select ${m.key ?? m.id}`, checked: picked.has(m.id), onchange: () => flip([m]) }) },
+        ...(flip ? [{ title: '', class: 'tick', cell: (m) => h('input', { type: 'checkbox', 'aria-label': `Select ${m.key ?? m.id}`, checked: picked.has(m.id), onchange: () => flip([m]) }) }] : []),
         { title: 'key', class: 'wide', cell: (m) => h('a', { href: m.key ? to('q', queue, 'key', m.key) : to('q', queue, 'id', m.id), 'data-nav': true }, m.key ?? m.id) },
         { title: lane === 'dead' || lane === 'held' ? 'since' : 'first seen', cell: (m) => (lane === 'dead' || lane === 'held' ? moment(endOf(m), ago(endOf(m))) : moment(m.first_seen, ago(m.first_seen))) },
         { title: 'attempts', class: 'n', cell: (m) => count(m.attempt) },
@@ -46,7 +47,7 @@ function groupView(g, queue, lane, picked, flip, open, unfold) {
     const oldest = g.items.reduce((a, m) => (endOf(m) < a ? endOf(m) : a), endOf(g.items[0]));
     return h('section', { key: g.name, class: 'group' },
         h('div', { class: 'group-head' },
-            h('input', { type: 'checkbox', 'aria-label': `Select all: ${g.kind} ${g.reason}`, checked: chosen === g.items.length, indeterminate: chosen > 0 && chosen < g.items.length, onchange: () => flip(g.items) }),
+            flip && h('input', { type: 'checkbox', 'aria-label': `Select all: ${g.kind} ${g.reason}`, checked: chosen === g.items.length, indeterminate: chosen > 0 && chosen < g.items.length, onchange: () => flip(g.items) }),
             h('button', { type: 'button', class: 'plain', 'data-nav': true, 'aria-expanded': String(open), onclick: () => unfold(g.name) },
                 h('span', { class: 'quiet', 'aria-hidden': 'true' }, open ? '▾' : '▸'), h('b', { class: 'many' }, count(g.items.length)), badge(g.kind || lane, lane === 'dead' ? 'failed' : 'person'),
                 h('span', { class: 'reason' }, g.reason || 'no reason was given'), h('span', { class: 'quiet' }, 'oldest ', moment(oldest, ago(oldest))))),
@@ -99,7 +100,7 @@ export default function triage({ queue, lane }, ui) {
         view(data) {
             const words = (ui.state.filter ?? '').toLowerCase().split(/\s+/).filter(Boolean);
             const items = data.items.filter((m) => matches(m, words));
-            const grouped = lane === 'dead' || lane === 'held';
+            const grouped = lane === 'dead' || lane === 'held', select = allowed(data.q, 'operate') ? flip : null;
             return [
                 h('div', { class: 'head', key: 'head' }, h('h1', {}, h('a', { href: to('q', queue) }, queue), ` · ${lane}`), badge(count(data.q[lane]), lane === 'dead' ? 'failed' : lane === 'held' ? 'person' : 'waiting')),
                 quiet(WORDS[lane]),
@@ -107,7 +108,7 @@ export default function triage({ queue, lane }, ui) {
                 data.items.length ? tools(data, items) : h('p', { class: 'calm' }, badge(`nothing is ${lane}`, 'ok')),
                 data.more ? quiet(`Shown are the ${count(data.items.length)} oldest of ${plural(data.q[lane], 'message')}; what is decided makes room for the next.`) : '',
                 data.items.length && !items.length ? quiet('None matches the filter.') : '',
-                items.length ? (grouped ? groupsOf(items).map((g) => groupView(g, queue, lane, picked, flip, opened.has(g.name), unfold)) : rows(queue, items, lane, picked, flip)) : '',
+                items.length ? (grouped ? groupsOf(items).map((g) => groupView(g, queue, lane, picked, select, opened.has(g.name), unfold)) : rows(queue, items, lane, picked, select)) : '',
             ];
         },
     };

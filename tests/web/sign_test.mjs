@@ -23,6 +23,7 @@ async function started(options) {
     return broker;
 }
 const broker = await started({ config: config(all) });
+const half = await started({ config: config(all, 'anonymous: ["observe:payments"]\n') });
 
 // The token is asked for; the page of a locked broker has no complaints but the browser's own about 401.
 async function arrive(of, hash = '#/', options = {}) {
@@ -114,7 +115,7 @@ test('signing out ends what is shown and what is read', async () => {
     const sent = [];
     page.on('request', (r) => r.headers().authorization && sent.push(r.url()));
     await page.getByRole('button', { name: 'Go on without' }).click();
-    await has(page, '#token-why', 'it needs a token');
+    await has(page, '#token-why', 'needs a token');
     same(sent, []);
     quietly(page);
 });
@@ -134,10 +135,70 @@ test('a token that is taken away under an open page leads back to signing in, wi
     await own.remove();
 });
 
+test('who may only look is not offered deeds, and is told which right is missing', async () => {
+    const page = await signedIn(broker, '#/q/payments/dead', LOOKER);
+    await has(page, 'h1', 'dead');
+    await has(page, 'p', 'the right operate:payments is missing');
+    same(await page.getByRole('button', { name: /Redrive|Resolve|Cancel/ }).count(), 0);
+    same(await page.getByRole('checkbox').count(), 0);
+    await shot(page, 'may-only-look');
+    await page.evaluate("location.hash = '#/q/payments'");
+    await has(page, 'p', 'the right operate:payments is missing');
+    same(await page.getByRole('button', { name: 'Pause …' }).count(), 0);
+    await page.evaluate("location.hash = '#/q/payments/key/p-3'");
+    await has(page, 'p', 'Its payload is not shown: that needs the right receive or operate');
+    ok(!(await page.content()).includes('do-not-read-me'), 'the payload is in the page');
+    await page.evaluate("location.hash = '#/q/hidden'");
+    await has(page, '.notice', 'Not there');
+    await page.evaluate("location.hash = '#/'");
+    await page.locator('tr', { hasText: 'payments' }).first().waitFor();
+    same(await page.locator('tr', { hasText: 'hidden' }).count(), 0);
+    await page.evaluate("location.hash = '#/relays'");
+    await has(page, '.notice', 'Not allowed: token looker lacks the right observe');
+    quietly(page);
+});
+
 test('who may do nothing that a page shows is told which right is missing', async () => {
     const page = await signedIn(broker, '#/q/payments', SENDER);
     await has(page, '.notice', 'token sender lacks the right observe:payments');
     quietly(page);
+});
+
+test('who is allowed to decide can, and the trail names the token', async () => {
+    const page = await signedIn(broker, '#/q/payments', ONCALL);
+    await page.getByRole('button', { name: 'Pause …' }).click();
+    await page.locator('#note').fill('for the test');
+    await page.locator('#by').fill('ann');
+    await page.locator('dialog button[type=submit]').click();
+    await has(page, '.became', 'Paused');
+    await until(async () => (await broker.get('/v1/audit?queue=payments&what=pause')).items.some((a) => a.who === 'oncall/ann'), 'it is in the trail');
+    await broker.must('POST', '/v1/queues/payments/resume', {});
+    quietly(page);
+});
+
+test('without a token one sees what everybody may, and is asked for one where that ends', async () => {
+    const page = await arrive(half, '#/');
+    await page.locator('tr', { hasText: 'payments' }).first().waitFor();
+    same(await page.locator('#token').count(), 0);
+    same(await page.locator('tr', { hasText: 'hidden' }).count(), 0);
+    await page.evaluate("location.hash = '#/q/payments/dead'");
+    await has(page, 'p', 'the right operate:payments is missing');
+    await page.getByRole('button', { name: 'Sign in', exact: true }).click();
+    await page.locator('#token').waitFor();
+    await sign(page, ONCALL);
+    await page.getByRole('button', { name: 'Redrive …' }).waitFor();
+    quietly(page);
+});
+
+test('a queue says what whoever asks may do with it, where tokens are in use', async () => {
+    const may = async (token) => (await broker.call('GET', '/v1/queues/payments', undefined, { Authorization: `Bearer ${token}` })).json.may;
+    same(await may(ROOT), ['send', 'receive', 'result', 'operate', 'observe', 'admin']);
+    same(await may(ONCALL), ['operate', 'observe']);
+    same(await may(LOOKER), ['observe']);
+    same((await broker.get('/v1/queues')).items.map((q) => q.may.length), [6, 6]);
+    const open_ = await new Broker().start();
+    same((await open_.rules('payments', {})).may, undefined);
+    await open_.remove();
 });
 
 const NASTY = ['<img src=x onerror=window.hurt=1>', '"><script>window.hurt=1</script>', '{{7*7}}', 'javascript:alert(1)', '\u202e</h1>\u0000'];
@@ -166,4 +227,4 @@ test('what others say is text, wherever a token or a right is told', async () =>
 });
 
 await main();
-await Promise.all([broker].map((b) => b.remove()));
+await Promise.all([broker, half].map((b) => b.remove()));
