@@ -491,6 +491,10 @@ void http_conn_refuse(struct http_conn *c) {
     if (c->closing || c->dead) return;
     s->stats.refused++;
     s->stats.no_place++;
+    if (c->handshaking) { /* before the handshake is over there are no words */
+        http_conn_drop(c);
+        return;
+    }
     c->head_only = c->keep_alive = false;
     fail(c, 503, "the server has as many connections as it may, and the last places are for operators");
 }

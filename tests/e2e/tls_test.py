@@ -106,6 +106,13 @@ class TlsBroker(hx.Broker):
         return Over(self.wrap(context, session))
 
 
+class Crowded(TlsBroker):
+    """With few places, two of them in reserve."""
+
+    def text(self, *given):
+        return super().text(*given) + "limits: {connections: 80}\n"
+
+
 class Over(hx.Conn):
     """A connection over a socket that is there."""
 
@@ -296,6 +303,28 @@ def handshakes_that_stall_keep_nobody_out_and_end_by_themselves():
             assert s.recv(100) == b"", "it is closed, without words"
             s.close()
         same(b.stats()["timeouts"], 200)
+
+
+@test
+def operators_find_a_place_over_tls_where_all_are_taken_and_stalled_handshakes_get_no_words():
+    with Authority() as authority, Crowded(authority) as b, contextlib.ExitStack() as held:
+        for _ in range(78):
+            held.enter_context(hx.Conn(b.port)).start("POST", "/v1/queues/q/receive?wait=60s", b"")
+
+        def answer(method, path):
+            """The status; None if the connection was closed without a word."""
+            try:
+                with b.https() as c:
+                    return c.request(method, path, b"").status
+            except OSError:
+                return None
+        until(lambda: answer("POST", "/v1/queues/q/receive") == 503, "all places are taken")
+        for i in range(20):
+            s = socket.create_connection(("127.0.0.1", b.tls_port), timeout=hx.TIMEOUT)
+            held.enter_context(s)
+            s.sendall(client_hello(b)[:i])
+            until(lambda: answer("GET", "/healthz") == 200, "health is told")
+            assert s.recv(100) == b"", "it is closed, without words"
 
 
 def client_hello(b):
