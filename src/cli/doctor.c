@@ -133,6 +133,20 @@ static void look_at_files(struct doctor *d, slice stats) {
                      (long long)most);
 }
 
+static void look_at_refusals(struct doctor *d, slice stats) {
+    slice metrics = member_raw(stats, "metrics");
+    i64 places = member_number(metrics, "hapax_refused_total{reason=\"connections\"}");
+    i64 memory = member_number(metrics, "hapax_refused_total{reason=\"memory\"}");
+    i64 clients = member_number(metrics, "hapax_refused_total{reason=\"address\"}") +
+                  member_number(metrics, "hapax_refused_total{reason=\"token\"}");
+    if (places + memory + clients <= 0) return;
+    doctor_found(
+        d, FOUND_turned_away,
+        "Since it started it turned away %lld for want of connections, %lld for want of memory, %lld at a limit of "
+        "their own.",
+        (long long)places, (long long)memory, (long long)clients);
+}
+
 /* The broker's clock against ours, in the middle of the call: that far off it is at least. */
 static void look_at_clock(struct doctor *d, slice stats, i64 asked_ms, i64 answered_ms) {
     struct buf text = {0}, by = {0};
@@ -240,6 +254,7 @@ static i64 look_at_broker(struct doctor *d) {
         look_at_clock(d, stats, asked, clock_wall_ms());
         look_at_disk(d, stats);
         look_at_memory(d, stats);
+        look_at_refusals(d, stats);
         look_at_files(d, stats);
         each_of(d, member_raw(stats, "relays"), look_at_relay);
         pid = member_number(member_raw(stats, "process"), "pid");

@@ -4,6 +4,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -151,6 +152,16 @@ def memory_that_is_short_is_told():
 def few_open_files_are_told():
     with hx.Broker(wrapper=["sh", "-c", 'ulimit -n 200; exec "$@"', "sh"]) as b, machine(b) as root:
         assert "200" in found(b, "--root", root)["files_few"]["summary"]
+
+
+@test
+def clients_that_were_turned_away_are_told():
+    with hx.Broker(config="auto_create: true\nlimits: {per_address: {rate: 40/s}}\n") as b, machine(b) as root:
+        assert "turned_away" not in found(b, "--root", root)
+        hx.until(lambda: 429 in [b.send("q", "k").status for _ in range(100)], "one is refused")
+        advice = hx.until(lambda: found(b, "--root", root).get("turned_away"), "it is told")
+        assert re.search("[1-9][0-9]* at a limit of their own", advice["summary"]), advice
+        assert advice["runbook"].endswith("overload.md"), advice
 
 
 @test
