@@ -350,3 +350,7 @@ void access_refused(struct call *c) {
 u64 access_refusals(const struct broker *b, enum refused why) {
     return b->access->refused[why];
 }
+
+bool access_own(struct broker *b, slice authorization) {
+    return by_text(b->access, bearer(authorization))->number == CALLER_OWN;
+}

@@ -59,6 +59,9 @@ void access_refused(struct call *c);
 enum refused { REFUSED_MISSING, REFUSED_WRONG, REFUSED_EXPIRED, REFUSED_COUNT };
 u64 access_refusals(const struct broker *b, enum refused why);
 
+/* Is it the process's own token? Also where nobody is asked for one. */
+bool access_own(struct broker *b, slice authorization);
+
 /* Quietly, for filtering. */
 bool caller_may(const struct caller *who, enum right r, slice queue);
 bool caller_sees(const struct caller *who, slice queue); /* has any right on it */

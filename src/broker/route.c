@@ -135,8 +135,14 @@ static bool welcome(struct broker *b, struct http_request *head, const struct ro
     return ok;
 }
 
+/* An address that is there for a part of this process alone, and somebody else: no certificate, and maybe no token, was asked
+ * for on the way here. */
+static bool is_stranger(struct broker *b, const struct http_request *head) {
+    return head->inside && !access_own(b, head->authorization);
+}
+
 u64 broker_body_limit(struct broker *b, struct http_request *head) {
-    if (browser_verdict(b, head) != BROWSER_WELCOME) return HTTP_BODY_UNWANTED;
+    if (browser_verdict(b, head) != BROWSER_WELCOME || is_stranger(b, head)) return HTTP_BODY_UNWANTED;
     bool small = !head->chunked && head->body_length <= SMALL_BODY_MAX; /* fits everywhere */
     if (small && access_open(b)) return SMALL_BODY_MAX;
     slice args[2] = {0};
@@ -166,8 +172,11 @@ bool broker_urgent(struct broker *b, struct http_request *head) {
 static bool turned_away(struct call *c) {
     slice host = c->req->host, origin = c->req->origin.n ? c->req->origin : SL("another site");
     enum browser_verdict verdict = browser_verdict(c->b, c->req);
-    if (verdict == BROWSER_WELCOME) return false;
-    if (verdict == BROWSER_MISDIRECTED)
+    bool stranger = is_stranger(c->b, c->req);
+    if (verdict == BROWSER_WELCOME && !stranger) return false;
+    if (stranger)
+        fail(c, PROBLEM_unauthorized, "this address is for the broker's own relays");
+    else if (verdict == BROWSER_MISDIRECTED)
         fail(c, PROBLEM_misdirected,
              "this broker does not answer to %.*s: only to its own address, localhost, and the names in `hosts` of the "
              "config file",

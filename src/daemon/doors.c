@@ -29,12 +29,23 @@ hx_st doors_prepare(struct doors *d, const struct place *p, struct errbuf *err) 
     return st;
 }
 
-hx_st doors_bind(const struct doors *d, struct http_server *server, struct errbuf *err) {
+static u32 first_plain(const struct doors *d) {
+    u32 i = 0;
+    while (i < d->count && d->at[i].tls) i++;
+    return i;
+}
+
+hx_st doors_bind(struct doors *d, struct http_server *server, bool relays, struct errbuf *err) {
     for (u32 i = 0; i < d->count; i++) {
         const struct door *door = &d->at[i];
         hx_st st = http_server_bind(server, door->address.host, door->address.port, door->tls, err);
         if (st != ST_OK) return err_wrap(err, st, "listen on %s", door->text);
     }
+    if (!relays || first_plain(d) < d->count) return ST_OK;
+    hx_st st = http_server_bind(server, "127.0.0.1", 0, NULL, err);
+    if (st != ST_OK) return err_wrap(err, st, "listen on 127.0.0.1 for the relays");
+    http_server_inside(server, d->count);
+    d->inside = true;
     return ST_OK;
 }
 
@@ -53,10 +64,11 @@ void door_url(const struct doors *d, u32 i, const struct http_server *server, ch
              http_server_port(server, i));
 }
 
-u32 doors_for_relays(const struct doors *d) {
-    for (u32 i = 0; i < d->count; i++)
-        if (!d->at[i].tls) return i;
-    return 0;
+void doors_relay_url(const struct doors *d, const struct http_server *server, char out[DOOR_URL_BYTES]) {
+    if (d->inside)
+        snprintf(out, DOOR_URL_BYTES, "http://127.0.0.1:%u", http_server_port(server, d->count));
+    else
+        door_url(d, first_plain(d) < d->count ? first_plain(d) : 0, server, out);
 }
 
 /* ---- another certificate */

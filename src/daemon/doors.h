@@ -13,6 +13,7 @@ struct doors {
         struct tls *tls; /* NULL: plain */
     } at[LISTENERS_MAX];
     u32 count;
+    bool inside; /* behind them is one more, plain, on loopback, for the relays of this process and nobody else */
 };
 
 /* Certificates that are to replace those in force; NULL: the one there is stays. */
@@ -22,12 +23,13 @@ struct new_certificates {
 
 /* Reads every certificate. After a failure, too, doors_free ends it. */
 hx_st doors_prepare(struct doors *d, const struct place *p, struct errbuf *err);
-hx_st doors_bind(const struct doors *d, struct http_server *server, struct errbuf *err);
+/* relays: there are some, which speak plain HTTP. */
+hx_st doors_bind(struct doors *d, struct http_server *server, bool relays, struct errbuf *err);
 void doors_free(struct doors *d);
 #define DOOR_URL_BYTES 96u
 void door_url(const struct doors *d, u32 i, const struct http_server *server, char out[DOOR_URL_BYTES]);
-/* The one for the broker's own relays: a plain one if there is any. */
-u32 doors_for_relays(const struct doors *d);
+/* Where the broker's own relays come in: by the first plain one, else by the one that is there for them. */
+void doors_relay_url(const struct doors *d, const struct http_server *server, char out[DOOR_URL_BYTES]);
 
 /* What the files say now, by the config that names them; a line in `changes` for each that is another one. Another thread may
  * do it while the doors are in use. */

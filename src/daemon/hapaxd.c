@@ -547,7 +547,7 @@ static hx_st open_server(struct daemon *d, const struct place *p, u32 connection
     struct http_limits limits = {.connections_max = connections};
     d->server = http_server_new(loop_uv(d->loop), &limits, &handler);
     hx_st st = doors_prepare(&d->doors, p, err);
-    return st == ST_OK ? doors_bind(&d->doors, d->server, err) : st;
+    return st == ST_OK ? doors_bind(&d->doors, d->server, d->relays != NULL, err) : st;
 }
 
 /* Certificates and addresses come first: a start that finds one wrong, or one taken, leaves nothing behind. Clients are let in last. */
@@ -589,8 +589,10 @@ static void serve(struct daemon *d) {
     loop_signal(d->loop, SIGINT, on_terminate, d);
     loop_signal(d->loop, SIGHUP, on_hangup, d);
     char url[DOOR_URL_BYTES];
-    door_url(&d->doors, doors_for_relays(&d->doors), d->server, url);
+    doors_relay_url(&d->doors, d->server, url);
     say_ready(d);
+    if (d->doors.inside)
+        log_event(LOG_INFO, "listening", "for its own relays, and nobody else", log_text("url", slice_str(url)));
     service_ready(d->service);
     relays_start(d->relays, url);
     arm_timer(d);

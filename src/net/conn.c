@@ -424,7 +424,7 @@ static struct http_use *use_of(const struct http_conn *c) {
 }
 
 void http_conn_misunderstood(struct http_conn *c, const char *detail) {
-    c->secure = c->handshaking = c->keep_alive = false;
+    c->secure = c->handshaking = c->inside = c->keep_alive = false;
     fail(c, 400, detail);
     review(c);
 }
@@ -558,6 +558,7 @@ static slice begin_request(struct http_conn *c, slice in) {
     struct http_head *head = c->server->head;
     note_head(c, head);
     head->req.secure = c->secure;
+    head->req.inside = c->inside;
     if (http_place_lent(c) && !place_earned(c, &head->req)) return (slice){0};
     if ((head->chunked || head->length) && !body_accepted(c, head)) return (slice){0};
     if (head->chunked) return begin_chunked(c, in);
@@ -654,6 +655,7 @@ static void deliver_own(struct http_conn *c, slice body) {
     c->server->head = &c->server->parsed;
     CHECK(http_parse_head(head, c->server->head, &error) == HTTP_PARSE_OK);
     c->server->head->req.secure = c->secure;
+    c->server->head->req.inside = c->inside;
     deliver(c, body);
     if (!c->dead) clear_input(c);
 }

@@ -48,6 +48,7 @@ struct http_request {
         fetch_mode;        /* what a browser says of the page that asks; empty: no browser, or not said */
     slice authorization;   /* empty: not said */
     bool secure;           /* it came over TLS */
+    bool inside;           /* it came by the address of http_server_inside */
     struct http_use *from; /* of its address; NULL: not known. Stays while its request is not answered */
     const void *found[2];  /* what the handler's body_limit left here for its on_request; NULL otherwise */
     u64 noted[2];          /* what the handler's on_ahead left here for its on_request; 0 otherwise */
@@ -156,7 +157,7 @@ struct uv_loop_s;
 struct http_server *http_server_new(struct uv_loop_s *loop, const struct http_limits *limits,
                                     const struct http_handler *handler);
 
-#define HTTP_LISTENERS_MAX 16u
+#define HTTP_LISTENERS_MAX 17u
 struct tls;
 /* One more address to serve on: takes it, so that nobody else has it; until http_server_listen whoever connects is
  * refused. host must be a numeric address ("127.0.0.1", "::1"); port 0 picks one. `tls` (net/tls.h), if not NULL, is what
@@ -164,6 +165,8 @@ struct tls;
 hx_st http_server_bind(struct http_server *s, const char *host, u16 port, struct tls *tls, struct errbuf *err);
 /* Who comes to the i-th address from now on meets another certificate; who is there already goes on as it began. */
 void http_server_secure(struct http_server *s, u32 i, struct tls *tls);
+/* Requests by the i-th address are marked (http_request.inside): it is for a part of this process alone. */
+void http_server_inside(struct http_server *s, u32 i);
 hx_st http_server_listen(struct http_server *s, struct errbuf *err);
 /* Of the address that was taken as the i-th, from 0. */
 u16 http_server_port(const struct http_server *s, u32 i);

@@ -35,6 +35,7 @@ struct listener {
     struct sockets *sockets;
     struct tls *tls; /* NULL: plain */
     u16 port;
+    bool inside;
     bool accept_waits; /* libuv holds a connection that the turn had no time to accept */
 };
 
@@ -576,6 +577,7 @@ static void accept_one(struct listener *l) {
     p->listener = l;
     http_conn_init(&p->conn, core);
     p->conn.secure = p->conn.handshaking = l->tls != NULL;
+    p->conn.inside = l->inside;
     if (uv_accept((uv_stream_t *)&l->tcp, (uv_stream_t *)&p->tcp) != 0) {
         http_conn_drop(&p->conn);
         return;
@@ -719,6 +721,12 @@ void http_server_secure(struct http_server *core, u32 i, struct tls *tls) {
     CHECK(i < s->listener_count && s->listeners[i].tls && tls);
     tls_release(s->listeners[i].tls);
     speak_tls(&s->listeners[i], tls);
+}
+
+void http_server_inside(struct http_server *core, u32 i) {
+    struct sockets *s = sockets_of(core);
+    CHECK(i < s->listener_count);
+    s->listeners[i].inside = true;
 }
 
 hx_st http_server_bind(struct http_server *core, const char *host, u16 port, struct tls *tls, struct errbuf *err) {

@@ -178,6 +178,7 @@ struct http_conn {
     size_t piece;         /* the first bytes of `out` not sent yet: a copy of them is with http_socket_send */
 
     bool secure, handshaking; /* over TLS; and not agreed on it yet */
+    bool inside;              /* http_server_inside */
     size_t unopened;          /* what TLS holds of it, unfinished */
 
     size_t counted; /* its share of the server's `buffered` */

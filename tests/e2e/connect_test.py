@@ -508,6 +508,80 @@ def the_examples_speak_https_and_show_a_token():
             assert set(side.tokens()) == {"Bearer " + TOKEN} and TOKEN not in said, (words, side.tokens(), said)
 
 
+# ---- with the broker itself
+
+class TlsBroker(hx.Broker):
+    """hapaxd with one address, which speaks TLS."""
+
+    def __init__(self, client_ca=None, **kw):
+        self.client_ca = client_ca
+        super().__init__(config="", **kw)
+
+    def spawn(self):
+        ca = f", client_ca: {self.client_ca.cert}" if self.client_ca else ""
+        token = hashlib.sha256(TOKEN.encode()).hexdigest()
+        self.configure(f"auto_create: true\nlisten: [{{address: 127.0.0.1:0, tls: {{cert: {GOOD.cert}, key: {GOOD.key}{ca}}}}}]\n"
+                       f"tokens: [{{name: all, sha256: [{token}], allow: [admin]}}]\n")
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen([hx.HAPAXD, "--data", self.data, *self.options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                            stderr=log, start_new_session=True)
+        return self
+
+    def wait_ready(self, bound=hx.START_BOUND_S):
+        self.url_now = self.process.stdout.readline().decode().split()[-1]
+        assert self.url_now.startswith("https://"), self.last_words()
+        return self
+
+    @property
+    def url(self):
+        return self.url_now
+
+
+@test
+def the_command_does_its_work_over_tls():
+    broker = TlsBroker()
+    known = {"HAPAX_API_TOKEN": TOKEN, "HAPAX_CACERT": CA.cert}
+    try:
+        hapax(broker, "send", "q", "p", "--key", "a", **known)
+        lines = b"".join(b'{"key":"b%d","payload":"%s"}\n' % (n, b"x" * 1000) for n in range(500))
+        hapax(broker, "send", "q", "--batch", "-", stdin=lines, **known)
+        hapax(broker, "send", "q", "--key", "large", stdin=b"y" * 1000000, **known)
+        # Each takes its own message, settles over the same broker, and the poll that finds no more is ended by its own end.
+        ran = hapax(broker, "receive", "q", "--exec", "cat", "--count", "502", "--max", "50", "--concurrency", "4", **known)
+        same(len(ran.text.splitlines()), 502)
+        ran = hapax(broker, "key", "result", "q", "large", **known)
+        same(len(ran.text), 1000000)
+        hapax(broker, "bench", "--count", "2000", "--connections", "2", "--depth", "8", **known)
+        assert not {"untrusted", "unencrypted", "open_to_all", "denied"} & set(findings(broker, **known))
+        # A poll that is stopped ends at once: the broker hears that nobody waits any more.
+        waiting = subprocess.Popen([hx.HAPAX, "receive", "empty", "--forever", "--exec", "true", "--wait", "60s"], env=environment(broker.url, **known))
+        hx.until(lambda: json.loads(hapax(broker, "stats", "--json", **known).text)["waiting"] == 1, "a waiting poll")
+        waiting.terminate()
+        same(waiting.wait(hx.TIMEOUT), 0)
+        hx.until(lambda: json.loads(hapax(broker, "stats", "--json", **known).text)["waiting"] == 0, "no waiting poll")
+        # Plain words to an address that speaks TLS.
+        ran = hapax(broker.url.replace("https", "http"), "stats", exits=None)
+        assert "https://" in ran.err and ran.code != 0, ran
+        assert TOKEN not in broker.stderr()
+        same(broker.stop(), 0)
+    finally:
+        broker.remove()
+
+
+@test
+def a_broker_that_wants_certificates_is_shown_one():
+    broker, ours = TlsBroker(client_ca=CA), Cert("DNS:worker", by=CA)
+    known = {"HAPAX_API_TOKEN": TOKEN, "HAPAX_CACERT": CA.cert}
+    try:
+        hapax(broker, "send", "q", "p", "--key", "a", "--cert", ours.cert, "--cert-key", ours.key, **known)
+        ran = hapax(broker, "send", "q", "p", "--key", "b", "--json", exits=3, **known)
+        same(ran.json["applied"], "no", ran)
+        assert "certificate of ours" in ran.err, ran
+        same(broker.stop(), 0)
+    finally:
+        broker.remove()
+
+
 # ---- the doctor
 
 def findings(side, *words, exits=None, **env):

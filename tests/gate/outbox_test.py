@@ -7,7 +7,9 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
+import subprocess
 import threading
 import time
 
@@ -303,6 +305,39 @@ def the_relays_of_the_daemon_go_on_where_tokens_are_asked_for(env):
             while o.broker.send("other", "k%d" % n).status == 401:
                 time.sleep(0.01)
         equal(o.broker.stop(), 0)
+
+
+@test
+def the_relays_of_the_daemon_go_on_where_only_tls_is_spoken_by_a_door_that_is_theirs_alone(env):
+    with Outbox(env, "relay_own_door") as o:
+        o.broker.kill()
+        cert, key = os.path.join(o.home, "cert.pem"), os.path.join(o.home, "key.pem")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=x",
+                        "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, capture_output=True)
+        # Whoever shows a certificate may do everything: a plain way in would be one without.
+        with open(os.path.join(o.home, "hapax.yaml"), "w") as f:
+            f.write("listen: [{address: '127.0.0.1:0', tls: {cert: %s, key: %s, client_ca: %s}}]\nqueues: {q: {}}\n"
+                    "relay: [{dsn: '${OUTBOX_DSN}', queue: q, poll: 10ms}]\n" % (cert, key, cert))
+        with open(os.path.join(o.home, "log"), "w+") as log:
+            daemon = subprocess.Popen([hx.HAPAXD, "--config", f.name, "--data", os.path.join(o.home, "tls")], stdout=subprocess.PIPE,
+                                      stderr=log, env=dict(os.environ, OUTBOX_DSN=o.dsn), text=True)
+            try:
+                url = daemon.stdout.readline().split()[-1]
+                assert url.startswith("https://"), url
+                for _ in range(20):
+                    o.insert("Placed")
+                o.await_empty()
+                shown = o.hapax("queues", "show", "q", "--json", "--url", url, "--cacert", cert, "--cert", cert, "--cert-key", key)
+                equal(json.loads(shown)["pending"], 20)
+                inside = re.findall(r"own relays.*url=http://127\.0\.0\.1:(\d+)", open(log.name).read())
+                equal(len(inside), 1)
+                with hx.Conn(int(inside[0])) as stranger:
+                    for method, path in (("GET", "/v1/queues"), ("GET", "/healthz"), ("POST", "/v1/queues/q/messages")):
+                        reply = stranger.request(method, path)
+                        equal((reply.status, reply.json()["detail"]), (401, "this address is for the broker's own relays"))
+            finally:
+                daemon.terminate()
+                equal(daemon.wait(60), 0)
 
 
 @test
