@@ -1,5 +1,7 @@
 #include "broker/access.h"
 
+#include <stdio.h>
+
 #include "broker/broker_priv.h"
 #include "broker/call.h"
 #include "broker/feeds.h"
@@ -337,14 +339,27 @@ void access_run(struct broker *b) {
 
 /* ---- refusals */
 
+static struct log_field from(const struct call *c, char text[HTTP_ADDRESS_TEXT]) {
+    snprintf(text, HTTP_ADDRESS_TEXT, "unknown");
+    if (c->req && c->req->from) http_use_text(c->req->from, text);
+    return log_text("address", slice_str(text));
+}
+
+void access_forbidden(struct call *c) {
+    char address[HTTP_ADDRESS_TEXT];
+    report(c->b, LOG_WARN, "right_refused", "a token asked for what it may not do",
+           log_text("why", buf_slice(&c->failure.detail)), from(c, address));
+}
+
 void access_refused(struct call *c) {
+    char address[HTTP_ADDRESS_TEXT];
     static const char *const why[REFUSED_COUNT] = {"missing", "wrong", "expired"};
     struct access *a = c->b->access;
     enum refused r = c->who == &a->expired ? REFUSED_EXPIRED : c->who == &a->wrong ? REFUSED_WRONG : REFUSED_MISSING;
     a->refused[r]++;
     if (r == REFUSED_MISSING) return; /* a browser asks so before somebody signs in */
     report(c->b, LOG_WARN, "token_refused", "a request showed a token that is not known, or not any more",
-           log_text("why", slice_str(why[r])));
+           log_text("why", slice_str(why[r])), from(c, address));
 }
 
 u64 access_refusals(const struct broker *b, enum refused why) {

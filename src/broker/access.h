@@ -53,8 +53,9 @@ const struct caller *access_caller(struct broker *b, slice authorization);
 const struct caller *access_again(struct broker *b, const struct caller *who);
 /* With the clock: a token may have expired while somebody waits by it. */
 void access_run(struct broker *b);
-/* A request was answered with 401. */
+/* A request was answered with 401, with 403 `forbidden`. */
 void access_refused(struct call *c);
+void access_forbidden(struct call *c);
 
 enum refused { REFUSED_MISSING, REFUSED_WRONG, REFUSED_EXPIRED, REFUSED_COUNT };
 u64 access_refusals(const struct broker *b, enum refused why);

@@ -67,6 +67,7 @@ void reply_failure(struct call *c) {
     u16 status = problem_status(c->failure.problem);
     if (status == 401) buf_lit(&s->fields, "WWW-Authenticate: Bearer\r\n");
     if (c->failure.problem == PROBLEM_unauthorized) access_refused(c);
+    if (c->failure.problem == PROBLEM_forbidden) access_forbidden(c);
     put_retry_after(&s->fields, status, c->failure.retry_ms);
     reply_with(c->b, c->conn, status, SL("application/problem+json"), buf_slice(&s->fields), buf_slice(&s->body), 0);
 }

@@ -164,6 +164,20 @@ def nothing_that_is_stored_becomes_an_event_of_the_stream():
 
 
 @test
+def who_is_turned_away_is_in_the_log_with_his_address():
+    few = CONFIG.replace("[\"admin\"", "[\"observe\"").replace('"operate:*", "observe", "send:*", "receive:*", "result:*"', '"send:other"')
+    with Broker(config=few, options=["--log", "json"]) as b:
+        auth = [("Authorization", f"Bearer {TOKEN}")]
+        same(b.call("POST", "/v1/queues/q/purge", b"", auth).status, 403)
+        same(b.call("GET", "/v1/queues", None, [("Authorization", "Bearer hx_not-a-token-of-anybody")]).status, 401)
+        hx.until(lambda: "token_refused" in b.stderr(), "it is told")
+        said = {line["event"]: line for line in map(json.loads, b.stderr().splitlines())}
+        same((said["right_refused"]["why"], said["right_refused"]["address"]), ("token all lacks the right operate:q", "127.0.0.1"))
+        same((said["token_refused"]["why"], said["token_refused"]["address"]), ("wrong", "127.0.0.1"))
+        assert "not-a-token" not in b.stderr() and TOKEN not in b.stderr()
+
+
+@test
 def names_of_the_config_file_say_no_more_than_a_name():
     """Of tokens, tenants, sources, hosts, queues: refused, in one line that names the place."""
     hexes = "0" * 64
