@@ -559,6 +559,7 @@ static slice begin_request(struct http_conn *c, slice in) {
     note_head(c, head);
     head->req.secure = c->secure;
     head->req.inside = c->inside;
+    head->req.whole = !head->chunked && in.n - head->head_bytes >= head->length;
     if (http_place_lent(c) && !place_earned(c, &head->req)) return (slice){0};
     if ((head->chunked || head->length) && !body_accepted(c, head)) return (slice){0};
     if (head->chunked) return begin_chunked(c, in);

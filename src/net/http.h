@@ -43,6 +43,7 @@ struct http_request {
     slice body;
     u64 body_length; /* declared length when known at head time (body_limit call), else body.n */
     bool chunked;
+    bool whole; /* all of its body is here at head time: it costs nothing to let it come */
     slice host; /* it is meant for: NAME or NAME:PORT; empty: HTTP/1.0, and not said */
     slice origin, fetch_site,
         fetch_mode;        /* what a browser says of the page that asks; empty: no browser, or not said */
