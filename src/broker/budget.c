@@ -14,6 +14,10 @@ i64 budget_left_us(const struct budget *g) {
     return g->until_us == UINT64_MAX ? INT64_MAX : (i64)(g->until_us - now_us(g->b));
 }
 
+void budget_charge(struct budget *g, u64 us) {
+    if (g->until_us != UINT64_MAX) g->until_us -= us < g->until_us ? us : g->until_us;
+}
+
 bool budget_spent(struct budget *g) {
     bool begun = g->begun;
     g->begun = true;

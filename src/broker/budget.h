@@ -30,6 +30,8 @@ struct budget {
 struct budget budget_of(const struct broker *b, u32 us);
 /* Asked before each piece of the work. Not so the first time: however little time there is, something gets done. */
 bool budget_spent(struct budget *g);
+/* What was begun will take so much more, after the turn's own work: its writes. */
+void budget_charge(struct budget *g, u64 us);
 /* Negative when it took longer; INT64_MAX in a world without a clock. */
 i64 budget_left_us(const struct budget *g);
 

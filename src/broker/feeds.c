@@ -13,6 +13,8 @@
 #define WRITE_BYTES     (64u << 10) /* at once; the rest with a later turn */
 #define LOOK_AT         64u         /* events looked at between two looks at the clock */
 #define SHARE_US_PER_MS 40          /* of the broker's time, for all of them */
+#define WRITE_US        6           /* a write to a socket, and the reader it wakes, */
+#define WRITE_US_PER    2048        /* and one more for each so many bytes */
 #define RETRY_MS        5           /* until there is time again */
 #define TEXTS           1024u       /* of events, kept for the other readers; power of two */
 #define TEXT_BYTES_MAX  (8u << 10)  /* longer ones are made anew for each */
@@ -315,6 +317,7 @@ static void serve(struct broker *b, struct feed *d, struct budget *g) {
         put_id_line(f, &f->out, d->next - 1);
         buf_char(&f->out, '\n');
     }
+    if (f->out.len) budget_charge(g, WRITE_US + f->out.len / WRITE_US_PER);
     if (f->out.len && !write_out(b, d)) return;
     if (d->next <= events_visible(b)) f->behind = true;
 }
