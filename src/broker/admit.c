@@ -11,11 +11,15 @@
 #include "broker/render.h"
 #include "broker/room.h"
 #include "broker/scope.h"
+#include "broker/series.h"
 #include "broker/tenants.h"
 #include "broker/watch.h"
 #include "config/fingerprint.h"
 #include "config/schema.h"
 #include "config/template.h"
+
+#define RELIEF_STEPS  6u /* a minute */
+#define RELIEF_MS_MAX 30000
 
 /* ---- what the queue's rules make of it */
 
@@ -243,6 +247,25 @@ static void watch_arrival(struct broker *b, const struct send_in *in, const stru
     watch_happened(b, &h);
 }
 
+/* How many messages there are beyond four fifths of a limit. */
+static u64 beyond(u64 have, u64 limit) {
+    return limit && have * 5 >= limit * 4 ? have - limit * 4 / 5 + 1 : 0;
+}
+
+/* When a queue at its limit may take messages again, by what was settled in the last minute; 0: nothing is known. */
+static i64 relief_ms(const struct broker *b, u16 queue) {
+    struct queue_info q;
+    u64 settled = series_sum(b, queue, SERIES_settled, RELIEF_STEPS);
+    core_queue_info(b->core, b->now, queue, &q);
+    u64 count = q.unsettled - q.refused_copies, bytes = q.unsettled_bytes - q.refused_bytes;
+    u64 messages = beyond(count, q.rules.limit_pending), in_bytes = beyond(bytes, q.rules.limit_bytes);
+    if (in_bytes && messages < (u64)((double)in_bytes / (double)bytes * (double)count))
+        messages = (u64)((double)in_bytes / (double)bytes * (double)count);
+    if (settled == 0 || messages == 0) return 0;
+    double ms = (double)messages / (double)settled * (RELIEF_STEPS * SERIES_STEP_MS);
+    return ms < RELIEF_MS_MAX ? (i64)ms : RELIEF_MS_MAX;
+}
+
 static bool admitted(struct broker *b, const struct send_in *in, struct admission *a, struct failure *f) {
     watch_arrival(b, in, a);
     switch (a->verdict) {
@@ -258,6 +281,7 @@ static bool admitted(struct broker *b, const struct send_in *in, struct admissio
         conflict_details(b, in, a, f);
         return false;
     case SEND_BACKPRESSURE:
+        f->retry_ms = relief_ms(b, in->queue);
         failure_set(f, PROBLEM_backpressure,
                     "a limit of this queue is reached; it takes messages again below 80 %% of it");
         return false;

@@ -1239,8 +1239,29 @@ static void a_page_of_a_filtered_list_ends_with_its_time_and_the_next_goes_on(vo
     assert_int_equal(found, 1);
 }
 
+static void a_queue_at_its_limit_says_when_it_may_take_more(void **state) {
+    (void)state;
+    assert_int_equal(call("PUT /v1/queues/q", "{\"limits\":{\"pending\":100}}"), 201);
+    send_many("q", "k", 100);
+    assert_int_equal(send("q", "more", "x"), 429);
+    assert_non_null(strstr(w.fields.p, "Retry-After: 1\r\n")); /* nobody works on it: there is nothing to go by */
+    for (u32 i = 0; i < 19; i++) {
+        assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
+        assert_int_equal(settle("ack", ""), 200);
+    }
+    for (u32 i = 0; i < 3; i++) pass(10000);
+    assert_int_equal(send("q", "more", "x"), 429);
+    assert_non_null(strstr(w.fields.p, "Retry-After: 7\r\n")); /* two more to be settled, at 19 a minute */
+    for (u32 i = 0; i < 2; i++) {
+        assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
+        assert_int_equal(settle("ack", ""), 200);
+    }
+    assert_int_equal(send("q", "more", "x"), 202);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_queue_at_its_limit_says_when_it_may_take_more, set_up, tear_down),
         cmocka_unit_test_setup_teardown(requests_that_only_look_are_few_at_a_time_and_end_with_their_client, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_page_of_a_filtered_list_ends_with_its_time_and_the_next_goes_on, set_up,
