@@ -242,7 +242,7 @@ static const struct caller *by_hash(const struct access *a, const u8 hash[DIGEST
 static void tag_of(const struct access *a, slice text, u64 tag[TAG_WORDS]) {
     u64 words[TEXT_WORDS] = {0};
     memcpy(words, text.p, text.n);
-    for (u32 s = 0; s < 2; s++) {
+    for (size_t s = 0; s < 2; s++) {
         const u64 *key = a->key + 2 * s;
         unsigned __int128 sum = 0;
         for (u32 i = 0; i < TEXT_WORDS; i += 2)
