@@ -99,18 +99,25 @@ export async function stream(path, last, signal) {
     return reply.body.pipeThrough(new TextDecoderStream()).getReader();
 }
 
-// What is not for everybody who may see the rest of a page: null where a right is missing.
-export async function getIfAllowed(path, signal) {
+// What is not for everybody who may see the rest of a page: null where a right is missing. alone: it is all the page shows, so whoever is
+// not signed in is asked to.
+export async function getIfAllowed(path, signal, alone) {
     try {
         return await get(path, signal);
     } catch (error) {
-        if (error.forbidden || error.unnamed) return null;
+        if (error.forbidden || (error.unnamed && !alone)) return null;
         throw error;
     }
 }
 
 export const get = (path, signal) => call('GET', path, undefined, signal);
 export const post = (path, body, signal) => call('POST', path, body, signal);
+
+// How the broker fares: null for those who may not see it, a tenant's among them, whose answer holds its own part alone.
+export async function stats(signal, alone) {
+    const told = await getIfAllowed('/v1/stats', signal, alone);
+    return told?.now ? told : null;
+}
 
 const enc = encodeURIComponent;
 

@@ -1,6 +1,6 @@
 // Which view the address means, when it is loaded again, and what the keyboard does.
 import { h, morph } from './dom.js';
-import { get, getIfAllowed, health, Gone, session, to } from './api.js';
+import { getIfAllowed, health, Gone, session, stats, to } from './api.js';
 import { clock, duration } from './format.js';
 import { notice, NOT_JUDGED } from './parts.js';
 import { closeDialog, showHelp } from './deeds.js';
@@ -164,8 +164,8 @@ $('sign').addEventListener('click', () => {
 let firing = '', began = 0; // when the broker did, as it was last heard
 
 // A broker that began anew has forgotten what fired, and says so until it has looked: silence is no all-clear.
-function announce(names, stats, judged) {
-    const start = stats ? Date.parse(stats.now) - stats.uptime_ms : began, anew = began && start - began > 1000;
+function announce(names, all, judged) {
+    const start = all ? Date.parse(all.now) - all.uptime_ms : began, anew = began && start - began > 1000;
     began = start;
     if (anew) $('live').textContent = `The broker began anew at ${clock(start)} and judges its alerts afresh`;
     if (!judged || names === firing) return;
@@ -176,16 +176,16 @@ function announce(names, stats, judged) {
 
 async function bar() {
     const mine = shown;
-    const [stats, alerts] = await Promise.all([getIfAllowed('/v1/stats'), getIfAllowed('/v1/alerts')]);
+    const [all, alerts] = await Promise.all([stats(), getIfAllowed('/v1/alerts')]);
     if (shown !== mine) return;
-    morph($('about'), h('span', {}, location.host), stats ? [h('span', {}, stats.version), h('span', {}, `up ${duration(stats.uptime_ms)}`)] : '');
+    morph($('about'), h('span', {}, location.host), all ? [h('span', {}, all.version), h('span', {}, `up ${duration(all.uptime_ms)}`)] : '');
     $('alarm').hidden = !alerts;
     if (!alerts) return;
     const fire = alerts.items.filter((a) => a.state === 'firing');
     const judged = alerts.judged !== false || fire.length > 0;
     morph($('alarm'), h('span', { class: `badge ${fire.length ? 'failed' : judged ? 'ok' : 'none'}` }, h('span', { class: 'sign', 'aria-hidden': 'true' }, judged ? '●' : '○'),
         fire.length ? `${fire.length} firing` : judged ? 'quiet' : NOT_JUDGED));
-    announce(fire.map((a) => `${a.name}${a.queue ? ` on ${a.queue}` : ''}`).join(', '), stats, judged);
+    announce(fire.map((a) => `${a.name}${a.queue ? ` on ${a.queue}` : ''}`).join(', '), all, judged);
 }
 
 async function keepBar() {

@@ -1,6 +1,6 @@
 // Alerts, tasks, audit, relays, targets.
 import { h } from './dom.js';
-import { get, getIfAllowed, query, to } from './api.js';
+import { get, query, stats, to } from './api.js';
 import { count, duration, moment } from './format.js';
 import { badge, plainly, quiet, table } from './parts.js';
 import { alertList } from './overview.js';
@@ -13,8 +13,8 @@ const queueLink = (name) => (name ? h('a', { href: to('q', name), 'data-nav': tr
 export const alerts = () => ({
     title: 'Alerts',
     load: async (signal) => {
-        const [data, stats] = await Promise.all([get('/v1/alerts?all=true', signal), getIfAllowed('/v1/stats', signal)]);
-        return stats ? { ...data, began: Date.parse(stats.now) - stats.uptime_ms, uptime: stats.uptime_ms } : data;
+        const [data, all] = await Promise.all([get('/v1/alerts?all=true', signal), stats(signal)]);
+        return all ? { ...data, began: Date.parse(all.now) - all.uptime_ms, uptime: all.uptime_ms } : data;
     },
     view: (data) => [
         h('h1', {}, 'Alerts'),
@@ -91,18 +91,20 @@ export function audit(params, ui) {
     };
 }
 
+const relayTable = (items) => (items.length ? table('Relays', [
+    { title: 'table', cell: (r) => r.table }, { title: 'to queue', cell: (r) => queueLink(r.queue) },
+    { title: 'state', cell: (r) => (r.trouble ? badge(r.trouble, 'failed') : badge('running', 'ok')) },
+    { title: 'sent', class: 'n', cell: (r) => count(r.sent) }, { title: 'repeats', class: 'n', cell: (r) => count(r.duplicates) },
+    { title: 'waiting', class: 'n', cell: (r) => count(r.pending) }, { title: 'oldest', class: 'n', cell: (r) => duration(r.oldest_ms) },
+    { title: 'refused rows', class: 'n', cell: (r) => (r.refused_rows ? badge(count(r.refused_rows), 'person') : count(r.refused_rows)) },
+], items, (r) => `${r.table} ${r.queue}`) : quiet('This broker runs no relay. They are named in its config under ', h('code', {}, 'relays'), '; those started with ', h('code', {}, 'hapax relay'), ' report where they run.'));
+
 export const relays = () => ({
     title: 'Relays',
-    load: async (signal) => (await get('/v1/stats', signal)).relays ?? [],
-    view: (items) => [
+    load: async (signal) => ({ all: await stats(signal, true) }),
+    view: ({ all }) => [
         h('h1', {}, 'Relays'),
-        items.length ? table('Relays', [
-            { title: 'table', cell: (r) => r.table }, { title: 'to queue', cell: (r) => queueLink(r.queue) },
-            { title: 'state', cell: (r) => (r.trouble ? badge(r.trouble, 'failed') : badge('running', 'ok')) },
-            { title: 'sent', class: 'n', cell: (r) => count(r.sent) }, { title: 'repeats', class: 'n', cell: (r) => count(r.duplicates) },
-            { title: 'waiting', class: 'n', cell: (r) => count(r.pending) }, { title: 'oldest', class: 'n', cell: (r) => duration(r.oldest_ms) },
-            { title: 'refused rows', class: 'n', cell: (r) => (r.refused_rows ? badge(count(r.refused_rows), 'person') : count(r.refused_rows)) },
-        ], items, (r) => `${r.table} ${r.queue}`) : quiet('This broker runs no relay. They are named in its config under ', h('code', {}, 'relays'), '; those started with ', h('code', {}, 'hapax relay'), ' report where they run.'),
+        all ? relayTable(all.relays ?? []) : quiet('Relays are the whole broker’s: they are shown to who has the right ', h('code', {}, 'observe'), ' on all of it.'),
     ],
 });
 

@@ -11,6 +11,7 @@ const tokens = `tokens: [{name: root, sha256: ["${createHash('sha256').update(TO
 const brokers = {
     'no tokens': await new Broker().start(),
     tokens: await new Broker({ config: tokens, token: TOKEN }).start(),
+    'tokens, over https': await new Broker({ config: tokens, token: TOKEN, tls: true }).start(),
     'tokens, and everybody may look': await new Broker({ config: `${tokens}anonymous: [observe]\n`, token: TOKEN }).start(),
 };
 const own = await new Broker().start(); // for what is allowed to change something
@@ -118,10 +119,10 @@ for (const [kind, broker] of Object.entries(brokers)) test(`a form, an image, a 
 
 // Where nothing is for a call without a token, its name is no secret, and the bare page is all that such a page gets.
 for (const [kind, broker] of Object.entries(brokers)) test(`a page whose name was rebound to this machine reaches nothing: ${kind}`, async () => {
-    const page = await browse(`http://evil.example:${broker.port}/`);
-    const before = await state(broker);
-    const refusal = kind === 'tokens' ? 401 : 421;
-    same(page.first.status(), kind === 'tokens' ? 200 : 421);
+    const page = await browse(broker.url.replace('127.0.0.1', 'evil.example'));
+    const before = await state(broker), locked = kind.startsWith('tokens') && !kind.includes('everybody');
+    const refusal = locked ? 401 : 421;
+    same(page.first.status(), locked ? 200 : 421);
     for (const [path, init] of DEEDS.filter(([p]) => p !== '/')) {
         const answer = await page.evaluate(async ([p, how]) => {
             const reply = await fetch(p, how);
@@ -134,8 +135,8 @@ for (const [kind, broker] of Object.entries(brokers)) test(`a page whose name wa
     same(await state(broker), before, 'what the broker holds');
 });
 
-test('a page of another site has nothing of a dashboard that is signed in beside it', async () => {
-    const broker = brokers.tokens, before = await state(broker);
+for (const kind of ['tokens', 'tokens, over https']) test(`a page of another site has nothing of a dashboard that is signed in beside it: ${kind}`, async () => {
+    const broker = brokers[kind], before = await state(broker);
     const page = await open(broker, '#/q/payments/key/p-1');
     await page.locator('#token').fill(TOKEN);
     await page.keyboard.press('Enter');

@@ -41,12 +41,21 @@ export async function until(condition, what) {
 const running = new Set();
 
 export class Broker {
-    // config: the text of its file. token: what it is asked with from here.
-    constructor({ config, token } = {}) {
+    // config: the text of its file. token: what it is asked with from here. tls: it is served over https, by a certificate of its own.
+    constructor({ config, token, tls } = {}) {
         this.data = mkdtempSync(join(tmpdir(), 'hapax-web-'));
         this.port = 0;
         this.token = token;
-        this.configure(config);
+        this.tls = tls;
+        this.configure(tls ? this.served(config ?? '') : config);
+    }
+    // Nobody has signed the certificate: from here on this process asks nobody's name, and the browser none either.
+    served(config) {
+        const [cert, key] = ['cert', 'key'].map((name) => join(this.data, `${name}.pem`));
+        execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '2', '-subj', '/CN=127.0.0.1',
+            '-addext', 'subjectAltName=IP:127.0.0.1', '-keyout', key, '-out', cert], { stdio: 'ignore' });
+        process.env.NODE_TLS_REJECT_UNAUTHORIZED = '0';
+        return `listen: [{address: "127.0.0.1:0", tls: {cert: ${cert}, key: ${key}}}]\n${config}`;
     }
     configure(config) {
         this.config = config && join(this.data, 'hapax.yaml');
@@ -58,7 +67,7 @@ export class Broker {
         this.process.kill('SIGHUP');
     }
     async start() {
-        const words = ['--listen', `127.0.0.1:${this.port}`, '--data', join(this.data, 'd'), ...(this.config ? ['--config', this.config] : [])];
+        const words = ['--data', join(this.data, 'd'), ...(this.tls ? [] : ['--listen', `127.0.0.1:${this.port}`]), ...(this.config ? ['--config', this.config] : [])];
         const process_ = spawn(HAPAXD, words, { stdio: ['ignore', 'pipe', 'ignore'] });
         running.add(this);
         this.process = process_;
@@ -67,7 +76,7 @@ export class Broker {
             said += some;
             if (said.includes('\n')) break;
         }
-        const ready = /ready on (http:\/\/127\.0\.0\.1:(\d+))\n/.exec(said);
+        const ready = /ready on (https?:\/\/127\.0\.0\.1:(\d+))\n/.exec(said);
         ok(ready, `the broker said ${said}`);
         this.url = ready[1];
         this.port = Number(ready[2]);
@@ -126,7 +135,7 @@ export class Broker {
 let browser, axeSource;
 
 export async function open(broker, address, { width = 1440, height = 900, dark = false } = {}) {
-    const context = await browser.newContext({ viewport: { width, height }, colorScheme: dark ? 'dark' : 'light', reducedMotion: 'reduce' });
+    const context = await browser.newContext({ viewport: { width, height }, colorScheme: dark ? 'dark' : 'light', reducedMotion: 'reduce', ignoreHTTPSErrors: Boolean(broker.tls) });
     context.setDefaultTimeout(TIMEOUT);
     const page = await context.newPage();
     page.complaints = [];
@@ -142,7 +151,7 @@ export async function open(broker, address, { width = 1440, height = 900, dark =
 }
 // A page that is not the dashboard. Browsers complain about what such pages try; that is no failure.
 export async function browse(address) {
-    const context = await browser.newContext();
+    const context = await browser.newContext({ ignoreHTTPSErrors: true });
     context.setDefaultTimeout(TIMEOUT);
     const page = await context.newPage();
     page.complaints = [];

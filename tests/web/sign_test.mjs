@@ -4,20 +4,22 @@
 import { createHash } from 'node:crypto';
 import { Broker, has, main, ok, open, same, shot, test, until, violations, wider } from './harness.mjs';
 
-const ROOT = 'hx_root_0123456789abcdef', ONCALL = 'hx_oncall_0123456789abcdef', LOOKER = 'hx_looker_0123456789abcdef', SENDER = 'hx_sender_0123456789abcdef';
+const ROOT = 'hx_root_0123456789abcdef', ONCALL = 'hx_oncall_0123456789abcdef', LOOKER = 'hx_looker_0123456789abcdef', SENDER = 'hx_sender_0123456789abcdef', SHOP = 'hx_shop_0123456789abcdef';
 const sha256 = (text) => createHash('sha256').update(text).digest('hex');
 const line = (name, text, ...allow) => `  - {name: ${name}, sha256: ["${sha256(text)}"], allow: [${allow.map((a) => `"${a}"`).join(', ')}]}\n`;
 const all = [
     line('root', ROOT, 'send', 'receive', 'result', 'operate', 'observe', 'admin'), line('oncall', ONCALL, 'operate:payments', 'observe'),
     line('looker', LOOKER, 'observe:payments'), line('sender', SENDER, 'send:payments'),
 ];
-const config = (lines, more = '') => `tokens:\n${lines.join('')}${more}`;
+const shop = `  - {name: shop, sha256: ["${sha256(SHOP)}"], allow: [operate, observe], tenant: shop}\ntenants: {shop: {prefix: "shop.", limits: {queues: 10}}}\n`;
+const config = (lines, more = '') => `tokens:\n${lines.join('')}${shop}${more}`;
 
 async function started(options) {
     const broker = await new Broker({ token: ROOT, ...options }).start();
     await broker.rules('payments', { retry: { crashes: { attempts: 1 } } });
     await broker.bury('payments', ['p-1', 'p-2'], { class: 'poison', reason: 'no such account' });
     await broker.send('payments', 'p-3', { secret: 'do-not-read-me' });
+    await broker.rules('shop.orders', {});
     await broker.rules('hidden', {});
     same((await broker.send('hidden', 'h-1', { n: 1 })).status, 202);
     return broker;
@@ -154,7 +156,24 @@ test('who may only look is not offered deeds, and is told which right is missing
     await page.locator('tr', { hasText: 'payments' }).first().waitFor();
     same(await page.locator('tr', { hasText: 'hidden' }).count(), 0);
     await page.evaluate("location.hash = '#/relays'");
-    await has(page, '.notice', 'Not allowed: token looker lacks the right observe');
+    await has(page, 'p', 'who has the right observe on all of it');
+    quietly(page);
+});
+
+test('a tenant sees its own queues, and no page fails for what is not its business', async () => {
+    const page = await signedIn(broker, '#/', SHOP);
+    await page.locator('tr', { hasText: 'shop.orders' }).first().waitFor();
+    for (const name of ['payments', 'hidden']) same(await page.locator('tr', { hasText: name }).count(), 0, name);
+    for (const [hash, title] of [['#/alerts', 'Alerts'], ['#/tasks', 'Tasks'], ['#/relays', 'Relays'], ['#/audit', 'Audit'], ['#/q/shop.orders', 'shop.orders']]) {
+        await page.evaluate((to) => { location.hash = to; }, hash);
+        await has(page, '#view h1', title);
+        await until(async () => !(await page.locator('#view').innerText()).includes('Loading'), `${hash} is there`);
+        same(await page.locator('.notice').count(), 0, hash);
+        ok(!(await page.locator('body').innerText()).includes('payments'), hash);
+    }
+    await page.getByRole('button', { name: 'Pause …' }).waitFor();
+    await page.evaluate("location.hash = '#/q/payments'");
+    await has(page, '.notice', 'Not there');
     quietly(page);
 });
 
@@ -195,7 +214,7 @@ test('a queue says what whoever asks may do with it, where tokens are in use', a
     same(await may(ROOT), ['send', 'receive', 'result', 'operate', 'observe', 'admin']);
     same(await may(ONCALL), ['operate', 'observe']);
     same(await may(LOOKER), ['observe']);
-    same((await broker.get('/v1/queues')).items.map((q) => q.may.length), [6, 6]);
+    same((await broker.get('/v1/queues')).items.map((q) => q.may.length), [6, 6, 6]);
     const open_ = await new Broker().start();
     same((await open_.rules('payments', {})).may, undefined);
     await open_.remove();
