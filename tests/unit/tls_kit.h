@@ -63,6 +63,7 @@ static inline void kit_load(struct tls_kit *k) {
     abort();
 }
 
+/* The files go as soon as they are read. */
 static inline void kit_open(struct tls_kit *k) {
     *k = (struct tls_kit){.folder = "/var/tmp/hapax-tls-XXXXXX"};
     CHECK(mkdtemp(k->folder));
@@ -70,19 +71,16 @@ static inline void kit_open(struct tls_kit *k) {
     snprintf(k->key, sizeof k->key, "%s/key.pem", k->folder);
     kit_files(k, -60, 3600);
     kit_load(k);
+    CHECK(unlink(k->cert) == 0 && unlink(k->key) == 0 && rmdir(k->folder) == 0);
     k->client = SSL_CTX_new(TLS_client_method());
     CHECK(k->client);
     SSL_CTX_set_mode(k->client,
                      SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    SSL_CTX_set_session_cache_mode(k->client, SSL_SESS_CACHE_CLIENT);
 }
 
 static inline void kit_close(struct tls_kit *k) {
     tls_release(k->tls);
     SSL_CTX_free(k->client);
-    unlink(k->cert);
-    unlink(k->key);
-    rmdir(k->folder);
     *k = (struct tls_kit){0};
 }
 
