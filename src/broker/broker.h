@@ -19,6 +19,7 @@ struct config;
 struct surroundings {
     u64 connections, bytes_in, bytes_out, buffered_bytes;
     u64 no_place, no_memory, per_address; /* connections refused, or made to go */
+    u64 tls_full, tls_resumed, tls_failed;
     struct hist turn_us;
     u64 cpu_us, open_fds, max_fds, resident_bytes, virtual_bytes;
     u64 disk_free, disk_size; /* of the data directory's filesystem */

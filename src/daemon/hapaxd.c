@@ -163,6 +163,9 @@ static void surroundings(void *ctx, struct surroundings *w) {
     w->bytes_in = h.bytes_in;
     w->bytes_out = h.bytes_out;
     w->buffered_bytes = h.buffered;
+    w->tls_full = h.tls_handshakes - h.tls_resumed;
+    w->tls_resumed = h.tls_resumed;
+    w->tls_failed = h.tls_failed;
     w->no_place = h.no_place;
     w->no_memory = h.no_memory;
     w->per_address = h.per_address;
