@@ -97,13 +97,22 @@ static inline enum load_mode mode_named(const char *text) {
     exit(2);
 }
 
+/* The first connection's session is resumed by all others. */
+static inline struct load_tls *tls_trusting(const char *ca_file) {
+    struct errbuf err = {{0}};
+    struct load_tls *tls = load_tls_new(&(struct load_tls_options){.host = "127.0.0.1", .ca_file = ca_file}, &err);
+    if (tls) return tls;
+    fprintf(stderr, "%s: %s\n", ca_file, err.text);
+    exit(2);
+}
+
 /* *kind: of payload, for a client that has several. */
 static inline void parse_options(struct load_options *o, const char **kind, int argc, char **argv) {
-    static const struct option option[] = {{"port", 1, NULL, 'p'},  {"mode", 1, NULL, 'm'},  {"conns", 1, NULL, 'c'},
-                                           {"depth", 1, NULL, 'd'}, {"batch", 1, NULL, 'b'}, {"seconds", 1, NULL, 's'},
-                                           {"seed", 1, NULL, 'r'},  {"first", 1, NULL, 'f'}, {"count", 1, NULL, 'n'},
-                                           {"known", 1, NULL, 'k'}, {"queue", 1, NULL, 'q'}, {"kind", 1, NULL, 't'},
-                                           {NULL, 0, NULL, 0}};
+    static const struct option option[] = {{"port", 1, NULL, 'p'},   {"mode", 1, NULL, 'm'},  {"conns", 1, NULL, 'c'},
+                                           {"depth", 1, NULL, 'd'},  {"batch", 1, NULL, 'b'}, {"seconds", 1, NULL, 's'},
+                                           {"seed", 1, NULL, 'r'},   {"first", 1, NULL, 'f'}, {"count", 1, NULL, 'n'},
+                                           {"known", 1, NULL, 'k'},  {"queue", 1, NULL, 'q'}, {"kind", 1, NULL, 't'},
+                                           {"cacert", 1, NULL, 'C'}, {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "", option, NULL)) != -1;) {
         unsigned long long v = optarg ? strtoull(optarg, NULL, 10) : 0;
         switch (c) {
@@ -143,6 +152,9 @@ static inline void parse_options(struct load_options *o, const char **kind, int 
         case 't':
             *kind = optarg;
             break;
+        case 'C':
+            o->tls = tls_trusting(optarg);
+            break;
         default:
             exit(2);
         }
@@ -177,6 +189,7 @@ static inline int bench_run(const struct load_protocol *protocol, const struct l
         fprintf(stderr, "bench %s: %s\n", protocol->name, err.text);
         return 1;
     }
+    load_tls_free(o->tls);
     print_result(protocol->name, o->mode, &r, cpu_seconds() - cpu);
     return 0;
 }

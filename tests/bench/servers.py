@@ -133,6 +133,10 @@ class Hapax(Server):
         if not Path(self.program).exists():
             raise Missing(f"{self.program} is not there")
         super().__init__(root)
+        self.cert, self.key = self.dir / "cert.pem", self.dir / "key.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
+                        "-out", self.cert, "-keyout", self.key], check=True, capture_output=True)
+        self.key.chmod(0o600)
 
     def version(self):
         return first_line(self.program, "--version")
@@ -141,12 +145,14 @@ class Hapax(Server):
         """Returns the seconds from the start of the process to its ready line."""
         began = time.monotonic()
         hx.HAPAXD = self.program
-        self.broker = hx.Broker(str(self.dir / "data"), log=self.dir / "log", start=False)
+        self.broker = hx.Broker(str(self.dir / "data"), log=self.dir / "log", start=False, listen=False, config=(
+            "auto_create: true\nlisten: [{address: 127.0.0.1:0}, "
+            f"{{address: 127.0.0.1:0, tls: {{cert: {self.cert}, key: {self.key}}}}}]\n"))
         try:
             self.broker.spawn().wait_ready(bound=3600)
         except hx.NotReady as why:
             raise RuntimeError(f"hapaxd did not start: {why}") from why
-        self.process, self.port = self.broker.process, self.broker.port
+        self.process, self.port, self.tls_port = self.broker.process, self.broker.port, self.broker.tls_port
         return time.monotonic() - began
 
     def ask(self, method, path, body=None):

@@ -286,16 +286,18 @@ class Broker(Verbs):
     """hapaxd on a data directory and a free port, which can be killed, frozen and started again. What it says on stderr is in
     the file `log`, all its lives one after the other. Requests go over one kept connection per thread.
 
-    config: the text of its config file. options: more of its command line. keep_port: restarts keep the port. `wrapper` is
+    config: the text of its config file. listen: False where that says where to listen: on one plain address of 127.0.0.1, and
+    perhaps one with TLS behind it (tls_port). options: more of its command line. keep_port: restarts keep the port. `wrapper` is
     what runs it (strace, ulimit), `env` goes on top of ours; both may be changed between starts."""
 
-    def __init__(self, data=None, config=None, options=(), wrapper=(), env=None, log=None, keep_port=False, start=True):
+    def __init__(self, data=None, config=None, options=(), wrapper=(), env=None, log=None, keep_port=False, start=True, listen=True):
         self.own = data is None
         self.data = data or tempfile.mkdtemp(prefix="hapax-broker-")
         self.log = log or self.data + ".log"
         self.config = self.data + "-hapax.yaml"
         self.options, self.wrapper, self.env, self.keep_port = list(options), list(wrapper), env or {}, keep_port
         self.port, self.process, self.local, self.log_from = 0, None, threading.local(), 0
+        self.listen, self.tls_port = listen, None
         if config is not None:
             self.configure(config)
         if start:
@@ -307,11 +309,11 @@ class Broker(Verbs):
         return self.spawn().wait_ready()
 
     def spawn(self):
-        listen = f"127.0.0.1:{self.port if self.keep_port else 0}"
+        listen = ["--listen", f"127.0.0.1:{self.port if self.keep_port else 0}"] if self.listen else []
         with open(self.log, "ab") as log:
             self.log_from = log.tell()
             self.process = subprocess.Popen(
-                [*self.wrapper, HAPAXD, "--listen", listen, "--data", self.data, *self.options], stdin=subprocess.DEVNULL,
+                [*self.wrapper, HAPAXD, *listen, "--data", self.data, *self.options], stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=log, env={**os.environ, **self.env}, start_new_session=True)
         self.local = threading.local()
         return self
@@ -326,9 +328,9 @@ class Broker(Verbs):
             if not some:
                 raise NotReady(f"exited with {self.wait_exit()} before it was ready\n{self.last_words()}")
             line += some
-        ready = re.fullmatch(r"hapaxd ready on http://127\.0\.0\.1:(\d+)\n", line.decode())
+        ready = re.fullmatch(r"hapaxd ready on http://127\.0\.0\.1:(\d+)(?: https://127\.0\.0\.1:(\d+))?\n", line.decode())
         assert ready, f"no ready line but {line!r}; stderr: {self.last_words()}"
-        self.port = int(ready.group(1))
+        self.port, self.tls_port = int(ready.group(1)), ready.group(2) and int(ready.group(2))
         return self
 
     def running(self):

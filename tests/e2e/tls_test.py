@@ -63,26 +63,11 @@ class TlsBroker(hx.Broker):
         self.cert, self.key = authority.path(name + ".pem"), authority.path(name + ".key")
         if not os.path.exists(self.cert):
             authority.certificate(name)
-        super().__init__(config=self.text(), **kw)
+        super().__init__(config=self.text(), listen=False, **kw)
 
     def text(self, cert=None, key=None):
         return ("auto_create: true\nlisten:\n  - {address: 127.0.0.1:0}\n"
                 f"  - {{address: 127.0.0.1:00, tls: {{cert: {cert or self.cert}, key: {key or self.key}{self.extra}}}}}\n")
-
-    def spawn(self):
-        with open(self.log, "ab") as log:
-            self.log_from = log.tell()
-            self.process = subprocess.Popen([*self.wrapper, hx.HAPAXD, "--data", self.data, *self.options], stdin=subprocess.DEVNULL,
-                                            stdout=subprocess.PIPE, stderr=log, env={**os.environ, **self.env}, start_new_session=True)
-        self.local = threading.local()
-        return self
-
-    def wait_ready(self, bound=hx.START_BOUND_S):
-        line = self.process.stdout.readline().decode()
-        ready = re.fullmatch(r"hapaxd ready on http://127\.0\.0\.1:(\d+) https://127\.0\.0\.1:(\d+)\n", line)
-        assert ready, f"no ready line but {line!r}; stderr: {self.last_words()}"
-        self.port, self.tls_port = int(ready.group(1)), int(ready.group(2))
-        return self
 
     def stats(self):
         return self.get("/v1/stats").json()["http"]
