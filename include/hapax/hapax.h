@@ -124,9 +124,10 @@ typedef struct hx_options {
     size_t reply_bytes_max;     /* larger replies are HX_PROTOCOL, default 256 MiB */
     bool patient;               /* keep trying a broker that cannot be reached until timeout_ms, too */
     /* Who the caller is, for a broker that asks. Wiped by hx_close, never part of an error. */
-    const char *api_token;      /* "hx_..."; NULL: none, or that of api_token_file */
-    const char *api_token_file; /* a file with nothing else in it, read by hx_open */
-    bool insecure_token;        /* send it to another machine unencrypted, too; hx_open refuses that otherwise */
+    const char *api_token; /* "hx_..."; NULL: none, or that of api_token_file */
+    const char
+        *api_token_file; /* a file with nothing else in it; read again when the broker refuses what it said (401) */
+    bool insecure_token; /* send it to another machine unencrypted, too; hx_open refuses that otherwise */
     /* https: the broker's certificate must be valid, for this host, and signed by somebody trusted. PEM files. */
     const char *ca_file;   /* trust these and no others; NULL: the system's */
     const char *cert_file; /* shown to a broker that asks who connects; NULL: none */

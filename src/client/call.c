@@ -17,6 +17,10 @@ static hx_status identify(hx_client *c, const hx_options *o, hx_error *err) {
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "tls_unusable", "%s", why.text);
     if (!token_field(o->api_token, o->api_token_file, &c->authorization, &why))
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "token_unusable", "%s", why.text);
+    if (!o->api_token && o->api_token_file) {
+        size_t n = strlen(o->api_token_file) + 1;
+        c->token_file = memcpy(mem_alloc(n), o->api_token_file, n);
+    }
     if (c->authorization.len && !c->tls && !o->insecure_token && !url_is_here(&c->url))
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "token_exposed",
                          "%s is not encrypted, and the token would be readable on the way: use https://", c->url.text);
@@ -60,6 +64,7 @@ void hx_close(hx_client *c) {
     resolver_free(&c->resolver);
     url_free(&c->url);
     buf_wipe(&c->authorization);
+    mem_free(c->token_file);
     tls_free(c->tls);
     mem_free(c);
 }
@@ -84,7 +89,8 @@ static void pool_give(hx_client *c, struct conn *conn) {
     if (!room) conn_close(conn);
 }
 
-static void render_head(hx_client *c, const struct call *call, struct buf *b) {
+/* Returns the number of the token in it. */
+static u64 render_head(hx_client *c, const struct call *call, struct buf *b) {
     buf_printf(b, "%s %s", call->method, c->url.prefix);
     buf_slice_add(b, call->target);
     buf_printf(b, " HTTP/1.1\r\nHost: %s\r\n", c->url.authority);
@@ -96,9 +102,31 @@ static void render_head(hx_client *c, const struct call *call, struct buf *b) {
     }
     if (body) buf_printf(b, "Content-Length: %zu\r\n", call->body.n);
     buf_slice_add(b, call->fields);
+    pthread_mutex_lock(&c->lock);
+    u64 number = c->token_number;
     buf_grow(b, c->authorization.len + 2); /* moved before the token is in it */
     buf_slice_add(b, buf_slice(&c->authorization));
+    pthread_mutex_unlock(&c->lock);
     buf_lit(b, "\r\n");
+    return number;
+}
+
+/* The broker does not know token `number`. true: there is another one by now. Tokens are replaced by writing the next one into the
+ * file, and no program should have to be started again for that. */
+static bool token_renew(hx_client *c, u64 number) {
+    struct buf fresh = {0};
+    bool read = c->token_file && token_field(NULL, c->token_file, &fresh, NULL);
+    pthread_mutex_lock(&c->lock);
+    if (read && c->token_number == number && !slice_eq(buf_slice(&fresh), buf_slice(&c->authorization))) {
+        struct buf old = c->authorization;
+        c->authorization = fresh;
+        c->token_number++;
+        fresh = old;
+    }
+    bool another = c->token_number != number;
+    pthread_mutex_unlock(&c->lock);
+    buf_wipe(&fresh);
+    return another;
 }
 
 /* The state of one call over its tries. */
@@ -107,11 +135,25 @@ struct carry {
     struct call *call;
     struct buf head;
     i64 deadline, backoff;
+    u64 token;    /* the number of the one shown */
+    bool renewed; /* another one was shown before */
     bool reads;   /* changes nothing: never unknown */
     bool unknown; /* some try may have been applied */
     enum unmade unmade;
     struct errbuf why;
 };
+
+/* The same call with the token that is in the file by now, once. */
+static bool show_another(struct carry *t) {
+    if (t->renewed || !token_renew(t->client, t->token)) return false;
+    t->renewed = true;
+    explicit_bzero(t->head.p, t->head.cap);
+    buf_reset(&t->head);
+    t->token = render_head(t->client, t->call, &t->head);
+    t->backoff = 0;
+    err_set(&t->why, ST_TIMEOUT, "the time was up when the token had been replaced");
+    return true;
+}
 
 static enum xfer try_once(struct carry *t, struct reply *reply) {
     hx_client *c = t->client;
@@ -173,6 +215,7 @@ static bool answered(struct carry *t, struct reply *reply, hx_error *err) {
         err->http_status = reply->status;
         return true;
     }
+    if (reply->status == 401 && show_another(t)) return false;
     problem_read(reply->status, buf_slice(&reply->body), err);
     err->retry_after_ms = reply->retry_after_ms;
     if (t->reads && err->applied == HX_APPLIED_UNKNOWN) {
@@ -226,7 +269,7 @@ hx_status client_call(hx_client *c, struct call *call, struct reply *reply, hx_e
     i64 timeout = call->timeout_ms > 0 ? call->timeout_ms : c->timeout_ms;
     t.deadline = clock_mono_ms() + timeout + call->wait_ms;
     t.reads = strcmp(call->method, "GET") == 0;
-    render_head(c, call, &t.head);
+    t.token = render_head(c, call, &t.head);
     hx_status st = carry(&t, reply, err);
     buf_wipe(&t.head);
     return st;

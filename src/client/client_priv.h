@@ -171,14 +171,16 @@ bool conn_await(int fd, i64 deadline, int cancel_fd);
 
 struct hx_client {
     struct url url;
-    struct buf authorization; /* a whole header line, or nothing */
+    char *token_file; /* read again when the broker does not know the token any more; NULL: none */
     struct resolver resolver;
     struct tls *tls; /* NULL: plain */
     int connections;
     i64 connect_timeout_ms, timeout_ms;
     size_t reply_bytes_max;
     bool patient;
-    pthread_mutex_t lock; /* protects the pool */
+    pthread_mutex_t lock;     /* protects the pool, and: */
+    struct buf authorization; /* a whole header line, or nothing */
+    u64 token_number;         /* counts what was read */
     struct conn **idle;
     int idle_count;
 };

@@ -252,6 +252,23 @@ def a_refusal_says_what_to_do_about_it():
 
 
 @test
+def a_token_that_was_replaced_in_its_file_is_shown_without_a_new_start():
+    path = file_with(OTHER)
+
+    def answer(_):
+        if side.tokens()[-1] == "Bearer " + TOKEN:
+            return ACCEPTED
+        os.replace(file_with(TOKEN), path)
+        return problem(401, "unauthorized")
+    with Side(answer) as side:
+        hapax(side, "send", "q", "p", "--key", "k", HAPAX_API_TOKEN_FILE=path)
+        same(side.tokens(), ["Bearer " + OTHER, "Bearer " + TOKEN])
+    with Side(problem(401, "unauthorized")) as side:
+        hapax(side, "send", "q", "p", "--key", "k", exits=1, HAPAX_API_TOKEN_FILE=path)
+        same(side.tokens(), ["Bearer " + TOKEN])
+
+
+@test
 def a_worker_whose_token_is_refused_ends():
     with Side(problem(401, "unauthorized")) as side:
         ran = hapax(side, "receive", "q", "--exec", "true", "--forever", exits=1, HAPAX_API_TOKEN=TOKEN)
