@@ -450,7 +450,7 @@ static const struct source_config *source_of(const struct broker *b, slice name)
 u64 ingest_body_limit(struct broker *b, const struct http_request *head, slice name) {
     const struct source_config *source = source_of(b, name);
     slice type = {0};
-    if (!source) return HTTP_BODY_UNWANTED;
+    if (!source) return memchr(name.p, '%', name.n) ? PAYLOAD_BYTES_MAX : HTTP_BODY_UNWANTED; /* not decoded yet */
     http_field_get(head, SL("content-type"), &type);
     u64 limit = event_mode(head, type) == EVENT_BATCH ? EVENTS_BYTES : PAYLOAD_BYTES_MAX;
     if (!head->chunked && head->body_length > limit) count(b, counts_of(b, source), INGEST_TOO_LARGE);

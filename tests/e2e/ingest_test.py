@@ -189,6 +189,9 @@ def what_is_not_verified_is_only_counted():
         same((counted(b, "terminal", "signature"), counted(b, "terminal", "accepted")), (7, 0))
         same(b.queue("slots")["ready"], 0)
         problem(post(b, "nobody", body, standard(body)), 404, "not_found")
+        body = slot("C1", fill="x" * 100000)
+        taken(post(b, "%74erminal", body, standard(body)), 202, "accepted")
+        problem(post(b, "nobod%79", body, standard(body)), 404, "not_found")
 
 
 @test
