@@ -56,7 +56,7 @@ TOOL_BIN   := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(TOOL_SRC)))
 
 .DEFAULT_GOAL := all
 .SECONDARY:
-.PHONY: all deps run test bench sim crash fuzz slow mutants lint install clean help test-tools sanitized
+.PHONY: all deps run test bench sim crash fuzz slow mutants timing lint install clean help test-tools sanitized
 
 all: $(BUILD)/hapaxd $(BUILD)/hapax $(foreach lib,hapax hapax_pq hapax_sqlite,$(BUILD)/lib$(lib).a $(BUILD)/lib$(lib).so)
 
@@ -206,6 +206,7 @@ crash:
 slow: ; @tools/deps --test && $(MAKE) -s all && tests/slow/run
 fuzz: ; @tests/fuzz/run $(or $(SECONDS),600)
 mutants: ; @tests/mutants/run
+timing: $(BUILD)/tests/token_timing_test; @HAPAX_TIMING_SAMPLES=1000000 $<
 bench: ; @tools/deps --bench && tests/bench/run && tests/bench/watched.py
 lint: ; @tools/deps --test && tests/lint/run
 

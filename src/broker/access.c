@@ -14,7 +14,8 @@
 #define TEXT_BYTES    (TEXT_WORDS * sizeof(u64)) /* a longer one is hashed every time */
 #define TEXT_MAX      512u                       /* a longer one is no token */
 #define TAG_WORDS     4u                         /* two sums of 128 bits */
-#define KNOWN_SLOTS   1024u                      /* tokens known again; a power of two */
+#define KNOWN_BITS    10u
+#define KNOWN_SLOTS   (1u << KNOWN_BITS) /* tokens known again */
 #define BUCKET_PLACES 4u
 #define BUCKETS_EACH  4u /* for each hash */
 
@@ -41,6 +42,7 @@ struct roll {
 
 struct access {
     u64 key[TEXT_WORDS + 2]; /* of the texts' hashes; the second sum uses it two words on */
+    u64 spread[2];           /* odd: of the tags over the slots */
     struct known known[KNOWN_SLOTS];
     struct roll roll;
     struct caller anonymous, wrong, expired;
@@ -55,6 +57,9 @@ struct access *access_new(const struct token_config *own) {
     struct access *a = mem_zalloc(sizeof *a);
     a->own = own;
     random_bytes(a->key, sizeof a->key);
+    random_bytes(a->spread, sizeof a->spread);
+    a->spread[0] |= 1;
+    a->spread[1] |= 1;
     a->anonymous = (struct caller){.name = SL("anonymous"), .bare = RIGHTS_ALL, .anywhere = RIGHTS_ALL};
     a->wrong = a->expired = (struct caller){.name = SL("nobody")};
     a->roll.expires_ms = INT64_MAX;
@@ -259,12 +264,18 @@ static const struct caller *hashed(const struct access *a, slice text) {
     return by_hash(a, hash);
 }
 
+/* Texts that begin alike have tags with the same low bits, and must not share a slot for it: one that is in the cache because
+ * the right token was there would tell them. */
+static struct known *slot_of(struct access *a, const u64 tag[TAG_WORDS]) {
+    return &a->known[(tag[0] * a->spread[0] + tag[1] * a->spread[1]) >> (64 - KNOWN_BITS)];
+}
+
 static const struct caller *by_text(struct access *a, slice text) {
     u64 tag[TAG_WORDS], differs = 0;
     if (text.n == 0 || text.n > TEXT_MAX || a->roll.count < 2) return &a->wrong;
     if (text.n > TEXT_BYTES) return hashed(a, text);
     tag_of(a, text, tag);
-    struct known *slot = &a->known[tag[0] & (KNOWN_SLOTS - 1)];
+    struct known *slot = slot_of(a, tag);
     for (u32 i = 0; i < TAG_WORDS; i++) differs |= tag[i] ^ slot->tag[i];
     if (differs == 0 && slot->who) return slot->who;
     const struct caller *who = hashed(a, text);
