@@ -216,6 +216,8 @@ struct column {
 /* The "items" of a list as a table of these columns, as far as there is anything in them, and how to see the rest. */
 void print_list(slice json, const struct column *columns);
 void column_key(struct buf *b, slice item); /* or the id of what has none */
+/* As it is named to the broker: with its sender in front where keys are their senders'. */
+void column_key_alone(struct buf *b, slice item);
 void column_age(struct buf *b, slice item);
 void column_at(struct buf *b, slice item);
 void column_consumer(struct buf *b, slice item);   /* who has the last attempt */

@@ -47,7 +47,7 @@ static int search(struct cli *cli, const char *target, void (*show)(slice json))
 
 static void show_keys_found(slice json) {
     static const struct column columns[] = {
-        {"key", NULL, true}, {"state", NULL, false}, {"at", column_at, false}, {"id", NULL, false}, {0}};
+        {"key", column_key_alone, true}, {"state", NULL, false}, {"at", column_at, false}, {"id", NULL, false}, {0}};
     print_list(json, columns);
     say_if_cut(json);
 }
@@ -81,9 +81,9 @@ const char about_find[] =
 
 static void show_found(slice json) {
     static const struct column columns[] = {
-        {"at", column_at, false},   {"kind", NULL, false},    {"queue", NULL, false},
-        {"key", NULL, true},        {"consumer", NULL, true}, {"state", NULL, false},
-        {"request_id", NULL, true}, {"id", NULL, false},      {0}};
+        {"at", column_at, false},        {"kind", NULL, false},    {"queue", NULL, false},
+        {"key", column_key_alone, true}, {"consumer", NULL, true}, {"state", NULL, false},
+        {"request_id", NULL, true},      {"id", NULL, false},      {0}};
     print_list(json, columns);
     say_if_cut(json);
 }

@@ -113,10 +113,20 @@ static void put_age_of(struct buf *b, slice object, const char *name) {
     buf_free(&text);
 }
 
+void column_key_alone(struct buf *b, slice item) {
+    struct buf key = {0}, whole = {0};
+    if (member_text(item, "key", &key) && key.len && member_text(item, "credential", &whole)) buf_char(&whole, '/');
+    buf_slice_add(&whole, buf_slice(&key));
+    print_clean(b, buf_slice(&whole), false);
+    buf_free(&key);
+    buf_free(&whole);
+}
+
 void column_key(struct buf *b, slice item) {
     struct buf text = {0};
-    if (!member_text(item, "key", &text) || !text.len) member_text(item, "id", &text);
-    print_clean(b, buf_slice(&text), false);
+    size_t before = b->len;
+    column_key_alone(b, item);
+    if (b->len == before && member_text(item, "id", &text)) print_clean(b, buf_slice(&text), false);
     buf_free(&text);
 }
 

@@ -67,7 +67,7 @@ static void put_clock(struct buf *b, slice event) {
 static void put_key(struct buf *b, slice event, size_t columns) {
     struct buf key = {0};
     size_t most = columns == SIZE_MAX ? SIZE_MAX : columns > BESIDE_KEY + KEY_LEAST ? columns - BESIDE_KEY : KEY_LEAST;
-    put_member(&key, event, "key", "", "");
+    column_key_alone(&key, event);
     if (key.len) buf_char(b, ' ');
     text_cut(b, buf_slice(&key), most);
     buf_free(&key);

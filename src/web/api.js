@@ -137,6 +137,9 @@ export function allowed(q, right) {
 
 export const queuePath = (queue, ...rest) => ['/v1/queues', enc(queue), ...rest.map(enc)].join('/');
 
+// A key as the broker finds it for whoever may look: with its sender's name where keys are their senders'.
+export const keyOf = (m) => (m.key && m.credential ? `${m.credential}/${m.key}` : m.key);
+
 // Addresses of views, to be pasted into a chat.
 export const to = (...parts) => '#/' + parts.map(enc).join('/');
 

@@ -1,7 +1,7 @@
 // What an operator can do. Whatever changes something asks first, takes a note, and says what became of it; the broker's audit trail
 // has who and why.
 import { h, morph } from './dom.js';
-import { call, get, post, queuePath } from './api.js';
+import { call, get, keyOf, post, queuePath } from './api.js';
 import { count, plural } from './format.js';
 import { notice } from './parts.js';
 
@@ -173,7 +173,7 @@ export function resolve(queue, items, done) {
     const conflicts = items.every((m) => m.held_because === 'conflict');
     const ways = conflicts ? ['new', 'duplicate'] : items.every((m) => m.state === 'dead') ? ['done', 'rejected', 'retry'] : ['done', 'rejected', 'retry', 'dead'];
     ask({
-        title: items.length === 1 ? `Resolve ${items[0].key}` : `Resolve ${plural(items.length, 'message')} of ${queue}`,
+        title: items.length === 1 ? `Resolve ${keyOf(items[0])}` : `Resolve ${plural(items.length, 'message')} of ${queue}`,
         words: h('p', {}, conflicts ? 'The same key came with another payload. Is it new work?' : 'You say what became of it. Its last worker’s token dies.'),
         fields: [{ name: 'as', label: 'As', options: ways.map((w) => [w, AS[w]]) },
             ...(conflicts ? [] : [{ name: 'result', label: 'Result for whoever asks (done and rejected; may be empty)', rows: '2', maxlength: '1000' }])],
@@ -186,7 +186,7 @@ export function resolve(queue, items, done) {
 
 export function cancel(queue, items, done) {
     ask({
-        title: items.length === 1 ? `Cancel ${items[0].key ?? items[0].id}` : `Cancel ${plural(items.length, 'message')} of ${queue}`,
+        title: items.length === 1 ? `Cancel ${keyOf(items[0]) ?? items[0].id}` : `Cancel ${plural(items.length, 'message')} of ${queue}`,
         words: h('p', {}, 'It will not be done. The key stays: a repeat is told that it was cancelled.'),
         button: `Cancel ${count(items.length)} for good`, danger: true,
         act: ({ by, note }, progress) => each(items, (m) => post(queuePath(queue, 'messages', m.id, 'cancel'), { by, note }), progress),
@@ -196,7 +196,7 @@ export function cancel(queue, items, done) {
 
 export function revoke(queue, items, done) {
     ask({
-        title: items.length === 1 ? `Take back ${items[0].key ?? items[0].id}` : `Take back ${plural(items.length, 'message')} of ${queue}`,
+        title: items.length === 1 ? `Take back ${keyOf(items[0]) ?? items[0].id}` : `Take back ${plural(items.length, 'message')} of ${queue}`,
         words: h('p', {}, 'As if the lease ran out now: it is handed out again, looked up or held, as the rules say. Stop the worker first if it is alive: until somebody else has the message, it may still settle it.'),
         button: `Take back ${count(items.length)}`, danger: true,
         act: ({ by, note }, progress) => each(items, (m) => post(queuePath(queue, 'messages', m.id, 'revoke'), { by, note }), progress),
@@ -215,10 +215,10 @@ const KEY_DEEDS = {
 export function keyDeed(what, k, done) {
     const [title, words, button] = KEY_DEEDS[what];
     ask({
-        title: `${title}: ${k.key}`, words: h('p', {}, words), button, danger: true,
+        title: `${title}: ${keyOf(k)}`, words: h('p', {}, words), button, danger: true,
         act: async ({ by, note }) => {
-            if (what === 'forget') await call('DELETE', queuePath(k.queue, 'keys', k.key), { by, note });
-            else await post(queuePath(k.queue, 'keys', k.key, what), { by, note });
+            if (what === 'forget') await call('DELETE', queuePath(k.queue, 'keys', keyOf(k)), { by, note });
+            else await post(queuePath(k.queue, 'keys', keyOf(k), what), { by, note });
             return { replay: 'It waits to be handed out again.', erase: 'Erased.', forget: 'Forgotten.' }[what];
         },
         done,

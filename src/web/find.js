@@ -1,6 +1,6 @@
 // A key, an id, a request or a trace, wherever it went: a flow over several queues shows as one, in the order of time.
 import { h } from './dom.js';
-import { get, query, to } from './api.js';
+import { get, keyOf, query, to } from './api.js';
 import { moment, plural } from './format.js';
 import { badge, quiet, table } from './parts.js';
 
@@ -42,7 +42,7 @@ export default function findPage({ text }) {
             data.items.length ? table('What happened', [
                 { title: 'when', cell: (i) => moment(i.at) },
                 { title: 'queue', cell: (i) => h('a', { href: to('q', i.queue) }, i.queue) },
-                { title: 'key', class: 'wide', cell: (i) => h('a', { href: i.key ? to('q', i.queue, 'key', i.key) : to('q', i.queue, 'id', i.id), 'data-nav': true }, i.key ?? i.id) },
+                { title: 'key', class: 'wide', cell: (i) => h('a', { href: i.key ? to('q', i.queue, 'key', keyOf(i)) : to('q', i.queue, 'id', i.id), 'data-nav': true }, keyOf(i) ?? i.id) },
                 { title: 'what', cell: (i) => badge(i.kind, KINDS[i.kind] ?? 'none') },
                 { title: 'request', cell: (i) => i.request_id ?? '' },
                 { title: 'trace', class: 'wide', cell: (i) => i.trace_id ?? '' },

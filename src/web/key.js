@@ -1,6 +1,6 @@
 // One key: why was this event ignored?
 import { h } from './dom.js';
-import { allowed, get, query, queuePath, to } from './api.js';
+import { allowed, get, keyOf, query, queuePath, to } from './api.js';
 import { moment, count } from './format.js';
 import { badge, section, fold, mayNot, pretty, quiet, table } from './parts.js';
 import { eventWords } from './words.js';
@@ -30,7 +30,7 @@ function facts(k) {
 
 const difference = (k) => (k.difference?.length ? section('What differs', table('What differs from the original', [
     { title: 'field', cell: (d) => d.field }, { title: 'was', class: 'wide', cell: (d) => JSON.stringify(d.was) ?? '–' }, { title: 'is', class: 'wide', cell: (d) => JSON.stringify(d.is) ?? '–' },
-], k.difference, (d) => d.field), quiet('The original: ', h('a', { href: to('q', k.queue, 'key', k.conflict_with.key) }, k.conflict_with.key), ` (${k.conflict_with.state})`)) : '');
+], k.difference, (d) => d.field), quiet('The original: ', h('a', { href: to('q', k.queue, 'key', keyOf(k.conflict_with)) }, keyOf(k.conflict_with)), ` (${k.conflict_with.state})`)) : '');
 
 function line(e, i) {
     const { what, kind, rest } = eventWords(e);
@@ -67,7 +67,7 @@ export default function keyPage({ queue, key, id }, ui) {
             return { q, items: found.items.length === 1 ? [await get(queuePath(queue, 'messages', found.items[0].id), signal)] : found.items };
         },
         view: ({ q, items }) => [
-            h('div', { class: 'head', key: 'head' }, h('h1', {}, key ?? items[0]?.key ?? id), items.length === 1 ? badge(items[0].state) : '',
+            h('div', { class: 'head', key: 'head' }, h('h1', {}, key ?? (items[0] && keyOf(items[0])) ?? id), items.length === 1 ? badge(items[0].state) : '',
                 h('span', {}, 'in ', h('a', { href: to('q', queue) }, queue))),
             items.length === 1 ? message(items[0], q, ui) : [
                 quiet('Keys repeat in this queue: each arrival is a message of its own.'),

@@ -1,6 +1,6 @@
 // What several pages show alike.
 import { h } from './dom.js';
-import { allowed, Gone, session, to } from './api.js';
+import { allowed, Gone, keyOf, session, to } from './api.js';
 import { duration, moment } from './format.js';
 
 // Four states that mean the same everywhere; a sign beside the colour, for colour alone says nothing to many.
@@ -95,7 +95,7 @@ export const NOT_JUDGED = 'not judged yet';
 
 function alertAbout(a) {
     if (!a.queue || !(a.key || a.id)) return '';
-    return h('a', { href: a.key ? to('q', a.queue, 'key', a.key) : to('q', a.queue, 'id', a.id), 'data-nav': true }, a.key || a.id);
+    return h('a', { href: a.key ? to('q', a.queue, 'key', keyOf(a)) : to('q', a.queue, 'id', a.id), 'data-nav': true }, keyOf(a) || a.id);
 }
 
 function runbookLink(runbook) {

@@ -1,6 +1,6 @@
 // One queue: how it fares, by which rules, and who works on it.
 import { h } from './dom.js';
-import { allowed, get, query, queuePath, stream, to } from './api.js';
+import { allowed, get, keyOf, query, queuePath, stream, to } from './api.js';
 import { count, rate, percent, duration, stopwatch, moment, ago } from './format.js';
 import { spark, histogram } from './charts.js';
 import { badge, section, quiet, table, alertLine, lagWords, mayNot, oldestHref } from './parts.js';
@@ -63,11 +63,11 @@ function recent(events, q) {
     if (!events.items.length) return quiet('None that the broker still has; those to come show up here.');
     return table('Recent repeats', [
         { title: 'when', cell: (e) => moment(e.at) },
-        { title: 'key', class: 'wide', cell: (e) => (e.key ? h('a', { href: to('q', q.name, 'key', e.key), 'data-nav': true }, e.key) : e.id ?? '') },
+        { title: 'key', class: 'wide', cell: (e) => (e.key ? h('a', { href: to('q', q.name, 'key', keyOf(e)), 'data-nav': true }, keyOf(e)) : e.id ?? '') },
         { title: 'kind', cell: (e) => (e.arrival === 'late' ? badge('late', 'person') : 'expected') },
         { title: 'after', class: 'n', cell: (e) => (e.age_ms === undefined ? '' : duration(e.age_ms)) },
         { title: 'request', cell: (e) => e.request_id ?? '' },
-    ], events.items, (e) => `${e.at} ${e.key} ${e.number}`);
+    ], events.items, (e) => `${e.at} ${keyOf(e)} ${e.number}`);
 }
 
 // The stream of events, read as text: what is recent comes first, what happens follows.
@@ -107,7 +107,7 @@ function keys(found, q, ui) {
             h('input', { type: 'search', name: 'prefix', placeholder: 'keys that begin with …', 'aria-label': 'Keys that begin with', value: ui.state.keys ?? '', maxlength: '255', autocomplete: 'off', spellcheck: 'false' }),
             h('button', {}, 'Look')),
         found && (found.items.length ? table('Keys', [
-            { title: 'key', class: 'wide', cell: (k) => h('a', { href: to('q', q.name, 'key', k.key), 'data-nav': true }, k.key) },
+            { title: 'key', class: 'wide', cell: (k) => h('a', { href: to('q', q.name, 'key', keyOf(k)), 'data-nav': true }, keyOf(k)) },
             { title: 'state', cell: (k) => badge(k.state) }, { title: 'first seen', cell: (k) => moment(k.at) },
         ], found.items, (k) => k.id) : quiet('None that the queue remembers.')),
         found && !found.complete ? quiet('There may be more: the search ended before the end.') : '',

@@ -1,6 +1,6 @@
 // What lies in a lane of a queue: the dead and the held grouped by reason, to be decided together.
 import { h } from './dom.js';
-import { allowed, get, pages, queuePath, to } from './api.js';
+import { allowed, get, keyOf, pages, queuePath, to } from './api.js';
 import { count, moment, ago, plural } from './format.js';
 import { badge, mayNot, quiet, table } from './parts.js';
 import { redrive, resolve, cancel, revoke } from './deeds.js';
@@ -25,15 +25,15 @@ function groupsOf(items) {
     return [...groups.values()].sort((a, b) => b.items.length - a.items.length || (a.name < b.name ? -1 : 1));
 }
 
-const matches = (m, words) => words.every((w) => `${m.key ?? ''} ${m.reason ?? ''} ${kindOf(m)} ${m.id} ${m.group ?? ''}`.toLowerCase().includes(w));
+const matches = (m, words) => words.every((w) => `${keyOf(m) ?? ''} ${m.reason ?? ''} ${kindOf(m)} ${m.id} ${m.group ?? ''}`.toLowerCase().includes(w));
 
 const consumerOf = (m) => m.attempts?.[m.attempts.length - 1]?.consumer ?? '';
 
 // picked, flip: what is selected, and what selects. No flip: nothing can be decided, so nothing is selected.
 function rows(queue, items, lane, picked, flip) {
     return table(`Messages of ${queue}`, [
-        ...(flip ? [{ title: '', class: 'tick', cell: (m) => h('input', { type: 'checkbox', 'aria-label': `Select ${m.key ?? m.id}`, checked: picked.has(m.id), onchange: () => flip([m]) }) }] : []),
-        { title: 'key', class: 'wide', cell: (m) => h('a', { href: m.key ? to('q', queue, 'key', m.key) : to('q', queue, 'id', m.id), 'data-nav': true }, m.key ?? m.id) },
+        ...(flip ? [{ title: '', class: 'tick', cell: (m) => h('input', { type: 'checkbox', 'aria-label': `Select ${keyOf(m) ?? m.id}`, checked: picked.has(m.id), onchange: () => flip([m]) }) }] : []),
+        { title: 'key', class: 'wide', cell: (m) => h('a', { href: m.key ? to('q', queue, 'key', keyOf(m)) : to('q', queue, 'id', m.id), 'data-nav': true }, keyOf(m) ?? m.id) },
         { title: lane === 'dead' || lane === 'held' ? 'since' : 'first seen', cell: (m) => (lane === 'dead' || lane === 'held' ? moment(endOf(m), ago(endOf(m))) : moment(m.first_seen, ago(m.first_seen))) },
         { title: 'attempts', class: 'n', cell: (m) => count(m.attempt) },
         ...(lane === 'leased' ? [{ title: 'lease until', cell: (m) => moment(m.lease_expires_at) }] : []),

@@ -221,6 +221,10 @@ def who_may_look_sees_whose_key_it_is_and_names_it_whole():
         for prefix, who in (("k", {"shop", "mill"}), ("shop/", {"shop"}), ("mill/k", {"mill"})):
             items = w.eye.get(f"/v1/queues/q/keys?prefix={quote(prefix)}").json()["items"]
             same({item["credential"] for item in items}, who, prefix)
+        for words in (("key", "find", "q", "k"), ("find", "--key", "shop/k")):
+            ran = subprocess.run([hx.HAPAX, *words, "--url", w.broker.url], env={**os.environ, "HAPAX_API_TOKEN": text("eye")},
+                                 capture_output=True, timeout=hx.TIMEOUT)
+            assert ran.returncode == 0 and b"shop/k" in ran.stdout, ran
         w.broker.restart()
         members(w.eye.key("q", "mill/k"), key="k", credential="mill")
 

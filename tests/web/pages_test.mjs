@@ -353,6 +353,16 @@ test('a held conflict is resolved by a person who sees what differs', async () =
     same([entry.who, entry.why], ['ann', 'a typing error']);
 });
 
+test('where keys are their senders\', a list names them whole, and leads to them', async () => {
+    await shop.rules('scoped', { ...FAST, key_scope: 'credential' });
+    await shop.bury('scoped', ['c-1'], { class: 'poison', reason: 'no such container' });
+    const page = await open(shop, '#/q/scoped/dead');
+    await page.locator('.group-head button', { hasText: 'no such container' }).click();
+    await page.locator('a', { hasText: 'anonymous/c-1' }).click();
+    await until(async () => (await page.locator('h1').innerText()) === 'anonymous/c-1', 'the page of the key');
+    await until(async () => /no such container/.test(await page.locator('#view').innerText()), 'what is known of it');
+});
+
 test('an unknown outcome is resolved as done, with its result', async () => {
     await shop.rules('held', { on_unknown: 'hold' });
     await shop.bury('held', ['h-1', 'h-2'], { class: 'unknown', reason: 'the line was cut' });
