@@ -2,19 +2,21 @@
  *
  * By table: slicing by eight, tables[k][b] being the effect of byte b followed by k zero bytes.
  *
- * By instruction: crc32 takes 3 cycles but a new one can start every cycle, so long input is cut into three lanes of
- * LANE bytes that are summed side by side. A CRC is linear: the sum of lanes A B C is A moved past |B| + |C| zero
- * bytes, xor B moved past |C|, xor C; past_lane[k][b] is byte k of a sum, being b, moved past LANE zero bytes. */
+ * By instruction: crc32 takes 3 cycles but a new one can start every cycle, so long input is cut into three lanes that are
+ * summed side by side: long ones for large payloads, short ones for records as most are. A CRC is linear: the sum of lanes A
+ * B C is A moved past |B| + |C| zero bytes, xor B moved past |C|, xor C; past[k][b] is byte k of a sum, being b, moved past
+ * a lane of zero bytes. */
 #include "base/base_priv.h"
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
 #endif
 
-static const size_t LANE = 256;
+#define LONG_LANE  256u
+#define SHORT_LANE 96u
 
 static u32 tables[8][256];
-static u32 past_lane[4][256];
+static u32 past_long[4][256], past_short[4][256];
 #if defined(__x86_64__)
 static bool have_instruction;
 #endif
@@ -37,17 +39,18 @@ static void fill_tables(void) {
 }
 
 /* Linear again: the entries of single bits give all others by xor. */
-static void fill_past_lane(void) {
-    for (u32 bit = 0; bit < 32; bit++) past_lane[bit / 8][1u << bit % 8] = past_zero_bytes(1u << bit, LANE);
+static void fill_past(u32 past[4][256], size_t lane) {
+    for (u32 bit = 0; bit < 32; bit++) past[bit / 8][1u << bit % 8] = past_zero_bytes(1u << bit, lane);
     for (size_t k = 0; k < 4; k++) {
-        for (u32 b = 1; b < 256; b++) past_lane[k][b] = past_lane[k][b & (b - 1)] ^ past_lane[k][b & -b];
+        for (u32 b = 1; b < 256; b++) past[k][b] = past[k][b & (b - 1)] ^ past[k][b & -b];
     }
 }
 
 /* Before main, so that no call has to ask whether the tables are there. */
 __attribute__((constructor)) static void prepare(void) {
     fill_tables();
-    fill_past_lane();
+    fill_past(past_long, LONG_LANE);
+    fill_past(past_short, SHORT_LANE);
 #if defined(__x86_64__)
     __builtin_cpu_init();
     have_instruction = __builtin_cpu_supports("sse4.2");
@@ -68,25 +71,28 @@ u32 crc32c_by_table(u32 seed, const void *p, size_t n) {
 }
 
 #if defined(__x86_64__)
-static u32 move_past_lane(u32 crc) {
-    return past_lane[0][crc & 0xff] ^ past_lane[1][crc >> 8 & 0xff] ^ past_lane[2][crc >> 16 & 0xff] ^
-           past_lane[3][crc >> 24];
+static u32 move(u32 crc, const u32 past[4][256]) {
+    return past[0][crc & 0xff] ^ past[1][crc >> 8 & 0xff] ^ past[2][crc >> 16 & 0xff] ^ past[3][crc >> 24];
 }
 
-__attribute__((target("sse4.2"))) static u32 three_lanes(u32 crc, const u8 *in) {
+__attribute__((target("sse4.2"))) static inline u32 three_lanes(u32 crc, const u8 *in, size_t lane,
+                                                                const u32 past[4][256]) {
     u64 a = crc, b = 0, c = 0;
-    for (size_t i = 0; i < LANE; i += 8) {
+    for (size_t i = 0; i < lane; i += 8) {
         a = _mm_crc32_u64(a, get_u64(in + i));
-        b = _mm_crc32_u64(b, get_u64(in + LANE + i));
-        c = _mm_crc32_u64(c, get_u64(in + 2 * LANE + i));
+        b = _mm_crc32_u64(b, get_u64(in + lane + i));
+        c = _mm_crc32_u64(c, get_u64(in + 2 * lane + i));
     }
-    return move_past_lane(move_past_lane((u32)a) ^ (u32)b) ^ (u32)c;
+    return move(move((u32)a, past) ^ (u32)b, past) ^ (u32)c;
 }
 
 __attribute__((target("sse4.2"))) static u32 by_instruction(u32 seed, const void *p, size_t n) {
     const u8 *in = p;
     u32 crc = ~seed;
-    for (; n >= 3 * LANE; in += 3 * LANE, n -= 3 * LANE) crc = three_lanes(crc, in);
+    for (; n >= 3 * LONG_LANE; in += 3 * LONG_LANE, n -= 3 * LONG_LANE)
+        crc = three_lanes(crc, in, LONG_LANE, past_long);
+    for (; n >= 3 * SHORT_LANE; in += 3 * SHORT_LANE, n -= 3 * SHORT_LANE)
+        crc = three_lanes(crc, in, SHORT_LANE, past_short);
     for (; n >= 8; in += 8, n -= 8) crc = (u32)_mm_crc32_u64(crc, get_u64(in));
     if (n >= 4) { /* as records have it */
         crc = _mm_crc32_u32(crc, get_u32(in));
