@@ -145,17 +145,16 @@ for (const kind of ['tokens', 'tokens, over https']) test(`a page of another sit
     const other = await page.context().newPage();
     await other.goto(evil);
     for (const [path, init] of DEEDS) ok(blind(await attempt(other, broker.url + path, { ...init, credentials: 'include' })), path);
-    const held = await other.evaluate((address) => new Promise((on) => {
-        const it = window.open(address, 'dashboard');
-        setTimeout(() => {
-            try {
-                on([Boolean(it?.document?.body), it?.closed]);
-            } catch (e) {
-                on([false, it.closed]);
-            }
-        }, 1000);
-    }), `${broker.url}/`);
-    same(held[0], false, 'its document can be read');
+    const [popup] = await Promise.all([other.waitForEvent('popup'), other.evaluate((address) => { window.held = window.open(address, 'dashboard'); }, `${broker.url}/`)]);
+    await popup.locator('#view h1').waitFor();
+    const reads = await other.evaluate(() => {
+        try {
+            return Boolean(window.held?.document?.body);
+        } catch {
+            return false;
+        }
+    });
+    same(reads, false, 'its document can be read');
     same(await state(broker), before, 'what the broker holds');
 });
 
