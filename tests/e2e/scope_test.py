@@ -2,6 +2,7 @@
 """Keys of two senders: where a queue says key_scope: credential, equal keys of two tokens are two keys, and they never meet. Nobody
 who may not look learns anything of another's. A token's name is the credential: what is rotated stays the same one."""
 import hashlib
+import hmac
 import json
 import os
 import subprocess
@@ -168,6 +169,18 @@ def without_a_token_a_sender_is_the_anonymous_one():
         w.shop.put("q", "k", payload="shop's")
         same({m["effect_key"] for m in w.worker.receive("q", max=10)}, {"anonymous/k", "shop/k"})
         members(nobody.send("q", "k", "nobody's").json(), outcome="duplicate")
+
+
+@test
+def a_webhook_known_by_its_signature_is_its_sources():
+    sources = 'sources: {shop: {queue: made, verify: {scheme: hmac, header: x-sig, secrets: ["a secret"]}}}\n'
+    with World(CONFIG + sources) as w:
+        body = b'{"n": 1}'
+        signed = [("x-sig", hmac.new(b"a secret", body, "sha256").hexdigest()), ("Content-Type", "application/json")]
+        same(w.broker.call("POST", "/in/shop", body, signed).status, 202)
+        members(w.shop.event("made", {"n": 1}).json(), outcome="accepted")
+        same(w.broker.call("POST", "/in/shop", body, signed).status, 200)
+        same({m["effect_key"] for m in w.worker.receive("made", max=10)}, {"in:shop/n:1", "shop/n:1"})
 
 
 # ---- who may look
