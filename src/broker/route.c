@@ -143,7 +143,7 @@ static bool is_stranger(struct broker *b, const struct http_request *head) {
 
 u64 broker_body_limit(struct broker *b, struct http_request *head) {
     if (browser_verdict(b, head) != BROWSER_WELCOME || is_stranger(b, head)) return HTTP_BODY_UNWANTED;
-    bool small = !head->chunked && head->body_length <= SMALL_BODY_MAX; /* fits everywhere */
+    bool small = !head->chunked && head->body_length <= SMALL_BODY_MAX;  /* fits everywhere */
     if (small && (head->whole || access_open(b))) return SMALL_BODY_MAX; /* then it is judged where it is answered */
     slice args[2] = {0};
     const struct route *r = find_route(head, args, NULL);
