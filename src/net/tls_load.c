@@ -200,9 +200,10 @@ hx_st tls_load(const struct tls_files *files, struct tls **out, struct errbuf *e
         if (sources[i].path) st = read_source(&sources[i], err);
     if (st == ST_OK) {
         t->ctx = SSL_CTX_new(TLS_server_method());
-        CHECK(t->ctx && tls_configure(t));
+        bool able = t->ctx && tls_configure(t);
         take_digest(t, sources);
-        st = use_sources(t, sources, err);
+        st =
+            able ? use_sources(t, sources, err) : err_set(err, ST_IO, "OpenSSL cannot do what is needed: %s", reason());
     }
     for (int i = 0; i < SOURCES; i++) forget_source(&sources[i]);
     ERR_clear_error();
