@@ -907,7 +907,7 @@ static void a_thousand_idle_connections_are_cheap(void **state) {
     WAIT_FOR(has(first, "/still"));
 }
 
-__attribute__((unused)) static void out_of_descriptors_nobody_spins_and_service_resumes(void **state) {
+static void out_of_descriptors_nobody_spins_and_service_resumes(void **state) {
     (void)state;
     start(NULL);
     struct client *a = dial();
@@ -1130,9 +1130,7 @@ int main(void) {
         TEST(a_body_slower_than_the_limit_times_out_with_408),
         TEST(idle_connections_close_and_waiting_ones_stay),
         TEST(a_thousand_idle_connections_are_cheap),
-#ifndef OVER_TLS /* who shakes hands has been accepted */
-        TEST(out_of_descriptors_nobody_spins_and_service_resumes),
-#endif
+        PLAIN_TEST(out_of_descriptors_nobody_spins_and_service_resumes),
         TEST(paused_reading_leaves_requests_in_the_kernel),
         TEST(draining_closes_idle_connections_and_lets_the_others_finish),
         TEST(draining_gives_up_after_its_grace),
