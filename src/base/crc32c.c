@@ -12,8 +12,7 @@
 #include <nmmintrin.h>
 #endif
 
-#define LONG_LANE  256u
-#define SHORT_LANE 96u
+static const size_t LONG_LANE = 256, SHORT_LANE = 96;
 
 static u32 tables[8][256];
 static u32 past_long[4][256], past_short[4][256];
