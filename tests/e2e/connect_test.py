@@ -11,10 +11,12 @@ import ssl
 import subprocess
 import tempfile
 import threading
+import warnings
 
 import hx
 from hx import same, test
 
+warnings.simplefilter("ignore", DeprecationWarning)  # of an old protocol version, which is asked for on purpose
 TOKEN = "hx_TheTokenNobodyElseMaySee0123456789"
 OTHER = "hx_AnotherTokenThatIsNotMeant9876543210"
 HOME = tempfile.TemporaryDirectory(prefix="hapax-connect-")
