@@ -106,13 +106,19 @@ static inline struct load_tls *tls_trusting(const char *ca_file) {
     exit(2);
 }
 
+static inline const char *token_field(const char *token) {
+    static char field[128];
+    snprintf(field, sizeof field, "\r\nAuthorization: Bearer %s", token);
+    return field;
+}
+
 /* *kind: of payload, for a client that has several. */
 static inline void parse_options(struct load_options *o, const char **kind, int argc, char **argv) {
     static const struct option option[] = {{"port", 1, NULL, 'p'},   {"mode", 1, NULL, 'm'},  {"conns", 1, NULL, 'c'},
                                            {"depth", 1, NULL, 'd'},  {"batch", 1, NULL, 'b'}, {"seconds", 1, NULL, 's'},
                                            {"seed", 1, NULL, 'r'},   {"first", 1, NULL, 'f'}, {"count", 1, NULL, 'n'},
                                            {"known", 1, NULL, 'k'},  {"queue", 1, NULL, 'q'}, {"kind", 1, NULL, 't'},
-                                           {"cacert", 1, NULL, 'C'}, {NULL, 0, NULL, 0}};
+                                           {"cacert", 1, NULL, 'C'}, {"token", 1, NULL, 'T'}, {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "", option, NULL)) != -1;) {
         unsigned long long v = optarg ? strtoull(optarg, NULL, 10) : 0;
         switch (c) {
@@ -151,6 +157,9 @@ static inline void parse_options(struct load_options *o, const char **kind, int 
             break;
         case 't':
             *kind = optarg;
+            break;
+        case 'T':
+            o->fields = token_field(optarg);
             break;
         case 'C':
             o->tls = tls_trusting(optarg);

@@ -21,6 +21,7 @@ TARGETS = [
      "at least", 0.75),
     ("over TLS 1.3 with AES-GCM, sessions resumed, against plain, in the worst round", "send_tls", "hapax", "send_plain",
      "at least", 0.60),
+    ("with a token, against none being asked for, in the median round", "send_token", "hapax", "send_open", "at least", 0.97),
     ("depth 1, p50", "p50", "redis", "p50", "at most", 1.0),
     ("depth 1, p99", "p99", "redis", "p99", "at most", 1.0),
 ]
@@ -33,7 +34,7 @@ def ratio(bench, figure, rival, rival_figure):
     if not ours or not theirs:
         return None
     shares = [ours[number] / theirs[number] for number in ours if theirs.get(number)]
-    of = min if rival == "hapax" else statistics.median
+    of = min if rival == "hapax" and figure != "send_token" else statistics.median # 3 % is less than a round varies by
     return of(shares) if shares else None
 
 

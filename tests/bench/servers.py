@@ -1,5 +1,6 @@
 """The systems under test: each started on loopback in its own directory, on a free port, stopped by its pid."""
 
+import hashlib
 import json
 import os
 import pwd
@@ -145,15 +146,20 @@ class Hapax(Server):
         """Returns the seconds from the start of the process to its ready line."""
         began = time.monotonic()
         hx.HAPAXD = self.program
-        self.broker = hx.Broker(str(self.dir / "data"), log=self.dir / "log", start=False, listen=False, config=(
-            "auto_create: true\nlisten: [{address: 127.0.0.1:0}, "
-            f"{{address: 127.0.0.1:0, tls: {{cert: {self.cert}, key: {self.key}}}}}]\n"))
+        self.config = ("auto_create: true\nlisten: [{address: 127.0.0.1:0}, "
+                       f"{{address: 127.0.0.1:0, tls: {{cert: {self.cert}, key: {self.key}}}}}]\n")
+        self.broker = hx.Broker(str(self.dir / "data"), log=self.dir / "log", start=False, listen=False, config=self.config)
         try:
             self.broker.spawn().wait_ready(bound=3600)
         except hx.NotReady as why:
             raise RuntimeError(f"hapaxd did not start: {why}") from why
         self.process, self.port, self.tls_port = self.broker.process, self.broker.port, self.broker.tls_port
         return time.monotonic() - began
+
+    def ask_for_tokens(self, token):
+        """From here on; None: no longer."""
+        grant = f"anonymous: [admin]\ntokens: [{{name: bench, sha256: [{hashlib.sha256((token or '').encode()).hexdigest()}], allow: ['send:*']}}]\n"
+        self.broker.reload(self.config + (grant if token else ""))
 
     def ask(self, method, path, body=None):
         reply = self.broker.call(method, path, json.dumps(body or {}).encode())
