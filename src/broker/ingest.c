@@ -184,15 +184,17 @@ static bool keep_headers(struct call *c, struct webhook *a) {
     return true;
 }
 
+/* The headers are kept first: what is said of the event points into the attributes, and must be the last to make them grow. */
 static bool read_webhook(struct call *c, struct webhook *a, enum event_mode mode, slice type) {
     bool good = true;
+    if (!keep_headers(c, a)) return false;
     if (mode == EVENT_BINARY)
         good = event_from_headers(c->req, &a->attrs, &a->store, &a->event, &c->failure);
     else if (mode == EVENT_STRUCTURED)
         good = event_from_json(c->req->body, &a->attrs, &a->store, &a->event, &c->failure);
     else
         a->event = (struct cloudevent){.data = c->req->body, .content_type = type};
-    if (!good || !keep_headers(c, a)) return false;
+    if (!good) return false;
     if (!a->event.traceparent.n) http_field_get(c->req, SL("traceparent"), &a->event.traceparent);
     if (!a->event.tracestate.n) http_field_get(c->req, SL("tracestate"), &a->event.tracestate);
     if (!http_field_get(c->req, SL("hapax-request-id"), &a->in.request_id))
@@ -283,6 +285,9 @@ static bool keep_conflict(struct broker *b, const struct webhook *a, struct ref 
 
 static bool take(struct call *c, struct webhook *a, struct taken *t) {
     struct admission admission;
+    if (a->event.data.n > PAYLOAD_BYTES_MAX) /* in a batch, which may be larger than that */
+        return fail(c, PROBLEM_too_large, "the data has %zu bytes, the limit is %u", a->event.data.n,
+                    PAYLOAD_BYTES_MAX);
     fill(a);
     if (!make_key(c, a)) return false;
     if (admit_message(c->b, &a->in, buf_slice(&a->scope), NULL, header, a, &admission, &c->failure)) {

@@ -144,6 +144,34 @@ def the_same_cloudevent_is_one_message_in_every_mode():
 
 
 @test
+def its_group_and_type_are_the_senders_however_much_room_its_attributes_take():
+    config = CONFIG.replace("{queue: events, verify: {scheme: none}}", '{queue: events, verify: {scheme: standard, secrets: ["${STANDARD}"]}}')
+    env = {**ENV, "MALLOC_PERTURB_": "165", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}  # what is freed does not keep its bytes
+    with hx.Broker(config=config, env=env) as b:
+        for size in range(0, 4000, 400):  # their memory grows by the webhook-id
+            event = {"specversion": "1.0", "id": str(size), "source": "s", "type": "t", "partitionkey": "the group", "datacontenttype": "application/x-it",
+                     "more": "x" * size, "data": "x" * 5000}
+            body = json.dumps(event).encode()
+            signed = standard(body, id=f"{size}_" + "long" * 2000)[:3] + [("Content-Type", "application/cloudevents+json")]
+            taken(post(b, "open", body, signed), 202, "accepted")
+            m = b.one("events")
+            members(m, group="the group", content_type="application/x-it")
+            b.post("/v1/ack", {"token": m["token"]})
+
+
+@test
+def an_event_of_a_batch_is_no_larger_than_any_message():
+    def event(id, size):
+        return {"specversion": "1.0", "id": id, "source": "s", "type": "t", "data": "x" * size}
+
+    with broker() as b:
+        events = [event("large", (1 << 20) - 1), event("largest", (1 << 20) - 2), event("small", 1)]  # and two quotes
+        reply = post(b, "open", json.dumps(events).encode(), [("Content-Type", "application/cloudevents-batch+json")])
+        p = problem(reply, 413, "too_large", applied="unknown")
+        same([i["status"] for i in p["items"]], [413, 202, 202])
+
+
+@test
 def a_batch_is_looked_at_before_any_of_it_is_applied():
     def batch(b, events):
         body = events if isinstance(events, bytes) else json.dumps(events).encode()
