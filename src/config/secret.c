@@ -51,7 +51,7 @@ static hx_st put_variable(const struct binding *b, const struct node *n, slice n
         return node_error(n, b->err, "the environment variable %s is longer than %d bytes", text, SECRET_BYTES_MAX);
     buf_slice_add(out, value);
     if (value.n || put_credential(text, out)) return ST_OK;
-    return node_error(n, b->err, "the environment variable %s is not set", text);
+    return node_error(n, b->err, "the environment variable %s is %s", text, getenv(text) ? "empty" : "not set");
 }
 
 static hx_st check_text(const struct binding *b, const struct key *k, const struct node *n) {
