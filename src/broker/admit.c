@@ -46,10 +46,16 @@ bool admit_copy(struct broker *b, const struct send_in *said, slice scope, slice
     return core_refuse(b->core, b->now, &in, cut_text(why, REASON_BYTES_MAX), copy) != REFUSE_BEYOND;
 }
 
+/* Up to what was found: a reason is shown to those, too, who may not see payloads. */
+static slice without_value(const char *why) {
+    const char *found = strstr(why, SCHEMA_FOUND);
+    return found ? slice_of(why, (size_t)(found - why)) : slice_str(why);
+}
+
 /* Not admitted; but whoever looks into the dead lane finds it, with the reason. */
 static bool refuse(const struct candidate *k, const char *why) {
     failure_set(k->f, PROBLEM_schema, "%s", why);
-    if (!k->again) k->a->copied = admit_copy(k->b, k->in, k->scope, slice_str(why), &k->a->copy);
+    if (!k->again) k->a->copied = admit_copy(k->b, k->in, k->scope, without_value(why), &k->a->copy);
     return false;
 }
 

@@ -278,7 +278,7 @@ static bool mismatch(const struct field *field, const struct json_item *item, co
                      struct errbuf *why) {
     char found[SHOWN_MAX * 2 + 32];
     put_found(item, found, sizeof found);
-    err_set(why, ST_INVALID, "field %s: expected %s, found %s", field->name, expected, found);
+    err_set(why, ST_INVALID, "field %s: expected %s" SCHEMA_FOUND "%s", field->name, expected, found);
     return false;
 }
 

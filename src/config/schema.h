@@ -29,7 +29,8 @@ struct schema;
 hx_st schema_from_tree(const struct node *said, struct schema **out, struct errbuf *err);
 void schema_free(struct schema *s); /* NULL is fine */
 
-/* False: `why` names the first field that is wrong, what was expected and what was found. */
+/* False: `why` names the first field that is wrong, what was expected and, behind SCHEMA_FOUND, what was found, from the payload. */
+#define SCHEMA_FOUND ", found "
 bool schema_check(const struct schema *s, struct payload_view *v, struct errbuf *why);
 
 #endif

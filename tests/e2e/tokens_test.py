@@ -122,6 +122,24 @@ def who_may_send_may_not_look_and_who_looks_sees_no_payload():
 
 
 @test
+def why_a_copy_was_refused_tells_who_only_looks_nothing_of_the_payload():
+    rules = "queues: {payments: {schema: {types: {card: integer}, pattern: {holder: '^[a-z]+$'}}}}\n"
+    with hx.Broker(config=config(token("shop", ["send"]), token("watch", ["observe"]), token("oncall", ["operate"]), more=rules)) as b:
+        for i, payload in enumerate((b'{"card":"4111-secret"}', b'{"card":1,"holder":"A secret"}')):
+            reply = send(b, "shop", "payments", f"k{i}", payload)
+            assert "secret" in refused(reply, 422, "schema")["detail"], reply
+        path = "/v1/queues/payments/messages"
+        seen = call(b, "watch", "GET", path + "?state=dead")
+        reasons = [m["reason"] for m in seen.json()["items"]]
+        same(reasons, ["field card: expected integer", "field holder: expected a match of ^[a-z]+$"])
+        pages = [seen] + [call(b, "watch", "GET", f"{path}/{m['id']}") for m in seen.json()["items"]]
+        for page in pages:
+            same(page.status, 200)
+            assert b"secret" not in page.body, page
+        same(call(b, "oncall", "GET", path + "?state=dead").body.count(b"secret"), 2)
+
+
+@test
 def a_removed_token_ends_its_long_poll_and_takes_no_new_request():
     worker, other = token("worker", ["receive:payments"]), token("other", ["receive:payments"])
     with hx.Broker(config=config(ADMIN, worker, other)) as b, b.connect() as gone, b.connect() as stays:
