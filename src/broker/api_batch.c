@@ -171,7 +171,7 @@ static bool run_batch(struct job *job, struct budget *g) {
     slice rest = job->text, line;
     u16 queue;
     if (j->at) rest = slice_of(rest.p + j->at, rest.n - j->at); /* an empty text has no address to add to */
-    bool there = queue_of_call(&job->c, true, &queue);
+    bool there = queue_to_send(&job->c, 0, &queue);
     while (j->at < job->text.n && !budget_spent(g)) {
         bool more = next_line(&rest, &line);
         j->at = job->text.n - rest.n;
@@ -207,7 +207,7 @@ static bool batch_ok(struct call *c) {
     if (http_field_get(c->req, SL("content-encoding"), &coding) && !slice_eq_nocase(coding, SL("identity")))
         return fail(c, PROBLEM_unsupported_media, "Content-Encoding is not accepted: send the lines as they are");
     if (lines > BATCH_LINES_MAX) return fail(c, PROBLEM_too_large, "a batch has at most %u lines", BATCH_LINES_MAX);
-    return jobs_have_room(c) && queue_of_call(c, true, &queue);
+    return jobs_have_room(c) && queue_to_send(c, 0, &queue);
 }
 
 void api_batch(struct call *c) {

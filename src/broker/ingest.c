@@ -396,7 +396,7 @@ static bool run_events(struct job *job, struct budget *g) {
     struct events_job *e = (struct events_job *)(void *)job;
     slice event = {0};
     u16 queue = 0;
-    bool there = e->checked && queue_of_call(&job->c, true, &queue);
+    bool there = e->checked && queue_to_send(&job->c, 0, &queue);
     for (; !budget_spent(g); e->number++) {
         bool good = next_event(job->text, &e->at, &event, &e->why);
         if (good && event.n && !e->checked) good = look_at(e, event);
@@ -407,7 +407,7 @@ static bool run_events(struct job *job, struct budget *g) {
         e->checked = true; /* and now from the beginning */
         e->at = 0;
         e->number = (u32)-1;
-        there = queue_of_call(&job->c, true, &queue);
+        there = queue_to_send(&job->c, 0, &queue);
     }
     return false;
 }
@@ -503,7 +503,7 @@ static void take_one(struct call *c, const struct source_config *source, u32 cou
     struct webhook a = {.source = source, .req = c->req};
     struct taken t = {0};
     name_scope(c, source, &a.scope);
-    bool good = queue_of_call(c, true, &a.in.queue) && read_webhook(c, &a, mode, type) && take(c, &a, &t);
+    bool good = queue_to_send(c, c->req->body.n, &a.in.queue) && read_webhook(c, &a, mode, type) && take(c, &a, &t);
     count(c->b, counts, good ? t.outcome : outcome_of(&c->failure));
     if (good)
         reply_taken(c, &t);

@@ -52,13 +52,15 @@ static bool may_make(struct call *c, slice name) {
                 name.p, (int)config->file.n, config->file.p);
 }
 
-static bool make_queue(struct call *c, slice name, u16 *queue) {
+/* payload: how large the one is that it is made for; NULL: it is not made by a send. */
+static bool make_queue(struct call *c, slice name, const size_t *payload, u16 *queue) {
     struct broker *b = c->b;
     if (!may_make(c, name)) return false;
     if (queues_made_on_use(b) >= QUEUES_ON_USE_MAX)
         return fail(c, PROBLEM_queue_limit, "%u queues were made by their first message; ask for further ones with PUT",
                     QUEUES_ON_USE_MAX);
     if (!tenants_take_queue(b, name, &c->failure)) return false;
+    if (payload && !tenants_take_first(b, name, *payload, &c->failure)) return false;
     struct rules rules = rules_default();
     room_prepare(b, 0);
     if (core_queue_ensure(b->core, b->now, name, &rules, queue)) {
@@ -82,8 +84,12 @@ static bool known(struct call *c, u16 *queue) {
 bool queue_of_call(struct call *c, bool create, u16 *queue) {
     slice name = c->arg[0];
     if (known(c, queue)) return true;
-    if (create) return make_queue(c, name, queue);
+    if (create) return make_queue(c, name, NULL, queue);
     return queue_name_ok(c, name) && fail(c, PROBLEM_no_such_queue, "queue '%.*s' does not exist", (int)name.n, name.p);
+}
+
+bool queue_to_send(struct call *c, size_t payload, u16 *queue) {
+    return known(c, queue) || make_queue(c, c->arg[0], &payload, queue);
 }
 
 bool queue_to_receive(struct call *c, u16 *queue) {

@@ -14,6 +14,8 @@ void named_queue_free(struct named_queue *n);
 /* false or NULL: the call's failure is set. */
 bool queue_name_ok(struct call *c, slice name);
 bool queue_of_call(struct call *c, bool create, u16 *queue);
+/* To send so large a payload to; it is made if there is room for the message in what its tenant may have. */
+bool queue_to_send(struct call *c, size_t payload, u16 *queue);
 /* To receive from: *queue is 0 if it is not there, but may come to be. */
 bool queue_to_receive(struct call *c, u16 *queue);
 bool queue_to_watch(struct call *c, slice name); /* it is there, or may come to be */

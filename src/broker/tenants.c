@@ -77,15 +77,30 @@ bool tenants_refuse(struct broker *b, u16 tenant, enum quota q, struct failure *
     return false;
 }
 
-bool tenants_take_send(struct broker *b, u16 tenant, struct failure *f) {
-    u32 rate = rules_of(b, tenant)->rate_per_s;
-    if (!rate) return true;
-    struct bucket_rule rule = {.per_s = rate, .at_once = rate};
-    i64 wait_ms = bucket_take(&b->tenants->at[tenant - 1].sends, rule, 1, b->time.mono_ms);
+static bool refuse_for(struct broker *b, u16 tenant, i64 wait_ms, struct failure *f) {
     if (wait_ms == 0) return true;
     tenants_refuse(b, tenant, QUOTA_RATE, f);
     f->retry_ms = wait_ms;
     return false;
+}
+
+bool tenants_take_send(struct broker *b, u16 tenant, struct failure *f) {
+    u32 rate = rules_of(b, tenant)->rate_per_s;
+    if (!rate) return true;
+    struct bucket_rule rule = {.per_s = rate, .at_once = rate};
+    return refuse_for(b, tenant, bucket_take(&b->tenants->at[tenant - 1].sends, rule, 1, b->time.mono_ms), f);
+}
+
+bool tenants_take_first(struct broker *b, slice name, size_t payload, struct failure *f) {
+    u16 tenant = tenant_of_queue(config_in_force(b), name);
+    if (!tenant) return true;
+    const struct tenant_config *t = rules_of(b, tenant);
+    struct account_sums sums = core_account_sums(b->core, tenant);
+    if (t->pending && sums.pending >= t->pending) return tenants_refuse(b, tenant, QUOTA_PENDING, f);
+    if (t->bytes && sums.bytes + payload >= t->bytes) return tenants_refuse(b, tenant, QUOTA_BYTES, f);
+    if (!t->rate_per_s) return true;
+    struct bucket_rule rule = {.per_s = t->rate_per_s, .at_once = t->rate_per_s};
+    return refuse_for(b, tenant, bucket_wait_ms(&b->tenants->at[tenant - 1].sends, rule, 1, b->time.mono_ms), f);
 }
 
 bool tenants_take_queue(struct broker *b, slice name, struct failure *f) {

@@ -35,6 +35,9 @@ u16 tenant_of_queue(const struct config *c, slice name);
 bool tenants_take_send(struct broker *b, u16 tenant, struct failure *f);
 /* May a queue of this name be made? false: the failure is set. */
 bool tenants_take_queue(struct broker *b, slice name, struct failure *f);
+/* The first send to a queue of this name, with so large a payload: is there room for it, so that the queue is made? false: the
+ * failure is set. */
+bool tenants_take_first(struct broker *b, slice name, size_t payload, struct failure *f);
 /* It is over that limit; returns false. */
 bool tenants_refuse(struct broker *b, u16 tenant, enum quota q, struct failure *f);
 

@@ -83,6 +83,23 @@ def lines_over_the_quota_are_refused_one_by_one_and_nothing_of_them_is_written()
 
 
 @test
+def a_send_that_is_refused_for_a_limit_makes_no_queue():
+    for limit, name in (("pending: 1", "pending"), ("bytes: 4KiB", "bytes"), ("rate: 1/s", "rate")):
+        with hx.Broker(config=config(limit)) as b:
+            b.put("shop.a", "k1", payload=b"x" * 1000)
+            replies = [b.send(f"shop.b{i}", "k1", b"x" * 4000) for i in range(5)]
+            refused = [r for r in replies if r.status != 202]  # of the rate: those of the first second
+            for reply in refused:
+                over(reply, name)
+            if name == "pending":
+                over(b.batch("shop.c", [{"key": "k1", "payload": "x"}]), name)
+            if name != "rate":
+                same(len(refused), 5)
+            same(used(b, "queues"), 1 + 5 - len(refused))
+            same(len(b.get("/v1/queues").json()["items"]), 1 + 5 - len(refused))
+
+
+@test
 def purging_and_cancelling_give_the_quota_back():
     with hx.Broker(config=config("pending: 2")) as b:
         b.put("shop.a", "k1")
