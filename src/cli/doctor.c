@@ -172,7 +172,7 @@ static void look_at_relay(struct doctor *d, slice relay) {
     buf_free(&trouble);
 }
 
-static void each_of(struct doctor *d, slice array, void (*look)(struct doctor *d, slice item)) {
+void doctor_each(struct doctor *d, slice array, void (*look)(struct doctor *d, slice item)) {
     struct json j;
     enum json_type type;
     slice item;
@@ -208,7 +208,7 @@ static void look_at_alerts(struct doctor *d) {
     hx_reply reply;
     hx_error err;
     if (ask(d, "/v1/alerts", &reply, &err)) {
-        each_of(d, member_raw(body_of(&reply), "items"), look_at_alert);
+        doctor_each(d, member_raw(body_of(&reply), "items"), look_at_alert);
         if (slice_eq(member_raw(body_of(&reply), "judged"), SL("false")))
             doctor_found(d, FOUND_alerts_not_judged, "The broker has not judged its alerts yet.");
     } else if (err.http_status == 404)
@@ -237,8 +237,45 @@ static void look_at_queue(struct doctor *d, slice queue) {
 static void look_at_queues(struct doctor *d) {
     hx_reply reply;
     hx_error err;
-    if (ask(d, "/v1/queues?limit=1000", &reply, &err)) each_of(d, member_raw(body_of(&reply), "items"), look_at_queue);
+    if (ask(d, "/v1/queues?limit=1000", &reply, &err))
+        doctor_each(d, member_raw(body_of(&reply), "items"), look_at_queue);
     hx_reply_free(&reply);
+}
+
+/* A reload that was refused leaves tokens in force that the file does not have any more. */
+static void look_at_config(struct doctor *d, slice stats) {
+    slice config = member_raw(stats, "config");
+    struct buf file = {0}, at = {0};
+    if (member_text(config, "refused_at", &at) && member_text(config, "file", &file))
+        doctor_found(d, FOUND_config_refused,
+                     "The reload of %.*s at %.19sZ was refused: tokens, certificates and rules are those of before.",
+                     (int)file.len, file.p, at.p);
+    buf_free(&file);
+    buf_free(&at);
+}
+
+static void look_at_strangers(struct doctor *d, slice stats) {
+    slice metrics = member_raw(stats, "metrics");
+    i64 wrong = member_number(metrics, "hapax_unauthorized_total{why=\"wrong\"}");
+    i64 expired = member_number(metrics, "hapax_unauthorized_total{why=\"expired\"}");
+    if (wrong + expired <= 0) return;
+    doctor_found(d, FOUND_strangers,
+                 "Since it started it was shown tokens it does not know %lld times, expired ones %lld times.",
+                 (long long)wrong, (long long)expired);
+}
+
+static void look_at_tenant(struct doctor *d, slice tenant) {
+    static const char *const limits[] = {"queues", "pending", "bytes"};
+    struct buf name = {0};
+    member_text(tenant, "name", &name);
+    for (u32 i = 0; i < 3; i++) {
+        slice l = member_raw(tenant, limits[i]);
+        i64 used = member_number(l, "used"), most = member_number(l, "limit");
+        if (most <= 0 || used < most || member_number(l, "refused") <= 0) continue;
+        doctor_found(d, FOUND_tenant_full, "Tenant %.*s has all its limits.%s allows: %lld of %lld.", (int)name.len,
+                     name.p, limits[i], (long long)used, (long long)most);
+    }
+    buf_free(&name);
 }
 
 /* Returns its process id, 0 if it told none; -1: it was not reached. */
@@ -256,11 +293,14 @@ static i64 look_at_broker(struct doctor *d) {
         look_at_memory(d, stats);
         look_at_refusals(d, stats);
         look_at_files(d, stats);
-        each_of(d, member_raw(stats, "relays"), look_at_relay);
+        doctor_each(d, member_raw(stats, "relays"), look_at_relay);
+        look_at_config(d, stats);
+        look_at_strangers(d, stats);
+        doctor_each(d, member_raw(stats, "tenants"), look_at_tenant);
         pid = member_number(member_raw(stats, "process"), "pid");
         look_at_alerts(d);
         look_at_queues(d);
-        doctor_door(d, d->cli);
+        doctor_door(d, d->cli, stats);
     } else if (!doctor_kept_out(d, d->cli->url, &err)) {
         doctor_found(d, FOUND_unreachable, "The broker at %s does not answer: %s", d->cli->url, err.detail);
     }

@@ -16,8 +16,10 @@ struct doctor;
 /* One finding, in words: what is the matter, with figures. */
 void doctor_found(struct doctor *d, enum finding what, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
+void doctor_each(struct doctor *d, slice array, void (*look)(struct doctor *d, slice item));
+
 /* How the broker, which has answered, is reached. */
-void doctor_door(struct doctor *d, struct cli *cli);
+void doctor_door(struct doctor *d, struct cli *cli, slice stats);
 /* Is this why it did not answer? Then it is told. */
 bool doctor_kept_out(struct doctor *d, const char *url, const hx_error *err);
 

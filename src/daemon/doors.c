@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "base/json.h"
 #include "net/tls.h"
 
 static struct tls_files files_of(const struct listener_config *l) {
@@ -69,6 +70,19 @@ void doors_relay_url(const struct doors *d, const struct http_server *server, ch
         snprintf(out, DOOR_URL_BYTES, "http://127.0.0.1:%u", http_server_port(server, d->count));
     else
         door_url(d, first_plain(d) < d->count ? first_plain(d) : 0, server, out);
+}
+
+void doors_stats(const struct doors *d, struct buf *b) {
+    json_put_name(b, "certificates");
+    buf_char(b, '[');
+    for (u32 i = 0; i < d->count; i++) {
+        if (!d->at[i].tls) continue;
+        buf_slice_add(b, b->p[b->len - 1] == '[' ? SL("{") : SL(",{"));
+        json_put_member(b, "address", slice_str(d->at[i].text));
+        json_put_member_time(b, "expires_at", tls_expires_ms(d->at[i].tls));
+        buf_char(b, '}');
+    }
+    buf_char(b, ']');
 }
 
 /* ---- another certificate */

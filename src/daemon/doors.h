@@ -31,6 +31,9 @@ void door_url(const struct doors *d, u32 i, const struct http_server *server, ch
 /* Where the broker's own relays come in: by the first plain one, else by the one that is there for them. */
 void doors_relay_url(const struct doors *d, const struct http_server *server, char out[DOOR_URL_BYTES]);
 
+/* Appends ,"certificates":[...] to the stats: until when each that is shown is valid. */
+void doors_stats(const struct doors *d, struct buf *b);
+
 /* What the files say now, by the config that names them; a line in `changes` for each that is another one. Another thread may
  * do it while the doors are in use. */
 hx_st doors_read_again(const struct doors *d, const struct config *config, struct new_certificates *out,

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "base/pages.h"
 #include "broker/broker.h"
@@ -58,6 +59,7 @@ struct daemon {
     const struct settings *settings;
     struct reload reload;
     bool reload_again;
+    i64 refused_ms;   /* wall clock: the last reload was refused, so the file is not what is in force; 0: it is */
     const char *data; /* the directory */
     i64 started_ms;   /* wall clock */
 };
@@ -110,6 +112,14 @@ static void put_number(struct buf *b, const char *name, u64 v) {
     buf_printf(b, "\"%s\":%llu", name, (unsigned long long)v);
 }
 
+static void put_config(const struct daemon *d, struct buf *b) {
+    if (!d->settings->config) return;
+    buf_lit(b, ",\"config\":{");
+    json_put_member(b, "file", slice_str(d->settings->config));
+    if (d->refused_ms) json_put_member_time(b, "refused_at", d->refused_ms);
+    buf_char(b, '}');
+}
+
 static void world_stats(void *ctx, struct buf *b) {
     struct daemon *d = ctx;
     struct http_server_stats h;
@@ -139,6 +149,8 @@ static void world_stats(void *ctx, struct buf *b) {
     put_number(b, "pid", (u64)getpid());
     put_number(b, "resident_bytes", resident);
     buf_char(b, '}');
+    put_config(d, b);
+    doors_stats(&d->doors, b);
     relays_stats(d->relays, b);
     notify_stats(d->notify, b);
 }
@@ -396,6 +408,7 @@ static void end_reload(struct daemon *d) {
     CHECK(pthread_join(r->thread, NULL) == 0);
     r->running = false;
     if (r->st == ST_OK) put_in_force(d, r);
+    d->refused_ms = r->st == ST_OK ? 0 : clock_wall_ms();
     if (r->st != ST_OK) {
         log_lines(LOG_ERROR, buf_slice(&r->errors));
         log_line(LOG_ERROR, "config_refused", "config: reload refused, the old rules stay");

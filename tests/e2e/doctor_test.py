@@ -179,6 +179,32 @@ def queues_that_wait_for_somebody_are_told_as_advice():
 
 
 @test
+def a_reload_that_was_refused_is_told_until_one_is_in_force():
+    line = "queues: {q: {}}\n"
+    with hx.Broker(config=line) as b, machine(b) as root:
+        assert "config_refused" not in found(b, "--root", root)
+        b.reload("queus: {q: {}}\n")
+        told = hx.until(lambda: found(b, "--root", root).get("config_refused"), "it is told")
+        same(told["level"], "wrong")
+        b.reload(line)
+        hx.until(lambda: "config_refused" not in found(b, "--root", root), "it is mended")
+
+
+@test
+def tokens_nobody_knows_and_a_tenant_at_its_limit_are_told():
+    config = ('auto_create: true\nanonymous: [admin]\ntenants: {shop: {prefix: "shop.", limits: {pending: 2}}}\n'
+              f'tokens: [{{name: a, sha256: ["{"0" * 64}"], allow: [observe]}}]\n')
+    with hx.Broker(config=config) as b, machine(b) as root:
+        assert not {"strangers", "tenant_full"} & set(found(b, "--root", root))
+        b.put("shop.q", "a", "b")
+        same(b.send("shop.q", "c").status, 429)
+        same(b.call("GET", "/v1/queues", headers=[("Authorization", "Bearer hx_nobodys")]).status, 401)
+        have = found(b, "--root", root)
+        assert "Tenant shop has all its limits.pending allows: 2 of 2" in have["tenant_full"]["summary"], have
+        assert "does not know 1 times" in have["strangers"]["summary"], have
+
+
+@test
 def a_relay_in_trouble_is_told_with_its_own_words():
     with hx.Broker(config='relay: [{dsn: "host=127.0.0.1 port=1 connect_timeout=2", queue: orders}]\nqueues: {orders: {}}\n') as b:
         hx.until(lambda: b"trouble" in b.get("/v1/stats").body, "the relay has found no database")

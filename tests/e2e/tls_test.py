@@ -389,6 +389,20 @@ def many_idle_connections_cost_little_each():
 # ---- certificates
 
 
+@test
+def the_doctor_tells_over_the_plain_address_that_a_certificate_is_about_to_expire():
+    def told(b):
+        done = subprocess.run([hx.HAPAX, "doctor", "--json", "--url", b.url], stdout=subprocess.PIPE, timeout=hx.TIMEOUT)
+        return [f["summary"] for f in json.loads(done.stdout)["findings"] if f["code"] == "certificate_expires"]
+    with Authority() as authority:
+        authority.certificate("server", days="5")
+        with TlsBroker(authority) as b:
+            assert re.match("The certificate of 127.0.0.1:00 expires in 4d, on ", told(b)[0]), told(b)
+            authority.certificate("server", days="20")
+            b.reload(b.text())
+            same(told(b), [])
+
+
 def every_bad_file(authority):
     """What is wrong, cert, key, and words of the sentence that says so."""
     a = authority
