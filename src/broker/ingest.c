@@ -512,10 +512,15 @@ static void take_one(struct call *c, const struct source_config *source, u32 cou
     webhook_free(&a);
 }
 
+/* To a token that sees nothing of its queue a source that asks for tokens is not there: an answer about the queue would name it. */
+static bool hidden_from(const struct call *c, const struct source_config *source) {
+    return source->scheme == SCHEME_NONE && c->who->number && !caller_sees(c->who, source->queue);
+}
+
 void api_in(struct call *c) {
     const struct source_config *source = source_of(c->b, c->arg[0]);
     slice type = {0};
-    if (!source) {
+    if (!source || hidden_from(c, source)) {
         fail(c, PROBLEM_not_found, "there is no such source");
         return reply_failure(c);
     }

@@ -140,6 +140,20 @@ def why_a_copy_was_refused_tells_who_only_looks_nothing_of_the_payload():
 
 
 @test
+def a_source_of_a_queue_that_a_token_does_not_see_is_not_there_for_it():
+    rules = "queues: {payments: {}, orders: {}}\nsources: {till: {queue: payments, verify: {scheme: none}}}\n"
+    with hx.Broker(config=config(token("shop", ["send:payments"]), token("watch", ["observe:payments"]), token("mill", ["send:orders"]), more=rules)) as b:
+        def come(name, source):
+            return call(b, name, "POST", f"/in/{source}", b"{}", [("webhook-id", "e1"), ("Content-Type", "application/json")])
+
+        same(come("shop", "till").status, 202)
+        refused(come("watch", "till"), 403, "forbidden")
+        refused(come(None, "till"), 401, "unauthorized")
+        refused(come("mill", "till"), 404, "not_found")
+        same(come("mill", "till").body, come("mill", "elsewhere").body)
+
+
+@test
 def a_removed_token_ends_its_long_poll_and_takes_no_new_request():
     worker, other = token("worker", ["receive:payments"]), token("other", ["receive:payments"])
     with hx.Broker(config=config(ADMIN, worker, other)) as b, b.connect() as gone, b.connect() as stays:
