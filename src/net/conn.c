@@ -850,9 +850,9 @@ void http_conn_pay(struct http_conn *c) {
 }
 
 /* Its client neither reads what there is for it nor says what it began to say. */
-static bool stuck(struct http_conn *c) {
-    i64 since = c->out ? c->progress_ms : c->since_ms;
-    return c->server->now_ms - since > HTTP_PATIENCE_MS && !http_socket_readable(c);
+static bool stuck(struct http_conn *c, i64 patience_ms) {
+    i64 for_ms = c->server->now_ms - (c->out ? c->progress_ms : c->since_ms);
+    return for_ms >= (c->out ? HTTP_PATIENCE_MS : patience_ms) && !http_socket_readable(c);
 }
 
 /* It waits: for a message, an outcome, something to tell. */
@@ -865,11 +865,11 @@ static bool hurried(struct http_conn *c) {
     return false;
 }
 
-bool http_conn_dismiss(struct http_conn *c) {
+bool http_conn_dismiss(struct http_conn *c, i64 patience_ms) {
     struct http_server *s = c->server;
     if (c->cut || !http_link_alone(&c->late) || !http_link_alone(&c->resume)) return false;
     if (!(c->awaiting && hurried(c))) {
-        if (!stuck(c) || (c->awaiting && !c->out)) return false;
+        if (!stuck(c, patience_ms) || (c->awaiting && !c->out)) return false;
         if (c->phase != HTTP_PHASE_HEAD) http_conn_refuse(c);
     }
     s->stats.evicted++;

@@ -81,7 +81,8 @@ void http_late_serve(struct http_server *s, bool all_the_time) {
  *   - else the longest idle of all, which its client has to expect of an idle connection at any time. One that has had part of a
  *     head, or of a handshake, for a while counts as idle too; one whose socket has bytes for us does not. Newcomers of an address with more than
  *     a quarter take only its own, or such as have been idle for long;
- *   - else the address with most, if the newcomer's has fewer.
+ *   - else the address with most, if the newcomer's has fewer. If that one has more than a quarter, also what is arriving there this
+ *     moment: whoever begins all its requests anew within the second that a head may take would keep the others out.
  *
  * So a proxy may have all places, as long as nobody else wants one, and 10,000 connections from one place keep nobody out from
  * another.
@@ -105,13 +106,17 @@ static bool places_taken(const struct http_server *s) {
     return s->live - s->reserved > s->limits.connections_max - reserve_places(s);
 }
 
-static bool evict_idle(struct http_conn *c) {
+/* How far a connection must have fallen back to give way. */
+enum evicted { IDLE, SLOW, ARRIVING };
+
+static bool evict_idle(struct http_conn *c, enum evicted least) {
     struct http_server *s = c->server;
     if (http_socket_readable(c)) {
         http_late_add(c);
         return false;
     }
-    if ((c->in.len || c->handshaking) && s->now_ms - c->since_ms <= HTTP_PATIENCE_MS) return false;
+    bool begun = c->in.len || c->handshaking;
+    if (least != ARRIVING && begun && s->now_ms - c->since_ms <= HTTP_PATIENCE_MS) return false;
     s->stats.evicted++;
     http_conn_drop(c);
     return true;
@@ -124,19 +129,20 @@ static bool evict_longest_idle(struct http_server *s, const struct http_address 
         struct http_conn *c = HTTP_LINK_OF(next, struct http_conn, idle);
         next = next->next;
         if (crowd && c->address != crowd && s->now_ms - c->since_ms < STALE_MS) continue;
-        if (evict_idle(c)) return true;
+        if (evict_idle(c, IDLE)) return true;
     }
     return false;
 }
 
 /* Some of its connections are looked at, others the next time. */
-static bool evict_of(struct http_address *a, const struct http_conn *newcomer, bool only_idle) {
+static bool evict_of(struct http_address *a, const struct http_conn *newcomer, enum evicted least) {
     for (u32 i = 0; i < EVICT_TRIES && i < a->count; i++) {
         struct http_conn *c = HTTP_LINK_OF(a->conns.next, struct http_conn, mine);
         http_link_remove(&c->mine);
         http_link_add(&a->conns, &c->mine);
         if (c == newcomer || http_place_lent(c)) continue;
-        if (http_conn_idle(c) ? evict_idle(c) : !only_idle && http_conn_dismiss(c)) return true;
+        i64 patience_ms = least == ARRIVING ? 0 : HTTP_PATIENCE_MS;
+        if (http_conn_idle(c) ? evict_idle(c, least) : least != IDLE && http_conn_dismiss(c, patience_ms)) return true;
     }
     return false;
 }
@@ -156,12 +162,12 @@ static bool make_place(struct http_conn *newcomer) {
     struct http_address *most = http_address_most(s->addresses);
     bool crowd = most->count > s->limits.connections_max / CROWD_SHARE;
     bool modest = newcomer->address->count < most->count;
-    if (crowd && modest && evict_of(most, newcomer, false)) {
+    if (crowd && modest && evict_of(most, newcomer, SLOW)) {
         tell_of(s, most, "all connections are taken, most by this address: its own give way to others");
         return true;
     }
     if (evict_longest_idle(s, crowd && !modest ? most : NULL)) return true;
-    return modest && evict_of(most, newcomer, false);
+    return modest && (evict_of(most, newcomer, SLOW) || (crowd && evict_of(most, newcomer, ARRIVING)));
 }
 
 static void end_loan(struct http_conn *c) {
@@ -196,7 +202,7 @@ static bool lend_place(struct http_conn *c) {
 bool http_place_find(struct http_conn *c, u16 *status, const char **detail) {
     struct http_server *s = c->server;
     u32 most = s->limits.per_address;
-    if (most && c->address->count > most && !evict_of(c->address, c, true)) {
+    if (most && c->address->count > most && !evict_of(c->address, c, IDLE)) {
         *status = 429;
         *detail = "this address has as many connections as one may";
         s->stats.per_address++;

@@ -282,8 +282,8 @@ size_t http_conn_read_room(const struct http_conn *c);
 void http_conn_pay(struct http_conn *c);
 
 /* It is to go, for others want its place: its request is answered as far as that can be done at once. false: it cannot be
- * spared, it works. */
-bool http_conn_dismiss(struct http_conn *c);
+ * spared, it works, or has been arriving for less than patience_ms. */
+bool http_conn_dismiss(struct http_conn *c, i64 patience_ms);
 /* It has a place of the reserve, and asks for nothing urgent. */
 void http_conn_refuse(struct http_conn *c);
 /* Does it only wait for its client to say something, or to finish the head of a request? */

@@ -106,6 +106,19 @@ def one_address_with_all_connections_keeps_nobody_out():
 
 
 @test
+def an_address_that_begins_its_requests_anew_all_the_time_keeps_nobody_out():
+    begun = {"head": b"GET /v1/sta", "body": b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k\r\nContent-Length: 9\r\n\r\nx"}
+    for what, data in begun.items():
+        with broker(CROWDED) as b:
+            for _ in range(PLACES):
+                b.dial(THEM).sock.sendall(data)
+            received = lambda: answered(b, THEM, "GET", "/v1/stats").json()["http"]["bytes_in"]
+            hx.until(lambda: received() >= (PLACES - RESERVE) * len(data), "all places are taken")
+            for n in range(10):
+                same(b.dial(US).request("POST", "/v1/queues/q/messages", b"x", key(f"{what}{n}")).status, 202)
+
+
+@test
 def operators_are_answered_where_all_connections_are_taken():
     with broker(CROWDED) as b:
         polls(b, THEM, PLACES - RESERVE)
