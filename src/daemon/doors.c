@@ -85,7 +85,21 @@ void doors_stats(const struct doors *d, struct buf *b) {
     buf_char(b, ']');
 }
 
-/* ---- another certificate */
+/* ---- another config */
+
+hx_st doors_stay_guarded(const struct doors *d, const struct config *before, const struct config *after,
+                         struct errbuf *err) {
+    for (u32 i = 0; i < d->count && !after->insecure_listen; i++) {
+        const struct door *door = &d->at[i];
+        const char *lacks = config_listener_lacks(after, &door->address, door->tls != NULL);
+        if (lacks && !config_listener_lacks(before, &door->address, door->tls != NULL))
+            return err_set(err, ST_INVALID,
+                           "%s is served until a restart, is not a loopback address, and would be left without %s. "
+                           "Restart instead, or keep them until then",
+                           door->text, lacks);
+    }
+    return ST_OK;
+}
 
 static const struct listener_config *said_of(const struct door *door, const struct config *config) {
     for (u32 i = 0; i < config->listen.count; i++)

@@ -34,6 +34,10 @@ void doors_relay_url(const struct doors *d, const struct http_server *server, ch
 /* Appends ,"certificates":[...] to the stats: until when each that is shown is valid. */
 void doors_stats(const struct doors *d, struct buf *b);
 
+/* Is what guarded each address before still enough after it? They stay, whatever the new config says of `listen`. */
+hx_st doors_stay_guarded(const struct doors *d, const struct config *before, const struct config *after,
+                         struct errbuf *err);
+
 /* What the files say now, by the config that names them; a line in `changes` for each that is another one. Another thread may
  * do it while the doors are in use. */
 hx_st doors_read_again(const struct doors *d, const struct config *config, struct new_certificates *out,

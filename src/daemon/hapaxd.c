@@ -338,9 +338,10 @@ static void log_restart(const char *name, slice now, const char *at_start, const
              now.p, at_start);
 }
 
-static void read_certificates(struct reload *r) {
+static void look_at_doors(struct reload *r) {
     struct errbuf err = {{0}};
-    r->st = doors_read_again(r->doors, r->config, &r->certificates, &r->changes, &err);
+    if (!r->use.insecure_listen) r->st = doors_stay_guarded(r->doors, r->in_force, r->config, &err);
+    if (r->st == ST_OK) r->st = doors_read_again(r->doors, r->config, &r->certificates, &r->changes, &err);
     if (r->st == ST_OK) return;
     buf_printf(&r->errors, "%s\n", err.text);
     config_free(r->config);
@@ -353,7 +354,7 @@ static void *read_config(void *ctx) {
     struct reload *r = ctx;
     r->st = config_load(r->path, &r->use, &r->config, &r->errors);
     if (r->st == ST_OK) config_diff(r->in_force, r->config, &r->changes);
-    if (r->st == ST_OK) read_certificates(r);
+    if (r->st == ST_OK) look_at_doors(r);
     if (r->st == ST_OK) lint_run(r->config, &r->lint);
     atomic_store_explicit(&r->done, true, memory_order_release);
     loop_wake(r->loop);
@@ -376,8 +377,13 @@ static void limit_addresses(struct daemon *d) {
     http_server_per_address(d->server, broker_config(d->broker)->limits.per_address.connections);
 }
 
+static bool lets_all_in(const struct config *c) {
+    return c->tokens.count == 0 && c->said[TOP_KEY_anonymous].line == 0;
+}
+
 static void put_in_force(struct daemon *d, struct reload *r) {
     const struct settings *s = d->settings;
+    bool opens = lets_all_in(r->config) && !lets_all_in(r->in_force);
     struct errbuf err = {{0}};
     struct buf listen = {0};
     config_listen_text(r->config, &listen);
@@ -386,6 +392,8 @@ static void put_in_force(struct daemon *d, struct reload *r) {
     buf_free(&listen);
     r->st = broker_configure(d->broker, time_now(), r->config, "SIGHUP", buf_slice(&r->changes), &err);
     if (r->st == ST_OK) {
+        if (opens)
+            log_line(LOG_WARN, "config", "config: no token is left: whoever reaches the broker may do everything");
         limit_addresses(d);
         doors_renew(&d->doors, d->server, &r->certificates);
         return notify_configure(d->notify, &broker_config(d->broker)->alerts);

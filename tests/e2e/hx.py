@@ -328,7 +328,7 @@ class Broker(Verbs):
             if not some:
                 raise NotReady(f"exited with {self.wait_exit()} before it was ready\n{self.last_words()}")
             line += some
-        ready = re.fullmatch(r"hapaxd ready on http://127\.0\.0\.1:(\d+)(?: https://127\.0\.0\.1:(\d+))?\n", line.decode())
+        ready = re.fullmatch(r"hapaxd ready on http://127\.0\.0\.1:(\d+)(?: https://(?:127\.0\.0\.1|0\.0\.0\.0):(\d+))?\n", line.decode())
         assert ready, f"no ready line but {line!r}; stderr: {self.last_words()}"
         self.port, self.tls_port = int(ready.group(1)), ready.group(2) and int(ready.group(2))
         return self

@@ -477,6 +477,32 @@ def a_bad_certificate_is_refused_at_reload_and_the_old_one_stays():
 
 
 @test
+def no_reload_takes_the_tokens_from_an_address_that_other_machines_reach():
+    with Authority() as authority:
+        cert, key = authority.certificate("server")
+        tokens = f'tokens: [{{name: a, sha256: ["{"0" * 64}"], allow: [observe]}}]\n'
+        listen = f"listen:\n  - {{address: 127.0.0.1:0}}\n  - {{address: 0.0.0.0:0, tls: {{cert: {cert}, key: {key}}}}}\n"
+        with hx.Broker(config=tokens + listen, listen=False) as b:
+            for text in ("listen: 127.0.0.1:0\n", "auto_create: true\n", "listen: 127.0.0.1:0\nanonymous: [admin]\n"):
+                said = b.reload(text)
+                assert "0.0.0.0:0 is served until a restart" in said and "reload refused" in said, said
+                same(b.get("/v1/queues").status, 401)
+            assert "is in force" in b.reload(tokens + "listen: 127.0.0.1:0\n")
+            assert "is in force" in b.reload("listen: 127.0.0.1:0\ninsecure_listen: true\n")
+
+
+@test
+def a_reload_that_removes_the_last_token_says_who_is_let_in():
+    tokens = f'tokens: [{{name: a, sha256: ["{"0" * 64}"], allow: [observe]}}]\n'
+    with hx.Broker(config=tokens) as b:
+        assert "no token is left" not in b.reload("anonymous: []\n")
+        same(b.get("/v1/queues").status, 401)
+        b.reload(tokens)
+        assert re.search("level=warn event=config .*no token is left", b.reload("auto_create: true\n"))
+        same(b.get("/v1/queues").status, 200)
+
+
+@test
 def another_certificate_is_shown_after_a_reload_and_connections_go_on():
     with broker() as b:
         kept = b.https()
