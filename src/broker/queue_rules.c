@@ -296,6 +296,7 @@ static void audit_reload(struct broker *b, const char *by, const struct config *
     buf_char(&detail, '{');
     json_put_member(&detail, "file", config->file);
     json_put_member(&detail, "changes", cut_text(changes, 8192));
+    if (changes.n > 8192) json_put_member_bool(&detail, "cut", true);
     buf_char(&detail, '}');
     struct audit_in in = {.who = slice_str(by), .what = deed_text(DEED_CONFIG_RELOAD), .detail = buf_slice(&detail)};
     if (!core_audit(b->core, b->now, 0, &in))

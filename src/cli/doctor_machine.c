@@ -127,7 +127,9 @@ void doctor_machine(struct doctor *d, const char *root, i64 pid) {
         return;
     }
     if (!is_here(root, pid)) {
-        doctor_found(d, FOUND_elsewhere, "The broker runs on another machine.");
+        doctor_found(d, FOUND_elsewhere,
+                     pid ? "The broker runs on another machine."
+                         : "The broker does not tell this caller where it runs.");
         return;
     }
     look_at_kernel(d, root);

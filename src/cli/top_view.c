@@ -346,16 +346,17 @@ static void put_summary(const struct top_view *v, struct cli *cli, const struct 
     add_clean(&line, stats, "version", "");
     buf_lit(&line, "  ");
     print_clean(&line, slice_str(cli->url), false);
-    buf_lit(&line, "  up ");
-    put_lag(&line, (double)member_number(stats, "uptime_ms"));
+    bool whole = member_raw(stats, "uptime_ms").n > 0; /* a tenant is told of its queues alone */
+    if (whole) buf_lit(&line, "  up ");
+    if (whole) put_lag(&line, (double)member_number(stats, "uptime_ms"));
     put_cut_line(out, TONE_HEAD, buf_slice(&line), f->columns);
     buf_reset(&line);
     static const char *const sums[] = {"queues", "pending", "leased", "held", "dead"};
-    for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++) {
+    for (size_t i = 0; whole && i < sizeof sums / sizeof sums[0]; i++) {
         buf_printf(&line, "%s%s ", i ? "  " : "", sums[i]);
         put_amount(&line, (double)member_number(stats, sums[i]), false);
     }
-    buf_printf(&line, "  consumers %zu  alerts ", v->consumer_count);
+    buf_printf(&line, "%sconsumers %zu  alerts ", whole ? "  " : "", v->consumer_count);
     if (v->not_judged && !v->alert_count)
         buf_lit(&line, "not judged yet");
     else

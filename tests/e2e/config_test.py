@@ -288,6 +288,15 @@ def a_bad_reload_keeps_the_old_rules_and_says_why():
 
 
 @test
+def the_trail_says_when_it_has_not_all_that_a_reload_changed():
+    def reload(count):
+        b.reload("anonymous: [admin]\ntokens:\n" + "".join(f'  - {{name: t{i:03}, sha256: ["{i:064x}"], allow: [send]}}\n' for i in range(count)))
+        return b.get("/v1/audit?limit=1").json()["items"][0]["detail"].get("cut")
+    with hx.Broker(config="auto_create: true\n") as b:
+        same((reload(10), reload(900)), (None, True))
+
+
+@test
 def a_queue_taken_out_of_the_file_keeps_its_work():
     with hx.Broker(config=PAYMENTS) as b:
         b.put("mails", "m1", "m2")

@@ -2,6 +2,7 @@
 """hapax doctor: each finding is made to appear by its cause, and a sound broker has none."""
 import contextlib
 import glob
+import hashlib
 import json
 import os
 import re
@@ -202,6 +203,19 @@ def tokens_nobody_knows_and_a_tenant_at_its_limit_are_told():
         have = found(b, "--root", root)
         assert "Tenant shop has all its limits.pending allows: 2 of 2" in have["tenant_full"]["summary"], have
         assert "does not know 1 times" in have["strangers"]["summary"], have
+
+
+@test
+def a_tenant_is_told_nothing_untrue_of_what_it_may_not_see():
+    token = "hx_a-tenants"
+    config = ('auto_create: true\ntenants: {shop: {prefix: "shop."}}\nanonymous: [send]\n'
+              f'tokens: [{{name: a, sha256: ["{hashlib.sha256(token.encode()).hexdigest()}"], allow: [observe], tenant: shop}}]\n')
+    with hx.Broker(config=config) as b:
+        b.put("shop.q", "a", "b")
+        told = found(b, "--api-token", token)["elsewhere"]["summary"]
+        assert "another machine" not in told, told
+        frame = subprocess.run([hx.HAPAX, "top", "--once", "--url", b.url, "--api-token", token], stdout=subprocess.PIPE, timeout=hx.TIMEOUT)
+        assert b"shop.q" in frame.stdout and b"pending 0" not in frame.stdout and b"up 0" not in frame.stdout, frame.stdout
 
 
 @test
