@@ -141,11 +141,23 @@ static void vacant_take(struct core *c, const struct queue *q) {
     c->queues_vacant--;
 }
 
-/* The name is free again, and so is the number. The settled keys are unknown from here on, by where their records lie, and freed
- * little by little; nothing of the queue is written behind this. In recovery they are freed at once: what the journal has of
- * many that came and went is never in memory together. */
-static void queue_delete(struct core *c, struct queue *q, u64 pos) {
+/* In recovery, of a deleted queue, which remembered so many for ever. Those are in no bucket, and a sweep walks all there is:
+ * it is worth that when half of it is former queues'. What the journal has of many that came and went is never in memory
+ * together. */
+static void former_free(struct core *c, u64 forever) {
     u32 all = UINT32_MAX;
+    window_reap(c, &all);
+    c->former_keys += forever;
+    if (c->former_keys < c->keys.entries_top / 2) return;
+    all = UINT32_MAX;
+    c->former_keys = 0;
+    c->sweep_again = false;
+    window_sweep(c, &all);
+}
+
+/* The name is free again, and so is the number. The settled keys are unknown from here on, by where their records lie, and freed
+ * little by little; nothing of the queue is written behind this. */
+static void queue_delete(struct core *c, struct queue *q, u64 pos) {
     struct index_cursor cursor = {0};
     u64 hash = siphash(&c->options.hash_key, q->name.p, q->name.n);
     for (u32 e; (e = index_find(&c->queue_names, hash, &cursor)) != ENTRY_NONE;) {
@@ -159,13 +171,14 @@ static void queue_delete(struct core *c, struct queue *q, u64 pos) {
     q->deleted = true;
     q->since = pos;
     window_forget(c, q, 0, INT64_MAX);
-    if (q->settled_keys) window_sweep_begin(c);
+    u64 forever = q->settled_keys;
+    if (forever) window_sweep_begin(c);
     q->settled_keys = 0;
     queue_drop_bytes(c, q);
     if (c->sink)
         vacant_add(c, q);
     else
-        window_reap(c, &all);
+        former_free(c, forever);
 }
 
 static void queue_load_window(struct core *c, struct queue *q, const struct rec_queue *r) {

@@ -223,6 +223,7 @@ struct core {
     struct core_purge *purges; /* under way */
     u32 sweep_at;              /* entries of deleted queues are freed from here on; 0: there are none */
     bool sweep_again;          /* one was deleted since the sweep began */
+    u64 former_keys;           /* recovery: what a sweep would free */
     u64 live_bytes, reserved_bytes;
     u64 room; /* what may still be appended */
     i64 clock_written_run_ms, expiry_checked_run_ms;

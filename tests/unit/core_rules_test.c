@@ -1375,6 +1375,30 @@ static void a_queue_with_the_number_of_a_deleted_one_is_never_taken_for_it(void 
     }
 }
 
+/* Also of those that remembered their keys for ever. */
+static void a_start_takes_the_memory_of_the_queues_there_were_at_a_time_not_of_all_there_ever_were(void **state) {
+    (void)state;
+    rules.window_ms = WINDOW_FOREVER;
+    use_rules();
+    for (u32 life = 0; life < 50; life++) {
+        for (u32 i = 0; i < 100; i++) {
+            char key[16];
+            snprintf(key, sizeof key, "k%u", i);
+            settle_key(key);
+        }
+        make_anew(WINDOW_FOREVER);
+    }
+    settle_key("k0");
+    restart_after(0);
+    struct core_memory m;
+    core_memory(w.core, &m);
+    assert_in_range(m.settled_keys, 1, 300);
+    pass(2000);
+    core_memory(w.core, &m);
+    assert_int_equal(m.settled_keys, 1);
+    assert_int_equal(state_of("k0"), STATE_DONE);
+}
+
 static void a_journal_that_deletes_a_queue_with_unsettled_messages_is_damaged(void **state) {
     (void)state;
     u16 queue;
@@ -1846,6 +1870,7 @@ int main(void) {
         R(a_directory_is_not_worn_out_by_queues_that_come_and_go),
         R(more_queues_come_and_go_than_there_are_numbers_and_nothing_is_left_of_them),
         R(a_queue_with_the_number_of_a_deleted_one_is_never_taken_for_it),
+        R(a_start_takes_the_memory_of_the_queues_there_were_at_a_time_not_of_all_there_ever_were),
         R(a_journal_that_deletes_a_queue_with_unsettled_messages_is_damaged),
         R(a_hot_group_of_carried_messages_is_recovered_without_a_walk_for_each),
         R(redriving_into_a_hot_group_does_not_walk_along_it),
