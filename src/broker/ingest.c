@@ -18,6 +18,7 @@
 #include "config/template.h"
 
 #define EVENTS_MAX      1000u      /* in a batch */
+#define EVENT_BYTES     (3u << 19) /* of one in it: the largest payload in base64, and its attributes */
 #define EVENTS_BYTES    (4u << 20) /* of a batch: its signature is made in one turn, once for each secret */
 #define SOURCES_COUNTED 1000u      /* the others together, as the last */
 
@@ -206,7 +207,7 @@ static void fill(struct webhook *a) {
     struct send_in *in = &a->in;
     in->payload = a->event.data;
     in->content_type = text_ok(a->event.content_type, TYPE_BYTES_MAX) ? a->event.content_type : SL("");
-    in->group = text_ok(a->event.partition, GROUP_BYTES_MAX) ? a->event.partition : SL("");
+    in->group = a->event.partition;
     in->traceparent = text_ok(a->event.traceparent, 255) ? a->event.traceparent : SL("");
     in->tracestate = text_ok(a->event.tracestate, 4096) ? a->event.tracestate : SL("");
     in->attrs = buf_slice(&a->attrs.bytes);
@@ -288,6 +289,8 @@ static bool take(struct call *c, struct webhook *a, struct taken *t) {
     if (a->event.data.n > PAYLOAD_BYTES_MAX) /* in a batch, which may be larger than that */
         return fail(c, PROBLEM_too_large, "the data has %zu bytes, the limit is %u", a->event.data.n,
                     PAYLOAD_BYTES_MAX);
+    if (!text_ok(a->event.partition, GROUP_BYTES_MAX)) /* without its group it would overtake the others */
+        return fail(c, PROBLEM_event_invalid, "partitionkey must be plain text, at most %u bytes", GROUP_BYTES_MAX);
     fill(a);
     if (!make_key(c, a)) return false;
     if (admit_message(c->b, &a->in, buf_slice(&a->scope), NULL, header, a, &admission, &c->failure)) {
@@ -348,8 +351,14 @@ static bool next_event(slice text, size_t *at, slice *event, struct failure *f) 
     if (first && p < text.n && text.p[p] == ']') end = true, p = after_blanks(text, p + 1);
     *at = p;
     if (end) return p == text.n || failure_set(f, PROBLEM_event_invalid, "something follows the array");
-    json_init(&j, slice_of(text.p + p, text.n - p));
-    bool good = json_value(&j, &type, event) || (fail_json(f, &j), false);
+    bool cut = text.n - p > EVENT_BYTES; /* no more is read at once */
+    json_init(&j, slice_of(text.p + p, cut ? EVENT_BYTES : text.n - p));
+    bool good = json_value(&j, &type, event);
+    if (!good && cut)
+        failure_set(f, PROBLEM_event_invalid, "an event has more than %u bytes, or is not JSON: %s", EVENT_BYTES,
+                    j.error);
+    else if (!good)
+        fail_json(f, &j);
     if (!good) f->problem = PROBLEM_event_invalid;
     *at = p + (size_t)(j.p - j.start);
     json_free(&j);

@@ -169,6 +169,20 @@ def an_event_of_a_batch_is_no_larger_than_any_message():
         reply = post(b, "open", json.dumps(events).encode(), [("Content-Type", "application/cloudevents-batch+json")])
         p = problem(reply, 413, "too_large", applied="unknown")
         same([i["status"] for i in p["items"]], [413, 202, 202])
+        for large in (event("huge", 3 << 19), {**event("list", 0), "data": [0] * (3 << 18)}):
+            reply = post(b, "open", json.dumps([event("new", 1), large]).encode(), [("Content-Type", "application/cloudevents-batch+json")])
+            problem(reply, 400, "event_invalid")
+        same(b.queue("events")["ready"], 2)
+
+
+@test
+def an_event_whose_group_cannot_be_kept_is_refused_not_put_out_of_order():
+    with broker() as b:
+        event = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "partitionkey": "g" * 256}
+        problem(post(b, "open", json.dumps(event).encode(), [("Content-Type", "application/cloudevents+json")]), 400, "event_invalid")
+        event["partitionkey"] = "g" * 255
+        taken(post(b, "open", json.dumps(event).encode(), [("Content-Type", "application/cloudevents+json")]), 202, "accepted")
+        same(b.one("events")["group"], "g" * 255)
 
 
 @test
