@@ -368,6 +368,7 @@ def a_large_answer_comes_whole_through_a_slow_reader():
 
 @test
 def many_idle_connections_cost_little_each():
+    hx.needs_plain("a sanitizer keeps what was freed, and its memory says nothing")
     many = 300
     with broker() as b:
         context = b.context()

@@ -206,7 +206,7 @@ static void check(void) {
 /* ---- accounts */
 
 static u16 account_of_queue(slice name) {
-    return (u16)((u32)(name.p[1] - '0') % (ACCOUNTS + 1)); /* some are in none */
+    return name.n > 1 ? (u16)((u32)(name.p[1] - '0') % (ACCOUNTS + 1)) : 0; /* some are in none */
 }
 
 static void assign_accounts(void) {
