@@ -292,6 +292,7 @@ static void put_queue(struct metrics_job *j, u16 queue) {
 /* One name of all queues, or of the process. true: it is done. */
 static bool put_name(struct metrics_job *j, struct budget *g) {
     const struct metric *m = &metrics[j->metric];
+    if (j->queue == 0 && budget_spent(g)) return false; /* before its head: that is not to be written again */
     if (j->queue == 0) put_head(j, &j->job.reply, slice_str(m->name), type_texts[m->type], m->help);
     if (m->scope == METRIC_PROCESS) {
         for (u32 i = j->metric; i < name_end(j->metric); i++)
@@ -299,7 +300,7 @@ static bool put_name(struct metrics_job *j, struct budget *g) {
         return true;
     }
     for (; j->queue < j->queue_count; j->queue++) {
-        if (budget_spent(g)) return false;
+        if (j->queue && budget_spent(g)) return false;
         const struct shown_queue *q = &j->queues[j->queue];
         if (core_queue_since(j->job.c.b->core, q->queue) == q->since) put_queue(j, q->queue);
     }

@@ -1259,9 +1259,32 @@ static void a_queue_at_its_limit_says_when_it_may_take_more(void **state) {
     assert_int_equal(send("q", "more", "x"), 202);
 }
 
+static void a_scrape_has_each_metric_once_however_often_it_is_put_off(void **state) {
+    (void)state;
+    for (u64 cost = 100; cost <= 1000; cost += 100) { /* of a look at the clock: slices end at every place there is */
+        void *user = NULL;
+        assert_int_equal(send("a", "k", "x") | send("b", "k", "x"), 202);
+        u32 before = w.answers;
+        w.us_a_look = cost;
+        submit("GET /metrics", NULL, SL(""), &user);
+        for (u32 i = 0; w.answers == before; i++) {
+            assert_true(i < 10000);
+            work();
+        }
+        w.us_a_look = 0;
+        assert_int_equal(w.status, 200);
+        for (const char *at = w.body.p; (at = strstr(at, "# HELP ")); at++) {
+            char head[160];
+            snprintf(head, sizeof head, "%.*s ", (int)strcspn(at + 7, " ") + 7, at);
+            assert_null(strstr(at + 1, head));
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_queue_at_its_limit_says_when_it_may_take_more, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_scrape_has_each_metric_once_however_often_it_is_put_off, set_up, tear_down),
         cmocka_unit_test_setup_teardown(requests_that_only_look_are_few_at_a_time_and_end_with_their_client, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_page_of_a_filtered_list_ends_with_its_time_and_the_next_goes_on, set_up,
