@@ -373,8 +373,8 @@ void put_timeline(struct broker *br, struct buf *b, const struct seen *s, const 
     tell_first(t, v);
     if (s->message) tell_former(t, s->message);
     tell_history(t, s->settle ? s->settle->history : v->history, seen_first_ms(s), !(s->settle && s->settle->restored));
+    if (s->settle) tell_settled(t, s->settle); /* before repeats of the same millisecond, which it answered */
     tell_repeats(t);
-    if (s->settle) tell_settled(t, s->settle);
     search_audit(t);
     lose(t, t->beyond, "further events are not listed");
     sort(t);
