@@ -213,3 +213,15 @@ void bind_diff(const struct key_rows *keys, const void *before, const void *afte
     buf_free(&old);
     buf_free(&new);
 }
+
+void bind_diff_named(const struct key_rows *keys, const char *what, slice name, const void *before, const void *after,
+                     const char *removed, struct buf *out) {
+    struct buf prefix = {0};
+    buf_printf(&prefix, "%s %.*s: ", what, (int)name.n, name.p);
+    buf_char(&prefix, '\0');
+    if (before && after)
+        bind_diff(keys, before, after, prefix.p, out);
+    else
+        buf_printf(out, "%s%s\n", prefix.p, after ? "added" : removed);
+    buf_free(&prefix);
+}

@@ -283,16 +283,9 @@ void config_queue_diff(const struct queue_config *before, const struct queue_con
 }
 
 static void diff_queue(const struct queue_config *before, const struct queue_config *after, struct buf *out) {
-    struct buf prefix = {0};
     if (before && after && slice_eq(before->json, after->json)) return;
-    buf_printf(&prefix, "queue %s: ", (before ? before : after)->name.p);
-    buf_char(&prefix, '\0');
-    if (before && after)
-        bind_diff(&config_keys[TABLE_QUEUE], before, after, prefix.p, out);
-    else
-        buf_printf(out, "%s%s\n", prefix.p,
-                   after ? "added" : "removed; its messages and keys stay, under its last rules");
-    buf_free(&prefix);
+    bind_diff_named(&config_keys[TABLE_QUEUE], "queue", (before ? before : after)->name, before, after,
+                    "removed; its messages and keys stay, under its last rules", out);
 }
 
 void config_diff(const struct config *before, const struct config *after, struct buf *out) {

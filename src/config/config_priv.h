@@ -102,6 +102,9 @@ hx_st bind_no_value(const struct node *n, struct errbuf *err);
 void bind_put_json(const struct key_rows *keys, const void *base, struct buf *out);
 /* Lines "PREFIXkey: before -> after" for each key that differs. */
 void bind_diff(const struct key_rows *keys, const void *before, const void *after, const char *prefix, struct buf *out);
+/* The same of something with a name, which may be added (before is NULL) or gone (after is, and `removed` says what that means). */
+void bind_diff_named(const struct key_rows *keys, const char *what, slice name, const void *before, const void *after,
+                     const char *removed, struct buf *out);
 
 /* ---- value.c, value_put.c: single values */
 

@@ -98,14 +98,8 @@ const struct source_config *config_source(const struct config *c, slice name) {
 /* ---- what a reload changes */
 
 static void diff_source(const struct source_config *before, const struct source_config *after, struct buf *out) {
-    struct buf prefix = {0};
-    buf_printf(&prefix, "source %s: ", (before ? before : after)->name.p);
-    buf_char(&prefix, '\0');
-    if (before && after)
-        bind_diff(&config_keys[TABLE_SOURCE], before, after, prefix.p, out);
-    else
-        buf_printf(out, "%s%s\n", prefix.p, after ? "added" : "removed; what it sends gets 404");
-    buf_free(&prefix);
+    bind_diff_named(&config_keys[TABLE_SOURCE], "source", (before ? before : after)->name, before, after,
+                    "removed; what it sends gets 404", out);
 }
 
 void sources_diff(const struct config *before, const struct config *after, struct buf *out) {

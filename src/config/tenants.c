@@ -115,14 +115,8 @@ hx_st tenants_check(const struct config *c, const struct node *map) {
 }
 
 static void diff_tenant(const struct tenant_config *before, const struct tenant_config *after, struct buf *out) {
-    struct buf prefix = {0};
-    buf_printf(&prefix, "tenant %s: ", (before ? before : after)->name.p);
-    buf_char(&prefix, '\0');
-    if (before && after)
-        bind_diff(&config_keys[TABLE_TENANT], before, after, prefix.p, out);
-    else
-        buf_printf(out, "%s%s\n", prefix.p, after ? "added" : "removed; its queues stay, without its limits");
-    buf_free(&prefix);
+    bind_diff_named(&config_keys[TABLE_TENANT], "tenant", (before ? before : after)->name, before, after,
+                    "removed; its queues stay, without its limits", out);
 }
 
 void tenants_diff(const struct config *before, const struct config *after, struct buf *out) {

@@ -203,14 +203,7 @@ hx_st tokens_check(const struct config *c, const struct node *list) {
 /* ---- what a reload changes */
 
 static void diff_token(const struct token_config *before, const struct token_config *after, struct buf *out) {
-    struct buf prefix = {0};
-    buf_printf(&prefix, "token %s: ", (before ? before : after)->name.p);
-    buf_char(&prefix, '\0');
-    if (before && after)
-        bind_diff(&config_keys[TABLE_TOKEN], before, after, prefix.p, out);
-    else
-        buf_printf(out, "%s%s\n", prefix.p, after ? "added" : "removed");
-    buf_free(&prefix);
+    bind_diff_named(&config_keys[TABLE_TOKEN], "token", (before ? before : after)->name, before, after, "removed", out);
 }
 
 void tokens_diff(const struct config *before, const struct config *after, struct buf *out) {
