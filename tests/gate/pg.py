@@ -265,9 +265,14 @@ class Bouncer:
         become = ["setpriv", "--reuid", user.pw_name, "--regid", user.pw_name, "--init-groups"] if os.geteuid() == 0 else []
         self.process = subprocess.Popen(become + [self.program(), self.home + "/pgbouncer.ini"],
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while not os.path.exists(self.socket) and self.process.poll() is None:
+        while not self._listens() and self.process.poll() is None:
             pass
         return self
+
+    def _listens(self):
+        """The socket's file is there a moment before anybody listens on it."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(self.socket) == 0
 
     @property
     def socket(self):
