@@ -72,21 +72,6 @@ static void render_delivery(struct broker *b, struct buf *body, const struct mes
     buf_char(body, '}');
 }
 
-static void watch_delivery(struct broker *b, const struct rec_message *m, const struct lease_out *lease,
-                           slice consumer) {
-    watch_happened(b, &(struct happening){
-                          .kind = HAPPENING_DELIVERED,
-                          .queue = m->ref.queue,
-                          .ref = m->ref,
-                          .detail = (u8)lease->delivery,
-                          .age_ms = b->now.wall_ms - m->first_seen_ms,
-                          .key = m->key,
-                          .request_id = m->request_id,
-                          .traceparent = m->traceparent,
-                          .consumer = consumer,
-                      });
-}
-
 struct take {
     u16 queue;
     u32 max, count;
@@ -113,7 +98,7 @@ static enum lease_verdict take_one(struct broker *b, struct take *t, u32 no) {
     if (v != LEASE_OK) return v;
     if (t->count) buf_char(t->body, ',');
     render_delivery(b, t->body, &before, &base->message, &lease, t->queue_name, t->in.lease_ms);
-    watch_delivery(b, &base->message, &lease, t->in.consumer);
+    watch_delivered(b, &base->message, &lease, t->in.consumer);
     t->receipt = receipt_add(t->receipt, &base->message.ref, lease.fence);
     t->count++;
     return v;

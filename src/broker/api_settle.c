@@ -9,9 +9,8 @@
 #include "broker/lookup.h"
 #include "broker/parse.h"
 #include "broker/render.h"
-#include "broker/room.h"
 #include "broker/scope.h"
-#include "broker/watch.h"
+#include "broker/settling.h"
 
 /* What one item of the request says. */
 struct item {
@@ -204,22 +203,6 @@ static bool render_settled_before(struct broker *b, enum verb verb, const struct
     return true;
 }
 
-/* What the step may write down of what was said, then or before. */
-static u64 settle_bytes(const struct broker *b, const struct settle_in *in, const struct seen *s) {
-    u64 said = 2 * (in->result.n + in->reason.n + in->effect_id.n + in->name.n);
-    if (!s->settle) return said + core_said_bytes(b->core, s->at.message);
-    return said + s->settle->history.n + s->settle->result.n + s->settle->kept.payload.n;
-}
-
-/* What no record tells of it, or not as such. */
-static void watch_settle(struct broker *b, const struct seen *s, enum settle_verdict v, const struct settle_out *out) {
-    struct happening h = {.queue = s->at.queue, .ref = *seen_ref(s), .key = seen_key(s)};
-    h.kind = HAPPENING_FENCED;
-    if (v == SETTLE_FENCED) watch_happened(b, &h);
-    h.kind = HAPPENING_DOUBLED;
-    if (out->effects > 1) watch_happened(b, &h);
-}
-
 /* One item: its answer is appended to the body; returns its status. */
 static u16 settle_one(struct call *c, enum verb verb, const struct item *it, struct buf *decoded, struct buf *body) {
     struct broker *b = c->b;
@@ -234,9 +217,7 @@ static u16 settle_one(struct call *c, enum verb verb, const struct item *it, str
     if (s && mean(it, &in, decoded, &c->failure)) {
         if (s->message && verb != VERB_ACK)
             consumer_spoke_of(b, s->at.message, in.fence); /* of an ack: settle_written */
-        room_prepare(b, settle_bytes(b, &in, s));
-        enum settle_verdict v = core_settle(b->core, b->now, &in, s, &out);
-        if (v == SETTLE_FENCED || out.effects > 1) watch_settle(b, s, v, &out);
+        enum settle_verdict v = settle_message(b, &in, s, &out);
         if (v == SETTLE_OK || v == SETTLE_DUPLICATE) {
             render_ok(b, body, &in, &out, s, seen_ref(s), seen_key(s), v == SETTLE_DUPLICATE);
             return 200;

@@ -13,7 +13,8 @@
 struct room {
     u64 appended; /* since start */
     u64 used;     /* appended or newly promised since the last look */
-    u64 promised; /* to accepted messages, at the end of the last turn */
+    u64 promised; /* to accepted messages, and kept, at the end of the last turn */
+    u64 kept;     /* back from the core, for answers that are still to come */
     u64 ahead;    /* wanted beyond that */
     i64 looked_run_ms;
     bool refused; /* since the end of the last turn the disk had no more to give */
@@ -38,11 +39,17 @@ void room_take(struct broker *b, u64 bytes) {
     b->room->appended += bytes;
 }
 
+/* The core compares numbers: what is kept back is not there for it. */
+static void tell_core(struct broker *b) {
+    u64 room = journal_room(b->journal), kept = b->room->kept;
+    core_room_set(b->core, room > kept ? room - kept : 0);
+}
+
 bool room_to_spare(struct broker *b, u64 bytes) {
     u64 need = core_reserved_bytes(b->core) + bytes;
     if (core_room(b->core) >= need) return true;
-    bool there = journal_need(b->journal, need);
-    core_room_set(b->core, journal_room(b->journal));
+    bool there = journal_need(b->journal, need + b->room->kept);
+    tell_core(b);
     return there;
 }
 
@@ -58,10 +65,23 @@ void room_prepare(struct broker *b, u64 said) {
     room_beside_promises(b, said + STEP_BYTES);
 }
 
+bool room_promise(struct broker *b, u64 bytes) {
+    if (!room_beside_promises(b, bytes + STEP_BYTES)) return false;
+    b->room->kept += bytes;
+    tell_core(b);
+    return true;
+}
+
+void room_promise_end(struct broker *b, u64 bytes) {
+    CHECK(b->room->kept >= bytes);
+    b->room->kept -= bytes;
+    tell_core(b);
+}
+
 /* How far ahead depends on how fast it has been going. */
 static void look(struct broker *b) {
     struct room *r = b->room;
-    u64 promised = core_reserved_bytes(b->core);
+    u64 promised = core_reserved_bytes(b->core) + r->kept;
     if (promised > r->promised) r->used += promised - r->promised;
     r->promised = promised;
     if (b->now.run_ms - r->looked_run_ms < ROOM_LOOK_MS && r->ahead >= ROOM_AHEAD_MIN) return;
@@ -120,5 +140,5 @@ void room_look_ahead(struct broker *b) {
     tell_memory(b);
     u64 ahead = b->room->ahead > b->room->lacking ? b->room->ahead : b->room->lacking;
     journal_want(b->journal, b->room->promised + ahead);
-    core_room_set(b->core, journal_room(b->journal));
+    tell_core(b);
 }

@@ -20,6 +20,10 @@ void room_prepare(struct broker *b, u64 said);
 bool room_beside_promises(struct broker *b, u64 bytes);
 /* The same for what can be left undone: that it does not fit refuses nobody, and the log does not hear of it. */
 bool room_to_spare(struct broker *b, u64 bytes);
+/* Room for something that will have to be written later, and is not known yet: the answer to a request that is about to leave (P8).
+ * Until room_promise_end it is there for nobody, then for whoever asks the core first. false: there is none, and nothing is kept. */
+bool room_promise(struct broker *b, u64 bytes);
+void room_promise_end(struct broker *b, u64 bytes);
 /* At the end of a turn: has room preallocated in the background, as far ahead as the load calls for. */
 void room_look_ahead(struct broker *b);
 u64 room_appended(const struct broker *b); /* bytes, since start */

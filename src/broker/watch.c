@@ -311,6 +311,20 @@ static void queue_written(struct broker *b, const struct rec_queue *r) {
     w->at[r->queue] = NULL;
 }
 
+void watch_delivered(struct broker *b, const struct rec_message *m, const struct lease_out *lease, slice consumer) {
+    watch_happened(b, &(struct happening){
+                          .kind = HAPPENING_DELIVERED,
+                          .queue = m->ref.queue,
+                          .ref = m->ref,
+                          .detail = (u8)lease->delivery,
+                          .age_ms = b->now.wall_ms - m->first_seen_ms,
+                          .key = m->key,
+                          .request_id = m->request_id,
+                          .traceparent = m->traceparent,
+                          .consumer = consumer,
+                      });
+}
+
 void watch_record(struct broker *b, const struct record *r) {
     switch (r->type) {
     case REC_MESSAGE:

@@ -55,6 +55,8 @@ void watch_free(struct watch *w);
 void watch_started(struct broker *b); /* after recovery: what was counted before does not count */
 
 void watch_happened(struct broker *b, const struct happening *h);
+/* A message was handed out, to a consumer or to the broker itself. */
+void watch_delivered(struct broker *b, const struct rec_message *m, const struct lease_out *lease, slice consumer);
 /* A record was appended and applied. */
 void watch_record(struct broker *b, const struct record *r);
 
