@@ -24,6 +24,7 @@
 #include "broker/series.h"
 #include "broker/shared.h"
 #include "broker/sink.h"
+#include "broker/target.h"
 #include "broker/tasks.h"
 #include "broker/tenants.h"
 #include "broker/traffic.h"
@@ -100,6 +101,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->scratch = scratch_new();
     b->access = access_new(options->own);
     b->ingest = ingest_new();
+    b->targets = targets_new();
     b->rations = rations_new();
     b->browsers = browsers_new(options->addresses, options->address_count);
     b->watch = watch_new();
@@ -167,6 +169,7 @@ void broker_free(struct broker *b) {
     scratch_free(b->scratch);
     access_free(b->access);
     ingest_free(b->ingest);
+    targets_free(b->targets);
     rations_free(b->rations);
     browsers_free(b->browsers);
     watch_free(b->watch);
