@@ -13,7 +13,7 @@ enum { NAMED_MAX = 10, REPEAT_MAX = 1000, EVENTS_MAX = 10000000, CHANGES_MAX = 1
 const struct flag flags_inject[] = {
     {"to", "QUEUE", "where they are sent; required"},
     {"key", "TEMPLATE", "the key of each, like order:${order_id}, where the queue makes none itself"},
-    {"repeat", "N", "each comes one to N times, default 6"},
+    {"repeat", "N", "each comes one to N times, many once or twice, few often; default 6"},
     {"over", "DURATION", "all of it within that time, default at once"},
     {"reorder", NULL, "in any order; else each first comes where it stands in the file"},
     {"change", "FIELD", "what is another value at every repeat, such as sent_at; may be repeated"},
@@ -94,7 +94,7 @@ static void plan(struct feed *f, u64 repeat, i64 over_ms, bool reorder, u64 seed
     u64 span = (u64)(over_ms > 0 ? over_ms : f->event_count); /* at once: only the order counts */
     for (u32 i = 0; i < f->event_count; i++) {
         u64 first = reorder ? rng_below(&rng, span) : span / 2 * i / f->event_count,
-            times = 1 + rng_below(&rng, repeat);
+            times = 1 + rng_below(&rng, 1 + rng_below(&rng, repeat)); /* as feeds do: many once or twice, few often */
         for (u32 n = 0; n < times; n++) {
             u64 at = n ? first + rng_below(&rng, span - first) : first;
             struct arrival a = {.event = i, .nth = n, .at_ms = (i64)at};

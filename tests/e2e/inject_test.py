@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """hapax inject: a bad feed shows whether the rules hold, before the real one does."""
+import collections
 import json
 import tempfile
 
@@ -56,6 +57,15 @@ def the_key_may_be_made_here():
     with hx.Broker(config=CONFIG) as b:
         members(inject(b, "--to", "bare", "--key", "k:${c}", "--json").json, accepted=20, done_again=0)
         assert "key" in inject(b, "--to", "bare", exits=1).err
+
+
+@test
+def most_come_once_or_twice_and_a_few_as_often_as_they_may():
+    with hx.Broker(config=CONFIG) as b:
+        plan = inject(b, "--to", "good", "--dry-run", events=[{"c": f"C{n}"} for n in range(600)]).text.splitlines()
+        often = collections.Counter(collections.Counter(line.split("\t")[1] for line in plan).values())
+        same(sorted(often), [1, 2, 3, 4, 5, 6])
+        assert often[1] + often[2] > 300 > 60 > often[6], often
 
 
 @test
