@@ -46,6 +46,7 @@ void core_queue_ages(const struct core *c, struct core_now now, u16 queue, u32 l
     look_for_blocked(c, held, look_at, out);
     look_for_blocked(c, &q->places[PLACE_DEAD], look_at, out);
     look_for_begun(c, &q->places[PLACE_LEASED], look_at, out);
+    look_for_begun(c, &q->places[PLACE_LOOKUP], look_at, out);
     look_for_begun(c, &q->places[PLACE_READY], look_at, out);
     look_for_begun(c, &q->places[PLACE_DELAYED], look_at, out);
 }

@@ -213,7 +213,9 @@ static hx_st apply_queue(struct core *c, const struct rec_queue *r, u64 pos, u64
     if (q->deleted) queue_clear(c, q);
     c->reserved_bytes -= resume_room(c, q);
     if (!q->known) queue_name(c, q, r->name);
+    bool push_goes_on = q->push_paused && !r->push_paused;
     q->paused = r->paused;
+    q->push_paused = r->push_paused;
     q->created_ms = r->created_ms;
     q->origin = r->origin;
     queue_load_window(c, q, r);
@@ -227,12 +229,9 @@ static hx_st apply_queue(struct core *c, const struct rec_queue *r, u64 pos, u64
     q->size = size;
     c->reserved_bytes += resume_room(c, q);
     if (r->deleted) queue_delete(c, q, pos);
-    if (q->paused)
-        q->announced = false;
-    else if (c->sink && q->places[PLACE_READY].count && !q->announced) {
-        q->announced = true;
-        c->sink->on_ready(c->sink->ctx, q->id);
-    }
+    if (q->paused || push_goes_on) q->announced[PLACE_LOOKUP] = q->announced[PLACE_READY] = false;
+    if (q->places[PLACE_LOOKUP].count) announce_ready(c, q, PLACE_LOOKUP);
+    if (q->places[PLACE_READY].count) announce_ready(c, q, PLACE_READY);
     return ST_OK;
 }
 
@@ -302,9 +301,10 @@ static void message_load_history(struct message *m, slice history) {
 }
 
 static void message_load_state(struct core *c, struct message *m, const struct rec_message *r) {
-    m->ended = r->ended;
+    m->ended = r->ended & 15u;
     m->started = r->started;
     m->lookup = r->traits & TRAIT_LOOKUP;
+    m->lookups = r->lookups & LOOKUPS_MAX;
     m->lease_ms = r->lease_ms;
     m->attempts = r->attempts;
     m->failures = r->failures;
@@ -448,7 +448,7 @@ static hx_st apply_lease(struct core *c, const struct rec_lease *r, u32 about, s
     INVARIANT(11, !m->reconcile || r->lookup);
     INVARIANT(13, !m->conflict && !m->refused);
     reserve_off(c, m);
-    i64 waited_ms = m->place == PLACE_READY ? c->now.run_ms - m->when_ms : 0;
+    i64 waited_ms = is_ready(m->place) ? c->now.run_ms - m->when_ms : 0;
     m->waited_ms = waited_ms < UINT32_MAX ? (u32)waited_ms : UINT32_MAX;
     unplace_message(c, no);
     m->doubt = message_doubt(m);
@@ -515,7 +515,7 @@ static hx_st apply_extend(struct core *c, const struct rec_extend *r, u32 about,
 static void count_return(struct queue *q, const struct rec_return *r) {
     if (r->ended == ENDED_NACKED) q->counters.nacked++;
     if (r->ended == ENDED_EXPIRED) q->counters.leases_expired++;
-    if (r->ended == ENDED_RELEASED) q->counters.released++;
+    if (r->ended == ENDED_RELEASED && r->state == STATE_PENDING) q->counters.released++;
     if (r->state == STATE_DEAD) q->counters.dead_lettered += 1 + r->taken;
     if (r->state == STATE_HELD) q->counters.held++;
 }
@@ -530,7 +530,8 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, u32 about,
                       (r->traits & TRAIT_RECONCILE));
     hx_st st = check_move(c, stage_of(m), REC_RETURN, (enum stage)r->state, err);
     if (st != ST_OK) return st;
-    bool given_back = r->ended == ENDED_RELEASED || r->ended == ENDED_UNDONE;
+    bool given_back = r->ended == ENDED_RELEASED || r->ended == ENDED_UNDONE,
+         held = given_back && r->state == STATE_HELD;
     bool attempted = !given_back && r->ended != ENDED_LAPSED;
     reserve_off(c, m);
     unplace_message(c, no);
@@ -540,7 +541,12 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, u32 about,
     } else {
         history_remove_attempt(&m->history, r->fence); /* nothing was done under it */
     }
-    m->ended = r->ended;
+    if (held)
+        history_add(&m->history,
+                    &(struct history_item){
+                        .kind = HISTORY_DECISION, .at_ms = r->at_ms, .what = DECISION_HELD, .reason = r->reason});
+    m->ended = r->ended & 15u;
+    m->lookups = r->lookups & LOOKUPS_MAX;
     m->started = false;
     m->attempts = r->attempts;
     m->failures = r->failures;
@@ -548,7 +554,7 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, u32 about,
     m->crashes = r->crashes;
     m->due_ms = r->due_ms;
     place_as(c, no, (enum state)r->state, r->traits, given_back);
-    if (given_back && m->place == PLACE_READY) m->when_ms -= m->waited_ms; /* nobody did anything for it meanwhile */
+    if (given_back && is_ready(m->place)) m->when_ms -= m->waited_ms; /* nobody did anything for it meanwhile */
     reserve_on(c, m);
     if (r->state != STATE_PENDING && c->sink) c->sink->on_outcome(c->sink->ctx, &r->ref);
     return ST_OK;
@@ -578,6 +584,7 @@ static hx_st apply_decide(struct core *c, const struct rec_decide *r, u32 about,
         &(struct history_item){
             .kind = HISTORY_DECISION, .at_ms = r->at_ms, .what = r->what, .consumer = r->by, .reason = r->note});
     m->ended = ENDED_DECIDED;
+    m->lookups = 0;
     m->failures = r->failures;
     m->unknowns = r->unknowns;
     m->crashes = r->crashes;

@@ -28,6 +28,7 @@ static void carry_message(struct core *c, const struct rec_message *old, u64 pos
     r.message.failures = m->failures;
     r.message.unknowns = m->unknowns;
     r.message.crashes = m->crashes;
+    r.message.lookups = (u16)m->lookups;
     r.message.fence = m->fence;
     r.message.history = slice_of(m->history.p, m->history.len);
     INVARIANT(19, record_size(&r) <= record_size(&was) + carry_room(m));

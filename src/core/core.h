@@ -20,14 +20,16 @@
 #define REQUEST_ID_BYTES_MAX  128u
 #define STEP_NAME_BYTES_MAX   255u
 #define RESULT_BYTES_MAX      (1u << 20)
+#define HTTP_HEAD_BYTES_MAX   (16u << 10) /* of the HTTP answer a result came with */
 #define QUEUES_MAX            65000u
 #define MESSAGE_NONE          0u
 #define ACTOR_BYTES_MAX       255u
 #define KEY_REPEATS_FOUND     32u   /* at_least_once: how many messages of one key can be found by it; all can by id */
 #define CONFLICTS_HELD_MAX    1000u /* of a queue; beyond, a conflict is refused as under on_conflict: reject */
 #define AUDIT_TRAIL_BYTES_MAX (128ull << 20) /* of the audit trail in the journal; beyond, its oldest records go */
-#define RESULT_ALWAYS_FITS    1024u /* P8: a settlement with a result up to this is never refused for lack of room, */
-#define WORDS_ALWAYS_FIT      384u  /* with an effect id and content type (together, and a reason twice) up to that */
+#define RESULT_ALWAYS_FITS                                                                                             \
+    1024u /* P8: a settlement with a result (and HTTP head) up to this is never refused for lack of room, */
+#define WORDS_ALWAYS_FIT 384u /* with an effect id and content type (together, and a reason twice) up to that */
 
 struct core;
 
@@ -46,7 +48,7 @@ struct core_sink {
     u64 (*cost)(size_t body); /* bytes of room a record with such a body takes */
     /* A message left the ranks of the unsettled, or became dead or held: whoever waits for its result may look. */
     void (*on_outcome)(void *ctx, const struct ref *ref);
-    /* A queue has something to hand out that had nothing before. */
+    /* A queue has something to hand out or to look up that had nothing of it before, or its pushing goes on. */
     void (*on_ready)(void *ctx, u16 queue);
     /* A record was appended and applied, for whoever counts. Its slices are gone when this returns. May be NULL. */
     void (*on_record)(void *ctx, const struct record *r);
@@ -108,14 +110,16 @@ struct queue_info {
     slice config; /* what was said about it, as given to core_queue_set; empty: nothing */
     enum origin origin;
     bool paused;
-    bool deleted; /* its number is all that is left: pass it over */
-    bool pressed; /* over a limit, and not yet below 80 % of all of them: new messages are refused */
+    bool push_paused; /* pulled, but not pushed: core_push_pause */
+    bool deleted;     /* its number is all that is left: pass it over */
+    bool pressed;     /* over a limit, and not yet below 80 % of all of them: new messages are refused */
     i64 created_ms;
     struct rules rules;                      /* rules.window_ms: the present one, adaptive or not */
     i64 oldest_replay_ms, window_changed_ms; /* adaptive windows: what was seen, when the window last grew (wall) */
     i64 promised_window_ms;                  /* the longest window of former rules some keys still keep; 0: none */
     struct counters counters;
     u64 ready, delayed, behind, leased, held, dead, settled_keys;
+    u64 lookups;                                        /* of the ready ones: to be looked up */
     u64 unsettled, unsettled_bytes;                     /* messages; their payloads */
     u64 bytes;                                          /* of the records that hold its messages and keys */
     u64 conflict_copies, refused_copies, refused_bytes; /* in the held and the dead lane */
@@ -147,6 +151,9 @@ enum delete_verdict core_queue_delete(struct core *c, struct core_now now, u16 q
 enum pause_verdict { PAUSE_OK, PAUSE_NO_CHANGE /* nothing is written */, PAUSE_FULL };
 enum pause_verdict core_queue_pause(struct core *c, struct core_now now, u16 queue, bool paused,
                                     const struct audit_in *audit);
+/* Says that nothing is to be pushed there, over restarts; whoever pushes asks queue_info. Consumers receive as before. */
+enum pause_verdict core_push_pause(struct core *c, struct core_now now, u16 queue, bool paused,
+                                   const struct audit_in *audit);
 void core_queue_info(const struct core *c, struct core_now now, u16 queue, struct queue_info *out);
 /* How long things have been waiting there. Looks at up to look_at messages of each lane, those first that came there first. */
 struct queue_ages {
@@ -239,6 +246,7 @@ struct message_view {
     bool refused;   /* dead: a copy of what failed the schema; its history's decision says why */
     u32 generation, lease_ms;
     u16 attempts, failures, unknowns, crashes;
+    u16 lookups; /* by the broker, without an answer so far */
     u64 fence;
     i64 due_ms;        /* delay clock */
     i64 lease_left_ms; /* while leased */
@@ -330,7 +338,10 @@ enum refuse_verdict core_refuse(struct core *c, struct core_now now, const struc
                                 struct ref *out);
 
 /* ---- receive: look at the next message, read its record, lease it */
-u32 core_next_ready(const struct core *c, u16 queue); /* MESSAGE_NONE: nothing, or paused */
+/* What a consumer gets next: a look-up if there is one, else one to be done; MESSAGE_NONE: nothing, or paused. No look-ups where
+ * the broker makes them itself (rules.lookup_attempts): those are core_next_lookup's. */
+u32 core_next_ready(const struct core *c, u16 queue);
+u32 core_next_lookup(const struct core *c, u16 queue); /* the next one due, whoever makes it; MESSAGE_NONE as above */
 /* Where the records of the next ones are, at most `max`: to have them brought near. */
 u32 core_ready_positions(const struct core *c, u16 queue, u32 max, u64 *positions);
 struct lease_in {
@@ -365,7 +376,7 @@ void core_unlease(struct core *c, struct core_now now, const struct ref *ref, u6
 
 /* ---- settle. The order of checks is CONTRACT.md's: the same settling call again; a newer lease; settled otherwise;
  * expired but newest still settles. */
-enum verb { VERB_ACK, VERB_NACK, VERB_EXTEND, VERB_STEP, VERB_START, VERB_RELEASE };
+enum verb { VERB_ACK, VERB_NACK, VERB_EXTEND, VERB_STEP, VERB_START, VERB_RELEASE, VERB_HOLD };
 enum settle_verdict {
     SETTLE_OK,
     SETTLE_DUPLICATE,     /* the stored answer */
@@ -380,13 +391,15 @@ struct settle_in {
     enum verb verb;
     u64 fence;
     enum failure_class failure_class;
-    i64 delay_ms; /* nack: floor */
+    i64 delay_ms; /* nack: floor; release: until it comes again */
     u32 lease_ms; /* extend; 0: as before */
+    bool hold;    /* nack absent: it did not happen, but a person decides whether it is done again: held */
     slice reason, name, content_type, result, effect_id;
+    slice http; /* ack, nack rejected: as rec_settle.http; at most HTTP_HEAD_BYTES_MAX */
 };
 struct settle_out {
     enum state state;
-    i64 due_ms;                           /* nack: until it is handed out again, from now; 0 at once */
+    i64 due_ms;                           /* nack, release: until it is handed out again, from now; 0 at once */
     u32 effects;                          /* this call added an effect id: so many the key has now; else 0 */
     slice step_result, step_content_type; /* step: the recorded one; valid until the next call */
 };
@@ -398,7 +411,12 @@ bool core_settled_before(const struct seen *seen, enum verb verb, u64 fence, str
  *
  * Tokens of at_most_once deliveries: an ack is a DUPLICATE (it was done when it was handed out; no result is stored), and
  * so are start and extend (it is the consumer's for good); a nack is OK once, keeps its reason and counts as lost (state done:
- * it does not come again); everything else is SETTLED. */
+ * it does not come again); everything else is SETTLED.
+ *
+ * VERB_HOLD is for leases that were not started: a person decides before the work is done for the first time. Held, and its history
+ * says why (DECISION_HELD, reason); resolve as `retry` lets it out.
+ *
+ * nack absent where the broker looks up: pending again, unless the failed attempts allowed are used up; then dead. */
 enum settle_verdict core_settle(struct core *c, struct core_now now, const struct settle_in *in,
                                 const struct seen *seen, struct settle_out *out);
 
@@ -421,7 +439,7 @@ struct core_purge {
     u16 queue;
     enum state only;
     u64 before_seq;
-    u32 passed[6]; /* of each place: the last message passed over; those before it need not be looked at again */
+    u32 passed[7]; /* of each place: the last message passed over; those before it need not be looked at again */
     struct core_purge *next;
 };
 void core_purge_begin(struct core *c, struct core_purge *p);

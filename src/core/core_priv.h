@@ -5,8 +5,19 @@
 #include "core/core.h"
 #include "core/index.h"
 
-/* Where an unsettled message stands. Each is a list of its queue; a message is in exactly one. */
-enum place { PLACE_READY, PLACE_DELAYED, PLACE_BEHIND, PLACE_LEASED, PLACE_HELD, PLACE_DEAD, PLACE_COUNT };
+/* Where an unsettled message stands. Each is a list of its queue; a message is in exactly one. LOOKUP and READY are both ready: to be
+ * looked up, and to be done. Apart, because the broker may make the look-ups itself while consumers, or a target that is up again,
+ * get the others. */
+enum place {
+    PLACE_LOOKUP,
+    PLACE_READY,
+    PLACE_DELAYED,
+    PLACE_BEHIND,
+    PLACE_LEASED,
+    PLACE_HELD,
+    PLACE_DEAD,
+    PLACE_COUNT
+};
 
 /* An unsettled message. What was said (key, payload, attributes) is in the journal at the entry's position. */
 struct message {
@@ -27,8 +38,7 @@ struct message {
     u32 lease_ms;
     u32 generation;
     u16 attempts, failures, unknowns, crashes;
-    u16 queue;
-    u8 place, ended;
+    u8 place : 4, ended : 4;
     bool started : 1;
     bool lease_paid : 1; /* the room for its next lease is reserved */
     bool doubt : 1;      /* TRAIT_DOUBT; message_doubt() says whether there is any */
@@ -39,14 +49,17 @@ struct message {
     bool conflict : 1;
     bool taken : 1; /* dead because its group's head is; follows from that one's trait, and is not written down */
     bool refused : 1;
-    bool carried : 1;           /* its MESSAGE record was written by compaction, with its state */
-    bool late : 1;              /* in its group's heap; group_prev says where */
+    bool carried : 1; /* its MESSAGE record was written by compaction, with its state */
+    bool late : 1;    /* in its group's heap; group_prev says where */
+    u32 lookups : 12; /* by the broker, without an answer, of the present doubt */
+    u16 queue;
     u8 key_len, request_id_len; /* for the room its settlement takes */
     u32 payload_len;
     u32 waited_ms; /* leased: how long it had been ready; given back, it goes on waiting from there */
     struct history history;
 };
 _Static_assert(sizeof(struct message) <= 128, "a message is 128 bytes: DESIGN.md budget");
+_Static_assert(PLACE_COUNT < 16 && ENDED_COUNT <= 16 && LOOKUPS_MAX < 1 << 12, "they have so many bits");
 
 struct list {
     u32 head, tail;
@@ -101,10 +114,11 @@ struct queue {
     u16 id;
     u16 vacant_next; /* deleted: the number that became free after this one; 0: none */
     bool known;      /* its QUEUE record was read; false only during replay */
-    bool paused, deleted;
-    bool announced;     /* on_ready was called and it has been ready since */
-    bool pressed;       /* in memory only: after a restart the limits themselves are asked again */
-    u8 origin;          /* enum origin */
+    bool paused, push_paused, deleted;
+    bool announced
+        [2];      /* of the look-ups and the others, by place: on_ready was called, and some have been there since */
+    bool pressed; /* in memory only: after a restart the limits themselves are asked again */
+    u8 origin;    /* enum origin */
     slice name, config; /* owned */
     i64 created_ms;
     struct rules rules;
@@ -254,6 +268,12 @@ enum state state_at(enum place place);
 /* send.c: is it at a limit, or not yet well below one, with a payload of that size more? */
 bool queue_pressed(const struct core *c, const struct queue *q, i64 run_ms, size_t payload);
 enum state message_state(const struct message *m);
+static inline bool is_ready(enum place place) {
+    return place <= PLACE_READY;
+}
+_Static_assert(PLACE_LOOKUP == 0 && PLACE_READY == 1, "is_ready, and announced");
+/* Of what is ready that which has been so longest; MESSAGE_NONE: nothing is. */
+u32 longest_ready(const struct core *c, const struct queue *q);
 /* The lease of started work was over before its holder said anything: by itself, or by an operator. Its token still counts. */
 static inline bool ended_unsaid(u8 ended) {
     return ended == ENDED_EXPIRED || ended == ENDED_REVOKED;
@@ -304,10 +324,10 @@ bool core_derive(struct core *c, const struct derived *d);
 /* lease_end.c: what a lease's end leads to */
 /* As it would stand if nothing else changed: pending again, for the same kind of delivery, all counts as they are. */
 struct rec_return return_record(const struct core *c, const struct message *m, enum ended ended);
-/* A failure of this class, or a crash (r->ended EXPIRED): counts it and decides what follows. REVOKED counts as nothing.
- * *wait_ms: until it is handed out again, at least floor_ms. */
-void lease_end_decide(struct core *c, const struct message *m, struct rec_return *r, enum failure_class failure_class,
-                      i64 floor_ms, i64 *wait_ms);
+/* A failure of in->failure_class, or a crash (r->ended EXPIRED): counts it and decides what follows. REVOKED counts as nothing.
+ * in: class, delay and hold. *wait_ms: until it is handed out again, at least in->delay_ms. */
+void lease_end_decide(struct core *c, const struct message *m, struct rec_return *r, const struct settle_in *in,
+                      i64 *wait_ms);
 /* Over before its holder said anything; started: how. A reservation has lapsed. */
 struct record lease_over_record(struct core *c, const struct message *m, enum ended started);
 /* The traits of one that becomes dead or held: whether its group goes on without it, or dies with it. */

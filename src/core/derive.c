@@ -24,9 +24,10 @@ static bool passage(struct core *c, u32 budget) {
 
 /* It only goes behind the others: no news for whoever waits. */
 static void passed_over(struct core *c, u32 no) {
+    enum place place = (enum place)message_at(c, no)->place;
     unplace_message(c, no);
-    queue_mut(c, message_at(c, no)->queue)->announced = true;
-    place_message(c, no, PLACE_READY, false);
+    queue_mut(c, message_at(c, no)->queue)->announced[place] = true;
+    place_message(c, no, place, false);
 }
 
 static void renewed(struct core *c, u32 no) {

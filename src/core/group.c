@@ -167,7 +167,7 @@ static void group_refresh(struct core *c, struct group *g) {
     bool takes = first != MESSAGE_NONE && head->takes && head->place == PLACE_DEAD;
     if (takes != g->took) group_take(c, g, takes);
     if (first == MESSAGE_NONE) return;
-    bool behind = is_behind(c, first), offered = head->place == PLACE_READY || head->place == PLACE_DELAYED;
+    bool behind = is_behind(c, first), offered = is_ready(head->place) || head->place == PLACE_DELAYED;
     if (head->taken || (behind ? offered : head->place == PLACE_BEHIND)) replace_pending(c, first);
 }
 
@@ -209,7 +209,7 @@ static void group_link(struct core *c, struct group *g, u32 no) {
     }
     if (old_head == MESSAGE_NONE || head_of(c, g) == old_head) return;
     const struct message *was = message_at(c, old_head);
-    if (was->place == PLACE_READY || was->place == PLACE_DELAYED) replace_pending(c, old_head);
+    if (is_ready(was->place) || was->place == PLACE_DELAYED) replace_pending(c, old_head);
     group_refresh(c, g);
 }
 

@@ -159,12 +159,13 @@ static void splice(struct history *h, u32 at, u32 old_size, u32 new_size) {
     h->len = len;
 }
 
-static void drop_oldest(struct history *h, u8 kind, u32 kept) {
+/* Of that kind if there are `kept`; the first `spared` are not counted as old. */
+static void drop_oldest(struct history *h, u8 kind, u32 kept, u32 spared) {
     u32 at = 0, count = 0, oldest = 0, oldest_size = 0;
     struct history_item item;
     for (u32 from = 0; history_next(view(h), &at, &item); from = at) {
         if (item.kind != kind) continue;
-        if (count++ == 0) {
+        if (count++ == spared) {
             oldest = from;
             oldest_size = at - from;
         }
@@ -179,8 +180,8 @@ void history_append(struct history *h, const struct history_item *item) {
 }
 
 void history_add(struct history *h, const struct history_item *item) {
-    if (item->kind == HISTORY_ATTEMPT) drop_oldest(h, HISTORY_ATTEMPT, HISTORY_ATTEMPTS_KEPT);
-    if (item->kind == HISTORY_DECISION) drop_oldest(h, HISTORY_DECISION, HISTORY_DECISIONS_KEPT);
+    if (item->kind == HISTORY_ATTEMPT) drop_oldest(h, HISTORY_ATTEMPT, HISTORY_ATTEMPTS_KEPT, 1);
+    if (item->kind == HISTORY_DECISION) drop_oldest(h, HISTORY_DECISION, HISTORY_DECISIONS_KEPT, 0);
     history_append(h, item);
 }
 

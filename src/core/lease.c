@@ -3,7 +3,20 @@
 
 u32 core_next_ready(const struct core *c, u16 queue) {
     const struct queue *q = queue_at(c, queue);
-    return q->paused ? MESSAGE_NONE : q->places[PLACE_READY].head;
+    if (q->paused) return MESSAGE_NONE;
+    u32 lookup = q->rules.lookup_attempts ? MESSAGE_NONE : q->places[PLACE_LOOKUP].head;
+    return lookup != MESSAGE_NONE ? lookup : q->places[PLACE_READY].head;
+}
+
+u32 core_next_lookup(const struct core *c, u16 queue) {
+    const struct queue *q = queue_at(c, queue);
+    return q->paused ? MESSAGE_NONE : q->places[PLACE_LOOKUP].head;
+}
+
+u32 longest_ready(const struct core *c, const struct queue *q) {
+    u32 lookup = q->places[PLACE_LOOKUP].head, other = q->places[PLACE_READY].head;
+    if (lookup == MESSAGE_NONE || other == MESSAGE_NONE) return lookup == MESSAGE_NONE ? other : lookup;
+    return message_at(c, lookup)->when_ms < message_at(c, other)->when_ms ? lookup : other;
 }
 
 static const char *const delivery_names[] = {
@@ -48,7 +61,7 @@ enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, 
                               const struct lease_in *in, struct lease_out *out) {
     c->now = now;
     const struct message *m = message_at(c, message);
-    INVARIANT(2, m->place == PLACE_READY);
+    INVARIANT(2, is_ready(m->place));
     INVARIANT(6, !is_behind(c, message));
     if (out_of_time(c, m)) {
         struct seen seen = {.at = {.message = message}, .message = base};

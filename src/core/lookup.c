@@ -123,6 +123,7 @@ void core_message_view(const struct core *c, struct core_now now, u32 message, s
         .failures = m->failures,
         .unknowns = m->unknowns,
         .crashes = m->crashes,
+        .lookups = (u16)m->lookups,
         .fence = m->fence,
         .due_ms = m->due_ms,
         .lease_left_ms = m->place == PLACE_LEASED ? m->when_ms - now.run_ms : 0,
@@ -150,15 +151,19 @@ i64 core_key_left_ms(const struct core *c, struct core_now now, const struct rec
 }
 
 u32 core_ready_positions(const struct core *c, u16 queue, u32 max, u64 *positions) {
-    u32 n = 0;
-    for (u32 no = core_next_ready(c, queue); no != MESSAGE_NONE && n < max; no = message_at(c, no)->next)
-        positions[n++] = message_at(c, no)->pos;
+    u32 n = 0, no = core_next_ready(c, queue);
+    while (no != MESSAGE_NONE && n < max) {
+        const struct message *m = message_at(c, no);
+        positions[n++] = m->pos;
+        no = m->next == MESSAGE_NONE && m->place == PLACE_LOOKUP ? queue_at(c, queue)->places[PLACE_READY].head
+                                                                 : m->next;
+    }
     return n;
 }
 
 u32 core_list(const struct core *c, u16 queue, enum state state, u32 after) {
     const struct queue *q = queue_at(c, queue);
-    u32 place = after == MESSAGE_NONE ? PLACE_READY : message_at(c, after)->place;
+    u32 place = after == MESSAGE_NONE ? PLACE_LOOKUP : message_at(c, after)->place;
     u32 no = after == MESSAGE_NONE ? q->places[place].head : message_at(c, after)->next;
     for (;; no = q->places[place].head) {
         if (no != MESSAGE_NONE && state_at((enum place)place) == state) return no;

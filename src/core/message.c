@@ -59,9 +59,9 @@ static bool awaits_ttl(const struct message *m, enum place place) {
     return m->ttl_ms && m->attempts == 0 && place != PLACE_LEASED;
 }
 
-static void announce_ready(struct core *c, struct queue *q) {
-    if (!c->sink || q->paused || q->announced) return;
-    q->announced = true;
+void announce_ready(struct core *c, struct queue *q, enum place place) {
+    if (!c->sink || q->paused || q->announced[place]) return;
+    q->announced[place] = true;
     c->sink->on_ready(c->sink->ctx, q->id);
 }
 
@@ -70,7 +70,7 @@ void place_message(struct core *c, u32 no, enum place place, bool front) {
     struct queue *q = queue_mut(c, m->queue);
     struct list *l = &q->places[place];
     INVARIANT(1, m->place == PLACE_COUNT);
-    m->place = (u8)place;
+    m->place = (u8)place & 15u;
     m->prev = front ? MESSAGE_NONE : l->tail;
     m->next = front ? l->head : MESSAGE_NONE;
     if (m->prev != MESSAGE_NONE) message_mut(c, m->prev)->next = no;
@@ -85,9 +85,9 @@ void place_message(struct core *c, u32 no, enum place place, bool front) {
     if (place == PLACE_LEASED) group_leased(c, m, no);
     if (place == PLACE_BEHIND) group_placed(c, m, true);
     if (place == PLACE_HELD || place == PLACE_DEAD) m->when_ms = c->now.run_ms;
-    if (place == PLACE_READY) {
+    if (is_ready(place)) {
         m->when_ms = c->now.run_ms;
-        announce_ready(c, q);
+        announce_ready(c, q, place);
     }
 }
 
@@ -111,9 +111,9 @@ void unplace_message(struct core *c, u32 no) {
     l->count--;
     if (m->place == PLACE_LEASED) group_leased(c, m, MESSAGE_NONE);
     if (m->place == PLACE_BEHIND || m->taken) group_placed(c, m, false);
+    if (is_ready(m->place) && l->count == 0) q->announced[m->place] = false;
     m->place = PLACE_COUNT;
     m->taken = false;
-    if (l == &q->places[PLACE_READY] && l->count == 0) q->announced = false;
 }
 
 void place_pending(struct core *c, u32 no, bool front) {
@@ -128,7 +128,7 @@ void place_pending(struct core *c, u32 no, bool front) {
         m->when_ms = m->due_ms;
         place_message(c, no, PLACE_DELAYED, front);
     } else {
-        place_message(c, no, PLACE_READY, front);
+        place_message(c, no, m->reconcile ? PLACE_LOOKUP : PLACE_READY, front);
     }
 }
 

@@ -295,7 +295,7 @@ enum erase_verdict core_erase(struct core *c, struct core_now now, const struct 
     history_add(h, &item);
     r.settle.erased = r.settle.erasing = true;
     r.settle.kept = (struct kept){0};
-    r.settle.result = r.settle.content_type = SL("");
+    r.settle.result = r.settle.content_type = r.settle.http = SL("");
     r.settle.reason = SL("erased");
     r.settle.history = slice_of(h->p, h->len);
     if (!audit_deed(c, audit, r.settle.ref.queue, &r.settle.ref, r.settle.key, c->sink->cost(record_size(&r))))

@@ -9,7 +9,7 @@ _Static_assert(sizeof((struct core_purge){0}.passed) == PLACE_COUNT * sizeof(u32
 
 /* Whatever would let others out goes last: the ready before those behind them, a dead head before those it took along
  * (which follow it in their list, hence backwards). */
-static const u8 order[] = {PLACE_BEHIND, PLACE_DELAYED, PLACE_HELD, PLACE_DEAD, PLACE_READY};
+static const u8 order[] = {PLACE_BEHIND, PLACE_DELAYED, PLACE_HELD, PLACE_DEAD, PLACE_LOOKUP, PLACE_READY};
 
 static bool backwards(enum place place) {
     return place == PLACE_DEAD;

@@ -19,6 +19,7 @@ static struct rec_queue queue_record(const struct queue *q) {
     struct rec_queue r = {
         .queue = q->id,
         .paused = q->paused,
+        .push_paused = q->push_paused,
         .deleted = q->deleted,
         .origin = q->origin,
         .created_ms = q->created_ms,
@@ -68,11 +69,11 @@ bool core_queue_ensure(struct core *c, struct core_now now, slice name, const st
     return queue_make(c, name, &(struct queue_spec){.rules = *rules, .origin = ORIGIN_AUTO}, NULL, queue);
 }
 
-/* Itself, and while it is paused its resumption, beyond what is reserved for that. */
+/* Itself, and while it is paused, or its pushing is, the resumption of each, beyond what is reserved for that. */
 static bool write_named(struct core *c, const struct rec_queue *q, const struct audit_in *audit) {
     struct record r = {.type = REC_QUEUE, .queue = *q};
     u64 size = record_size(&r), paid = resume_room(c, queue_at(c, q->queue));
-    u64 room = c->sink->cost(size) + (q->paused ? c->sink->cost(size + RECORD_HEAD_BYTES) : 0);
+    u64 room = c->sink->cost(size) + ((u64)q->paused + q->push_paused) * c->sink->cost(size + RECORD_HEAD_BYTES);
     if (!audit_deed(c, audit, q->queue, NULL, SL(""), room > paid ? room - paid : 0)) return false;
     core_emit(c, &r);
     return true;
@@ -101,7 +102,7 @@ enum delete_verdict core_queue_delete(struct core *c, struct core_now now, u16 q
     if (q->unsettled) return DELETE_UNSETTLED;
     struct rec_queue r = queue_record(q);
     r.deleted = true;
-    r.paused = false;
+    r.paused = r.push_paused = false;
     r.config = SL("");
     return write_named(c, &r, audit) ? DELETE_OK : DELETE_FULL;
 }
@@ -112,6 +113,15 @@ enum pause_verdict core_queue_pause(struct core *c, struct core_now now, u16 que
     struct rec_queue r = queue_record(queue_at(c, queue));
     if (r.paused == paused) return PAUSE_NO_CHANGE;
     r.paused = paused;
+    return write_named(c, &r, audit) ? PAUSE_OK : PAUSE_FULL;
+}
+
+enum pause_verdict core_push_pause(struct core *c, struct core_now now, u16 queue, bool paused,
+                                   const struct audit_in *audit) {
+    c->now = now;
+    struct rec_queue r = queue_record(queue_at(c, queue));
+    if (r.push_paused == paused) return PAUSE_NO_CHANGE;
+    r.push_paused = paused;
     return write_named(c, &r, audit) ? PAUSE_OK : PAUSE_FULL;
 }
 
@@ -150,6 +160,7 @@ void core_queue_info(const struct core *c, struct core_now now, u16 queue, struc
         .config = q->config,
         .origin = (enum origin)q->origin,
         .paused = q->paused,
+        .push_paused = q->push_paused,
         .deleted = q->deleted,
         .pressed = queue_pressed(c, q, now.run_ms, 0),
         .created_ms = q->created_ms,
@@ -164,7 +175,8 @@ void core_queue_info(const struct core *c, struct core_now now, u16 queue, struc
         .conflict_copies = q->conflict_copies,
         .refused_copies = q->refused_copies,
         .refused_bytes = q->refused_bytes,
-        .ready = q->places[PLACE_READY].count,
+        .ready = q->places[PLACE_READY].count + q->places[PLACE_LOOKUP].count,
+        .lookups = q->places[PLACE_LOOKUP].count,
         .delayed = q->places[PLACE_DELAYED].count,
         .behind = q->places[PLACE_BEHIND].count,
         .leased = q->places[PLACE_LEASED].count,
@@ -176,6 +188,6 @@ void core_queue_info(const struct core *c, struct core_now now, u16 queue, struc
     COUNTER_LIST(COUNTER_ADD)
 #undef COUNTER_ADD
     out->counters.duplicates += q->unwritten_duplicates;
-    u32 head = q->places[PLACE_READY].head;
+    u32 head = longest_ready(c, q);
     if (head != MESSAGE_NONE) out->oldest_ready_ms = now.run_ms - message_at(c, head)->when_ms;
 }

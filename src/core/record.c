@@ -201,6 +201,12 @@ static INLINED void io_rules_more(struct io *io, struct rules *r) {
     io_u64(io, &r->refused_bytes);
 }
 
+static INLINED void io_rules_lookups(struct io *io, struct rules *r) {
+    io_u32(io, &r->lookup_after_ms);
+    io_u32(io, &r->lookup_every_ms);
+    io_u16(io, &r->lookup_attempts);
+}
+
 #define COUNTER_ONE(name) +1u
 #define COUNTERS          (0u COUNTER_LIST(COUNTER_ONE))
 _Static_assert(COUNTERS <= 64, "a record of counts has a bit for each");
@@ -218,7 +224,21 @@ static INLINED void io_counters(struct io *io, struct counters *c) {
     for (u32 i = 0; i < count; i++) io_u64(io, &all[i]);
 }
 
-enum queue_flag { QUEUE_PAUSED = 1, QUEUE_DELETED = 2, QUEUE_FLAGS = 3 };
+enum queue_flag {
+    QUEUE_PAUSED = 1,
+    QUEUE_DELETED = 2,
+    QUEUE_PUSH_PAUSED = 4,
+    QUEUE_LOOKUPS = 8, /* has rules for look-ups */
+    QUEUE_FLAGS = 15,
+    QUEUE_FLAGS_V4 = 3,
+};
+
+static u8 queue_flags(const struct rec_queue *q) {
+    const struct rules *r = &q->rules;
+    return (u8)((q->paused ? QUEUE_PAUSED : 0) | (q->deleted ? QUEUE_DELETED : 0) |
+                (q->push_paused ? QUEUE_PUSH_PAUSED : 0) |
+                (r->lookup_after_ms || r->lookup_every_ms || r->lookup_attempts ? QUEUE_LOOKUPS : 0));
+}
 
 static INLINED void io_promises(struct io *io, struct rec_queue *q) {
     io_u8(io, &q->promise_count);
@@ -233,11 +253,12 @@ static INLINED void io_promises(struct io *io, struct rec_queue *q) {
 }
 
 static INLINED void io_queue(struct io *io, struct rec_queue *q) {
-    u8 flags = (u8)((q->paused ? QUEUE_PAUSED : 0) | (q->deleted ? QUEUE_DELETED : 0));
+    u8 flags = queue_flags(q);
     io_u16(io, &q->queue);
-    io_flags(io, &flags, QUEUE_FLAGS);
+    io_flags(io, &flags, io->version > 4 ? QUEUE_FLAGS : QUEUE_FLAGS_V4);
     q->paused = flags & QUEUE_PAUSED;
     q->deleted = flags & QUEUE_DELETED;
+    q->push_paused = flags & QUEUE_PUSH_PAUSED;
     io_i64(io, &q->created_ms);
     if (io->version == 1) q->rules = rules_default(); /* what it could not say was as by default */
     io_rules(io, &q->rules);
@@ -245,6 +266,7 @@ static INLINED void io_queue(struct io *io, struct rec_queue *q) {
     io_short(io, &q->name);
     if (io->version == 1) return;
     io_rules_more(io, &q->rules);
+    if (flags & QUEUE_LOOKUPS) io_rules_lookups(io, &q->rules);
     io_enum(io, &q->origin, ORIGIN_COUNT);
     io_i64(io, &q->oldest_replay_ms);
     io_i64(io, &q->window_changed_ms);
@@ -292,11 +314,30 @@ static INLINED void io_traits(struct io *io, u8 *traits) {
     if (io->version > 1) io_flags(io, traits, TRAIT_ALL);
 }
 
-static INLINED void io_message_state(struct io *io, struct rec_message *m) {
-    io_u8(io, &m->state);
-    io_enum(io, &m->ended, ENDED_COUNT);
+_Static_assert(STATE_DEAD < 4 && ENDED_COUNT <= 32, "state, started and ended share a byte");
+
+/* What stands first: four bytes, in version 5 as before, so that a carried copy of an older record is no longer than that was. */
+static INLINED void io_message_stand(struct io *io, struct rec_message *m) {
+    if (io->version < 5) {
+        io_u8(io, &m->state);
+        io_enum(io, &m->ended, ENDED_COUNT);
+        io_traits(io, &m->traits);
+        io_bool(io, &m->started);
+        return;
+    }
+    u8 stand = (u8)(m->state | (m->started ? 4 : 0) | m->ended << 3);
+    io_u8(io, &stand);
+    m->state = stand & 3;
+    m->started = stand & 4;
+    m->ended = stand >> 3;
+    if (m->ended >= ENDED_COUNT) io->bad = true;
     io_traits(io, &m->traits);
-    io_bool(io, &m->started);
+    io_u16(io, &m->lookups);
+    if (m->lookups > LOOKUPS_MAX) io->bad = true;
+}
+
+static INLINED void io_message_state(struct io *io, struct rec_message *m) {
+    io_message_stand(io, m);
     io_u32(io, &m->generation);
     io_u32(io, &m->lease_ms);
     io_u16(io, &m->attempts);
@@ -398,6 +439,8 @@ static INLINED void io_return(struct io *io, struct rec_return *r) {
     io_enum(io, &r->state, STATE_DEAD + 1);
     io_traits(io, &r->traits);
     if (r->traits & TRAIT_TAKES) io_u32(io, &r->taken);
+    if (io->version > 4 && r->traits & TRAIT_RECONCILE) io_u16(io, &r->lookups);
+    if (r->lookups > LOOKUPS_MAX) io->bad = true;
     io_u16(io, &r->attempts);
     io_u16(io, &r->failures);
     io_u16(io, &r->unknowns);
@@ -412,7 +455,9 @@ enum settle_flag {
     SETTLE_ERASING = 8,
     SETTLE_KEPT = 16,
     SETTLE_RESTORED = 32,
-    SETTLE_FLAGS = 63,
+    SETTLE_HTTP = 64,
+    SETTLE_FLAGS = 127,
+    SETTLE_FLAGS_V4 = 63,
     SETTLE_FLAGS_V2 = 31,
 };
 
@@ -420,9 +465,10 @@ enum settle_flag {
 static INLINED u8 io_settle_flags(struct io *io, const struct rec_settle *s) {
     u8 flags =
         (u8)((s->by_token ? SETTLE_BY_TOKEN : 0) | (s->carried ? SETTLE_CARRIED : 0) | (s->erased ? SETTLE_ERASED : 0) |
-             (s->erasing ? SETTLE_ERASING : 0) | (s->kept.is ? SETTLE_KEPT : 0) | (s->restored ? SETTLE_RESTORED : 0));
+             (s->erasing ? SETTLE_ERASING : 0) | (s->kept.is ? SETTLE_KEPT : 0) | (s->restored ? SETTLE_RESTORED : 0) |
+             (s->http.n ? SETTLE_HTTP : 0));
     if (io->version > 1) {
-        io_flags(io, &flags, io->version > 2 ? SETTLE_FLAGS : SETTLE_FLAGS_V2);
+        io_flags(io, &flags, io->version > 4 ? SETTLE_FLAGS : io->version > 2 ? SETTLE_FLAGS_V4 : SETTLE_FLAGS_V2);
         return flags;
     }
     bool by_token = false, carried = false;
@@ -467,6 +513,7 @@ static INLINED void io_settle(struct io *io, struct rec_settle *s) {
     io_short(io, &s->reason);
     io_short(io, &s->content_type);
     io_slice(io, &s->result);
+    if (flags & SETTLE_HTTP) io_short(io, &s->http);
     io_history(io, &s->history);
     if (s->kept.is) io_kept(io, &s->kept);
     if (s->state < STATE_DONE || s->state >= STATE_COUNT || s->ended >= ENDED_COUNT) io->bad = true;

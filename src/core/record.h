@@ -11,14 +11,18 @@
  * Version 3: a replay's MESSAGE holds the outcome it stands in for, SETTLE says whether it only brings that back.
  *
  * Version 4: a lease may have been revoked, which an older build would take for damage. DAY is new. Otherwise the layout is
- * version 3's. */
+ * version 3's.
+ *
+ * Version 5: QUEUE holds the rules for look-ups and whether its pushing is paused; RETURN and a carried MESSAGE say how many
+ * look-ups there were; SETTLE may hold the head of the HTTP answer its result came with. A record that has none of this is
+ * as long as version 4's, so that compaction after an upgrade needs no more room than before it. */
 #ifndef HAPAX_CORE_RECORD_H
 #define HAPAX_CORE_RECORD_H
 
 #include "base/base.h"
 #include "core/rules.h"
 
-#define RECORD_VERSION 4
+#define RECORD_VERSION 5
 
 #define RECORD_LIST(X)                                                                                                 \
     X(CLOCK,                                                                                                           \
@@ -120,7 +124,8 @@ const char *arrival_text(enum arrival_kind k);
     X(REPLAY, "replay")       /* a settled key runs again as the next generation */                                    \
     X(REFUSED, "refused")     /* no decision of a person: the schema's, with its reason */                             \
     X(ERASED, "erased")                                                                                                \
-    X(CANCELLED, "cancelled") /* a replay: the outcome before it stands */
+    X(CANCELLED, "cancelled") /* a replay: the outcome before it stands */                                             \
+    X(HELD, "held")           /* no decision of a person, but that there must be one: before the first send */
 #define DECISION_ENUM(name, text) DECISION_##name,
 enum decision { DECISION_LIST(DECISION_ENUM) DECISION_COUNT };
 #undef DECISION_ENUM
@@ -209,7 +214,7 @@ struct promise {
 
 struct rec_queue {
     u16 queue;
-    bool paused, deleted;
+    bool paused, push_paused, deleted;
     u8 origin;
     i64 created_ms;
     struct rules rules;
@@ -239,6 +244,7 @@ struct rec_message {
     bool started;
     u32 lease_ms;
     u16 attempts, failures, unknowns, crashes; /* failures: transient ones */
+    u16 lookups;                               /* by the broker, without an answer, of the present doubt */
     u64 fence;                                 /* of its last lease, 0: never leased */
     slice history;
     slice former; /* of a replay: the outcome before it, as former_encode makes it. Empty: none */
@@ -289,6 +295,7 @@ struct rec_return {
     u8 traits;                                 /* after it; LOOKUP stays as it is */
     u32 taken;                                 /* messages of its group that die with it */
     u16 attempts, failures, unknowns, crashes; /* after it */
+    u16 lookups;                               /* after it; 0 without TRAIT_RECONCILE */
     slice reason;
 };
 
@@ -323,6 +330,8 @@ struct rec_settle {
     u32 generation;
     u16 attempts, failures, unknowns, crashes;
     slice key, request_id, reason, content_type, result, history;
+    slice
+        http; /* head of the answer the result was the body of: "STATUS\r\n", then lines "name: value\r\n"; opaque here. Empty: none */
     struct kept kept;
 };
 
@@ -459,7 +468,8 @@ struct history {
 
 void history_reserve(struct history *h, u32 len);
 
-/* Drops the oldest attempt or decision beyond the limit. */
+/* Drops the oldest decision beyond the limit, or the oldest attempt but the first: when the work began stays known, however often
+ * it was looked up since. */
 void history_add(struct history *h, const struct history_item *item);
 /* Drops nothing. */
 void history_append(struct history *h, const struct history_item *item);
@@ -473,7 +483,7 @@ bool history_next(slice history, u32 *at, struct history_item *out);
 bool history_valid(slice history);
 /* The last attempt, as a list of the dead shows it: class, reason, time. false: there was none. */
 bool history_last_attempt(slice history, struct history_item *out);
-/* The last decision; false: there was none. */
+/* The last decision; false: there was none. DECISION_HELD is none of a person's. */
 bool history_last_decision(slice history, struct history_item *out);
 bool history_find_step(slice history, slice name, struct history_item *out);
 bool history_has_effect(slice history, slice effect_id, u32 *count);

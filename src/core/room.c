@@ -7,7 +7,7 @@
  * is nothing once it was carried (invariant 19). So a full disk can always be compacted, and compacting takes nothing that was
  * promised, whatever steps the messages have recorded.
  *
- * A queue that is paused has paid for being resumed: its rules may be longer than all that deeds have. */
+ * A queue that is paused, or whose pushing is, has paid for being resumed: its rules may be longer than all that deeds have. */
 #include "core/state.h"
 
 #define ATTEMPT_BYTES (40u + CONSUMER_BYTES_MAX) /* what an attempt adds to the history */
@@ -58,7 +58,7 @@ void reserve_on(struct core *c, const struct message *m) {
 }
 
 u64 resume_room(const struct core *c, const struct queue *q) {
-    return c->sink && q->paused ? c->sink->cost(q->size) : 0;
+    return c->sink ? ((u64)q->paused + q->push_paused) * c->sink->cost(q->size) : 0;
 }
 
 static bool room_beside(const struct core *c, u64 bytes, u64 headroom) {

@@ -53,7 +53,8 @@ bool rules_equal(const struct rules *a, const struct rules *b) {
            a->on_unknown == b->on_unknown && a->on_conflict == b->on_conflict && a->on_dead == b->on_dead &&
            a->limit_pending == b->limit_pending && a->limit_bytes == b->limit_bytes &&
            a->limit_lag_ms == b->limit_lag_ms && a->refused_kept == b->refused_kept &&
-           a->refused_bytes == b->refused_bytes;
+           a->refused_bytes == b->refused_bytes && a->lookup_after_ms == b->lookup_after_ms &&
+           a->lookup_every_ms == b->lookup_every_ms && a->lookup_attempts == b->lookup_attempts;
 }
 
 i64 rules_backoff_ms(const struct rules *r, u32 failures, i64 floor_ms, struct rng *rng) {

@@ -9,6 +9,7 @@
 #include "base/base.h"
 
 #define WINDOW_FOREVER INT64_MAX
+#define LOOKUPS_MAX    4095u /* look-ups of one unknown outcome */
 
 /* What a queue promises about a message. */
 #define SEMANTICS_LIST(X)                                                                                              \
@@ -58,6 +59,11 @@ struct rules {
     i64 limit_lag_ms;                               /* 0: none. age of the oldest ready message */
     u32 refused_kept;                               /* bounds of the dead-lane copies of what failed the schema */
     u64 refused_bytes;
+    /* Look-ups by the broker itself (on_unknown is RECONCILE then). The first comes lookup_after_ms after the end of the attempt
+     * whose outcome is unknown, the next lookup_every_ms after one without an answer; after lookup_attempts of them it is held.
+     * 0: consumers look up, and that counts as unknowns and crashes do. */
+    u32 lookup_after_ms, lookup_every_ms;
+    u16 lookup_attempts; /* at most LOOKUPS_MAX */
 };
 
 /* exactly_once, 24h, lease 30s, retry, reject, block, 6 attempts 1s to 5m, unknown 3, crashes 3, nothing kept, no limits,

@@ -17,7 +17,7 @@ static enum arrival_kind arrival_kind(const struct core *c, const struct seen *s
 bool queue_pressed(const struct core *c, const struct queue *q, i64 run_ms, size_t payload) {
     const struct rules *r = &q->rules;
     if (!r->limit_pending && !r->limit_bytes && !r->limit_lag_ms) return false;
-    u32 head = q->places[PLACE_READY].head;
+    u32 head = longest_ready(c, q);
     u64 lag_ms = head == MESSAGE_NONE ? 0 : (u64)(run_ms - message_at(c, head)->when_ms);
     u64 limit_lag_ms = (u64)r->limit_lag_ms;
     u64 count = q->unsettled - q->refused_copies, bytes = q->unsettled_bytes - q->refused_bytes;

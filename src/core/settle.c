@@ -68,6 +68,7 @@ void cancel_record(struct core *c, const struct message *m, const struct rec_mes
     s->reason = was.reason;
     s->content_type = was.content_type;
     s->result = was.result;
+    s->http = was.http;
     *former = was.history;
 }
 
@@ -168,7 +169,7 @@ static u64 above(u64 bytes, u64 limit) {
 static enum settle_verdict settle_with(struct core *c, const struct settle_in *in, const struct seen *seen,
                                        enum state state, struct settle_out *out) {
     const struct message *m = message_at(c, seen->at.message);
-    if (in->result.n > RESULT_BYTES_MAX) return SETTLE_TOO_LARGE;
+    if (in->result.n > RESULT_BYTES_MAX || in->http.n > HTTP_HEAD_BYTES_MAX) return SETTLE_TOO_LARGE;
     struct record r;
     settle_record(c, m, seen->message, state, &r);
     struct history *h = scratch_history(c, slice_of(m->history.p, m->history.len));
@@ -183,8 +184,9 @@ static enum settle_verdict settle_with(struct core *c, const struct settle_in *i
     r.settle.reason = in->reason;
     r.settle.content_type = in->content_type;
     r.settle.result = in->result;
+    r.settle.http = in->http;
     r.settle.history = slice_of(h->p, h->len);
-    u64 beyond = above(in->result.n, RESULT_ALWAYS_FITS) +
+    u64 beyond = above(in->result.n + in->http.n, RESULT_ALWAYS_FITS) +
                  above(in->content_type.n + 2 * in->reason.n + in->effect_id.n, WORDS_ALWAYS_FIT);
     if (beyond && !room_for(c, beyond)) return SETTLE_FULL;
     settle_emit(c, &r);
@@ -203,7 +205,7 @@ static enum settle_verdict nack(struct core *c, const struct settle_in *in, cons
     r.ret.attempts = attempts_spent(m);
     r.ret.crashes = crashes_after_all(m);
     i64 wait_ms;
-    lease_end_decide(c, m, &r.ret, in->failure_class, in->delay_ms, &wait_ms);
+    lease_end_decide(c, m, &r.ret, in, &wait_ms);
     /* Itself, the reason once more in the history, and the next lease. */
     if (!room_for(c, c->sink->cost(record_size(&r)) + history_room(in->reason.n) + lease_room(c))) return SETTLE_FULL;
     core_emit(c, &r);
@@ -278,14 +280,30 @@ static enum settle_verdict step(struct core *c, const struct message *m, const s
     return SETTLE_OK;
 }
 
-static enum settle_verdict release(struct core *c, const struct message *m, struct settle_out *out) {
+static enum settle_verdict release(struct core *c, const struct message *m, i64 delay_ms, struct settle_out *out) {
     struct record r = {.type = REC_RETURN, .about = message_no(c, m), .ret = return_record(c, m, ENDED_RELEASED)};
     if (!room_for(c, c->sink->cost(record_size(&r)) + lease_room(c))) return SETTLE_FULL;
     r.ret.crashes = crashes_after_all(m);
     if (ended_unsaid(m->ended) && r.ret.attempts > 0) r.ret.attempts--;
     give_back(&r, m);
+    if (delay_ms > 0) r.ret.due_ms = c->now.delay_ms + delay_ms;
     core_emit(c, &r);
     out->state = STATE_PENDING;
+    out->due_ms = delay_ms;
+    return SETTLE_OK;
+}
+
+/* Nothing was done under it, and nothing is to be done before a person has decided. */
+static enum settle_verdict hold(struct core *c, const struct message *m, slice reason, struct settle_out *out) {
+    CHECK(!m->started && !ended_unsaid(m->ended));
+    struct record r = {.type = REC_RETURN, .about = message_no(c, m), .ret = return_record(c, m, ENDED_RELEASED)};
+    r.ret.state = STATE_HELD;
+    r.ret.traits = lease_end_traits(c, m, STATE_HELD, r.ret.traits, &r.ret.taken);
+    r.ret.reason = reason;
+    u64 size = record_size(&r);
+    if (!room_for(c, c->sink->cost(size) + history_room(size))) return SETTLE_FULL;
+    core_emit(c, &r);
+    out->state = STATE_HELD;
     return SETTLE_OK;
 }
 
@@ -304,7 +322,8 @@ static enum settle_verdict settle_live(struct core *c, const struct settle_in *i
         if (m->due_ms > c->now.delay_ms) out->due_ms = m->due_ms - c->now.delay_ms;
         return SETTLE_DUPLICATE;
     }
-    if (in->verb == VERB_RELEASE && m->ended == ENDED_RELEASED) return SETTLE_DUPLICATE;
+    if (m->ended == ENDED_RELEASED && in->verb == (m->place == PLACE_HELD ? VERB_HOLD : VERB_RELEASE))
+        return SETTLE_DUPLICATE;
     if (m->ended != ENDED_OPEN && !ended_unsaid(m->ended) && m->ended != ENDED_LAPSED)
         return SETTLE_SETTLED; /* the token died by its own call */
     switch (in->verb) {
@@ -319,7 +338,9 @@ static enum settle_verdict settle_live(struct core *c, const struct settle_in *i
     case VERB_START:
         return out_of_time(c, m) ? too_late(c, seen, out) : start(c, m, out);
     case VERB_RELEASE:
-        return release(c, m, out);
+        return release(c, m, in->delay_ms, out);
+    case VERB_HOLD:
+        return hold(c, m, in->reason, out);
     }
     CHECK(false && "a verb");
 }

@@ -36,8 +36,10 @@ void account_leave(struct core *c, struct queue *q);
 /* message.c */
 u32 message_new(struct core *c);
 void place_message(struct core *c, u32 no, enum place place, bool front);
+/* There is something ready in that place: whoever waits is told, unless he was. */
+void announce_ready(struct core *c, struct queue *q, enum place place);
 void unplace_message(struct core *c, u32 no);
-/* Pending: where does it belong? Behind its group's head, delayed, or ready. */
+/* Pending: where does it belong? Behind its group's head, delayed, or ready: to be looked up, or to be done. */
 void place_pending(struct core *c, u32 no, bool front);
 /* In this state with these traits; it was unplaced before. Its group moves on, waits, or goes along as they say. */
 void place_as(struct core *c, u32 no, enum state state, u8 traits, bool front);

@@ -37,7 +37,7 @@ static struct record filled(enum record_type type, size_t n) {
         r.lease.consumer = s;
         break;
     case REC_RETURN:
-        r.ret = (struct rec_return){.reason = s, .traits = TRAIT_TAKES};
+        r.ret = (struct rec_return){.reason = s, .traits = TRAIT_TAKES | TRAIT_RECONCILE};
         break;
     case REC_STEP:
         r.step = (struct rec_step){.name = s, .content_type = s, .result = s};
@@ -52,7 +52,8 @@ static struct record filled(enum record_type type, size_t n) {
                                        .request_id = s,
                                        .reason = s,
                                        .content_type = s,
-                                       .result = s};
+                                       .result = s,
+                                       .http = s};
         r.settle.kept = (struct kept){true, s, s, s, s, s, s};
         break;
     case REC_ARRIVALS:
