@@ -130,7 +130,7 @@ static bool read_rules(struct call *c, struct queue_config **out) {
         fail(c, PROBLEM_config_invalid, "the body is empty; {} gives a queue the default rules");
         return false;
     }
-    if (config_queue_from_json(c->arg[0], c->req->body, out, &errors) == ST_OK) return true;
+    if (config_queue_from_json(c->arg[0], c->req->body, SECRETS_REFUSED, out, &errors) == ST_OK) return true;
     tell_mistakes(c, buf_slice(&errors));
     buf_free(&errors);
     return false;

@@ -105,7 +105,8 @@ static void bind_stored(struct broker *b, u16 queue) {
     slice why, rest;
     core_queue_info(b->core, b->now, queue, &q);
     if (q.deleted) return;
-    bool readable = q.config.n == 0 || config_queue_from_json(q.name, q.config, &config, &errors) == ST_OK;
+    bool readable =
+        q.config.n == 0 || config_queue_from_json(q.name, q.config, SECRETS_AS_WRITTEN, &config, &errors) == ST_OK;
     bind_queue(b, queue, config, config != NULL);
     if (readable) return;
     slice_cut(buf_slice(&errors), '\n', &why, &rest);

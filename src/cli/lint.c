@@ -38,7 +38,10 @@ static bool explain_key(const char *path, struct buf *b) {
                                         [TABLE_TOKEN] = "of an entry of tokens",
                                         [TABLE_SOURCE] = "of an entry of sources",
                                         [TABLE_TENANT] = "of a tenant",
-                                        [TABLE_QUEUE] = "of a queue"};
+                                        [TABLE_PROXY] = "of an entry of proxies",
+                                        [TABLE_QUEUE] = "of a queue",
+                                        [TABLE_DELIVER] = "of a queue's deliver",
+                                        [TABLE_RECONCILE] = "of a queue's or a proxy's reconcile"};
     struct key_info k;
     for (int scope = 0; scope < TABLE_COUNT; scope++)
         for (u32 i = 0; config_key((enum key_table)scope, i, &k); i++)
@@ -235,7 +238,7 @@ static int explain_reply(struct cli *cli, slice queue, slice reply) {
     struct buf errors = {0};
     struct queue_config *q = NULL;
     slice rules = member_raw(reply, "config"), why = SL("it does not show its rules"), rest;
-    if (rules.n && config_queue_from_json(queue, rules, &q, &errors) != ST_OK)
+    if (rules.n && config_queue_from_json(queue, rules, SECRETS_AS_WRITTEN, &q, &errors) != ST_OK)
         slice_cut(buf_slice(&errors), '\n', &why, &rest);
     if (q)
         print_with_metrics(cli, q);

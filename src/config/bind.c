@@ -77,7 +77,8 @@ static const char *foreign_name(slice name) {
         {"dead_letter", "dead"},
         {"group_by", "order_by"},
         {"idempotency_key", "key"},
-        {"push", "downstream.timeout (this version does not push: workers receive)"},
+        {"push", "deliver"},
+        {"webhook", "deliver"},
     };
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if (slice_eq(name, slice_str(words[i][0]))) return words[i][1];
@@ -194,10 +195,25 @@ static void put_value(const struct key *k, const void *base, struct buf *out) {
     out->len -= 2;
 }
 
+/* What has a table of its own is told key by key, if it was there before and is there now. */
+static bool diff_inner(const struct key *k, const void *before, const void *after, const char *prefix,
+                       struct buf *out) {
+    enum key_table table = k->type == TYPE_DELIVER ? TABLE_DELIVER : TABLE_RECONCILE;
+    if (k->type != TYPE_DELIVER && k->type != TYPE_RECONCILE) return false;
+    if (!value_is_set(k, before) || !value_is_set(k, after)) return false;
+    struct buf inner = {0};
+    buf_printf(&inner, "%s%s.", prefix, k->path);
+    buf_char(&inner, '\0');
+    bind_diff(&config_keys[table], *(void **)value_field(k, before), *(void **)value_field(k, after), inner.p, out);
+    buf_free(&inner);
+    return true;
+}
+
 void bind_diff(const struct key_rows *keys, const void *before, const void *after, const char *prefix,
                struct buf *out) {
     struct buf old = {0}, new = {0};
     for (u32 i = 0; i < keys->count; i++) {
+        if (diff_inner(&keys->at[i], before, after, prefix, out)) continue;
         if (value_is_secret(&keys->at[i])) {
             bool same = value_same_secret(&keys->at[i], before, after);
             if (!same) buf_printf(out, "%s%s: changed\n", prefix, keys->at[i].path);

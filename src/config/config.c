@@ -16,8 +16,10 @@ static hx_st read_queue(const struct binding *b, const struct node *n) {
     struct queue_config *q = NULL;
     hx_st st = ST_OK;
     if (!config_queue_name_ok(n->name->text, &why)) st = node_error(n->name, b->err, "%s", why.text);
+    if (slice_starts(n->name->text, SL(GATE_PREFIX)))
+        st = node_error(n->name, b->err, "queues called " GATE_PREFIX "NAME are those of `proxies`");
     if (n->kind == NODE_NULL) return node_error(n, b->err, "nothing is given; write {} for the default rules");
-    st = both(st, config_queue_from_node(n->name->text, n, &q, b->err));
+    st = both(st, config_queue_from_node(n->name->text, n, b->secrets, &q, b->err));
     if (q) c->queues.at[c->queues.count++] = q;
     return st;
 }
@@ -119,6 +121,7 @@ struct config *config_default(void) {
 void config_free(struct config *c) {
     if (!c) return;
     for (u32 i = 0; i < c->queues.count; i++) config_queue_free(c->queues.at[i]);
+    proxies_free(c);
     arena_free_wiped(c->arena);
 }
 
@@ -199,6 +202,7 @@ static hx_st read_root(struct config *c, const struct node *root, const struct c
     if (root->kind != NODE_MAP)
         return node_error(root, NULL, "expected keys like listen, data and queues, not %s", node_kind_text(root));
     hx_st st = bind_map(&b, root);
+    if (st == ST_OK && c->proxies.count) st = proxies_add_queues(c, node_get(root, SL("proxies")));
     order_queues(c);
     return st == ST_OK ? check_file(c, root, use) : st;
 }
@@ -283,7 +287,7 @@ void config_queue_diff(const struct queue_config *before, const struct queue_con
 }
 
 static void diff_queue(const struct queue_config *before, const struct queue_config *after, struct buf *out) {
-    if (before && after && slice_eq(before->json, after->json)) return;
+    if (before && after && slice_eq(before->json, after->json) && !before->deliver && !before->reconcile) return;
     bind_diff_named(&config_keys[TABLE_QUEUE], "queue", (before ? before : after)->name, before, after,
                     "removed; its messages and keys stay, under its last rules", out);
 }
@@ -292,13 +296,14 @@ void config_diff(const struct config *before, const struct config *after, struct
     bind_diff(&config_keys[TABLE_TOP], before, after, "", out);
     tokens_diff(before, after, out);
     sources_diff(before, after, out);
+    proxies_diff(before, after, out);
     tenants_diff(before, after, out);
     for (u32 i = 0; i < before->queues.count; i++) {
         const struct queue_config *q = before->queues.at[i];
-        if (q) diff_queue(q, config_find(after, q->name), out);
+        if (!q->proxy) diff_queue(q, config_find(after, q->name), out);
     }
     for (u32 i = 0; i < after->queues.count; i++) {
         const struct queue_config *q = after->queues.at[i];
-        if (q && !config_find(before, q->name)) diff_queue(NULL, q, out);
+        if (!q->proxy && !config_find(before, q->name)) diff_queue(NULL, q, out);
     }
 }

@@ -87,8 +87,15 @@ struct top_alerts {
     struct secrets {
         slice *at; /* the bytes; as written where a ${NAME} in it was not put in place */
         u32 count;
-        bool plain; /* one is without any ${NAME}: it is in the file */
+        bool plain;    /* one is without any ${NAME}: it is in the file */
+        bool lacking;  /* one is not put in place */
+        slice written; /* as a list of JSON, for showing: the ${NAME}, never what it stands for */
     } notify_secrets;
+};
+
+struct texts {
+    slice *at;
+    u32 count;
 };
 
 /* Everything about one queue. Owns all it points to; nothing in it changes. Numbers are 0 and slices empty where nothing
@@ -104,8 +111,12 @@ struct queue_config {
     u64 payload_max;
     i64 upstream_replay_ms;
     struct upstreams upstreams;
-    u8 idempotency; /* enum idempotency */
-    u8 key_scope;   /* enum key_scope */
+    u8 idempotency;                           /* enum idempotency */
+    u8 key_scope;                             /* enum key_scope */
+    i64 remembers_ms;                         /* how long the downstream knows an effect key; 0: for ever */
+    const struct deliver_config *deliver;     /* NULL: workers receive, nothing is pushed */
+    const struct reconcile_config *reconcile; /* NULL: nothing is looked up by the broker */
+    const struct proxy_config *proxy;         /* whose keys live here, while the file has it; NULL: a queue as any */
     i64 downstream_timeout_ms;
     slice dead_owner;
     u64 dead_alert_count;
@@ -147,10 +158,114 @@ enum scheme { SCHEME_LIST(SCHEME_ENUM) SCHEME_COUNT };
 enum encoding { ENCODING_LIST(ENCODING_ENUM) ENCODING_COUNT };
 #undef ENCODING_ENUM
 
-struct texts {
-    slice *at;
+/* ---- what the broker calls: deliver, reconcile, proxies */
+
+#define METHOD_LIST(X)                                                                                                 \
+    X(POST, "POST")                                                                                                    \
+    X(PUT, "PUT")                                                                                                      \
+    X(PATCH, "PATCH")                                                                                                  \
+    X(DELETE, "DELETE")                                                                                                \
+    X(GET, "GET")
+
+#define STATUS_LEAST     100u
+#define STATUS_MOST      599u
+#define STATUSES         (STATUS_MOST - STATUS_LEAST + 1)
+#define CALL_HEADERS_MAX 32u
+
+/* As it was written: 1 to 5 is a hundred (5xx), else one status. */
+struct statuses {
+    u16 *at;
     u32 count;
 };
+
+/* enum failure_class by status - STATUS_LEAST; what is taken (2xx) is CLASS_NONE. Where the downstream does not deduplicate, 408 and
+ * 5xx but 503 are CLASS_UNKNOWN instead of CLASS_TRANSIENT: it may have been done. */
+struct status_set {
+    u8 class_of[STATUSES];
+};
+
+struct call_header {
+    slice name;                  /* in small letters */
+    struct call_template *value; /* config/call_template.h */
+    slice written;               /* as JSON, for showing; of a secret its ${NAME}, never what that stands for */
+    bool secret, lacking;        /* lacking: a secret that was not put in place */
+};
+
+struct call_headers {
+    struct call_header *at;
+    u32 count;
+};
+
+/* Where the queue's messages are pushed to. */
+struct deliver_config {
+    struct call_template *url;
+    slice method;
+    struct call_headers headers; /* secret ones too */
+    i64 timeout_ms;
+    u32 concurrency;
+    u32 rate_per_min;    /* 0: any */
+    struct secrets sign; /* none: no webhook-signature is sent */
+    bool approve;
+    struct {
+        struct statuses transient, rejected, poison; /* none said: the default */
+    } said;
+    struct status_set classify;
+    struct path *effect_id; /* NULL: none */
+    u32 keep_body;
+    struct texts keep_headers; /* in small letters */
+    struct {
+        u32 ratio_ppm, of;
+        i64 within_ms, open_ms;
+    } circuit;
+    bool allow_private;
+    bool lacks_secrets; /* a ${NAME} was not put in place: nothing may be sent */
+};
+
+/* How an unknown outcome is looked up: GET. */
+struct reconcile_config {
+    struct call_template *url;
+    struct call_headers headers; /* none said, and the same scheme, host and port as the deliver's: those */
+    struct statuses found_said, absent_said;
+    bool found[STATUSES], absent[STATUSES]; /* by status - STATUS_LEAST */
+    struct path *exists, *effect_id;        /* NULL: none */
+    i64 after_ms, every_ms, timeout_ms;
+    u32 attempts;
+    bool allow_private; /* not said: the deliver's */
+    bool lacks_secrets;
+};
+
+#define IN_PROGRESS_LIST(X)                                                                                            \
+    X(WAIT, "wait")                                                                                                    \
+    X(REFUSE, "409")
+#define IN_PROGRESS_ENUM(name, text) IN_PROGRESS_##name,
+enum in_progress { IN_PROGRESS_LIST(IN_PROGRESS_ENUM) IN_PROGRESS_COUNT };
+#undef IN_PROGRESS_ENUM
+#define STORE_LIST(X)                                                                                                  \
+    X(FINAL, "final")                                                                                                  \
+    X(ALL, "all")
+#define STORE_ENUM(name, text) STORE_##name,
+enum store { STORE_LIST(STORE_ENUM) STORE_COUNT };
+#undef STORE_ENUM
+
+/* An upstream that answers twice the same: /gate/NAME/... */
+struct proxy_config {
+    slice name, upstream;     /* without a slash at its end; http:// or https://, a host, perhaps a path */
+    struct texts require_key; /* methods */
+    u8 in_progress, store;    /* enum in_progress, enum store */
+    i64 window_ms, timeout_ms;
+    u64 max_response;
+    struct template *
+        scope; /* NULL: by token, or by a hash of Authorization. Of the caller's request; two of its values never meet */
+    u8 idempotency; /* enum idempotency */
+    i64 remembers_ms;
+    const struct reconcile_config *reconcile;
+    bool allow_private;
+    struct queue_config *queue; /* gate:NAME, where its keys live; one of the config's queues */
+    struct said_at at;
+};
+
+#define GATE_PREFIX    "gate:" /* of the proxies' queues: nobody else's may begin so */
+#define PROXY_NAME_MAX 64u
 
 /* Where webhooks come from. */
 struct source_config {
@@ -262,14 +377,19 @@ struct config {
         struct source_config *at; /* by their names */
         u32 count;
     } sources;
+    struct {
+        struct proxy_config *at; /* by their names */
+        u32 count;
+    } proxies;
     slice file;
     struct said_at said[TOP_KEY_COUNT]; /* what was not said, the environment or a default decides */
     struct arena *arena;
 };
 
-/* With secrets their ${NAME} must be in the environment and are put in place; without (lint, --check-config in CI) they
- * stay as written. */
-enum config_secrets { SECRETS_AS_WRITTEN, SECRETS_FROM_ENVIRONMENT };
+/* With secrets their ${NAME} must be in the environment and are put in place; without (lint, --check-config in CI, rules as they
+ * are journaled) they stay as written. Rules that come through the API have none: whoever may set them could else have any variable
+ * of the daemon sent to an address of theirs. */
+enum config_secrets { SECRETS_AS_WRITTEN, SECRETS_FROM_ENVIRONMENT, SECRETS_REFUSED };
 
 /* What the caller knows beside the file. All zero: what `hapax lint` knows. */
 struct config_use {
@@ -295,9 +415,11 @@ const struct tenant_config *config_tenant(const struct config *c, slice name); /
 const struct tenant_config *config_tenant_of(const struct config *c, slice queue);
 
 const struct source_config *config_source(const struct config *c, slice name); /* NULL: there is none */
+const struct proxy_config *config_proxy(const struct config *c, slice name);   /* NULL: there is none */
 
 /* One queue from the config's keys as JSON. Errors name the key: "retry.unknown: ...". */
-hx_st config_queue_from_json(slice name, slice json, struct queue_config **out, struct buf *errors);
+hx_st config_queue_from_json(slice name, slice json, enum config_secrets secrets, struct queue_config **out,
+                             struct buf *errors);
 struct queue_config *config_queue_default(slice name);
 void config_queue_free(struct queue_config *q); /* NULL is fine */
 /* The effective values under the config's key names, unset ones left out; read again it makes the same queue. */
@@ -329,7 +451,10 @@ enum key_table {
     TABLE_TOKEN,
     TABLE_TENANT,
     TABLE_SOURCE,
+    TABLE_PROXY,
     TABLE_QUEUE,
+    TABLE_DELIVER,
+    TABLE_RECONCILE,
     TABLE_COUNT
 };
 /* The i-th key of a table; false past the end. */

@@ -36,6 +36,16 @@
     X(DATE, "a date like 2027-01-01, or 2027-01-01T12:00:00Z")                                                         \
     X(TOKENS, "a list of maps")                                                                                        \
     X(RATE, "a rate like 5000/s")                                                                                      \
+    X(PACE, "a rate like 100/s or 90/m")                                                                               \
+    X(CALL, "an address like https://example.com/slots/${container}")                                                  \
+    X(HEADERS, "a map of header names to values")                                                                      \
+    X(SECRET_HEADERS,                                                                                                  \
+      "a map of header names to secrets, each text with ${NAME} from the environment or {secret_file: PATH}")          \
+    X(STATUSES, "a list of statuses like 404 or 5xx")                                                                  \
+    X(FIELD, "a field like booking.id or items[0].id")                                                                 \
+    X(DELIVER, "a map with url and what else a push needs")                                                            \
+    X(RECONCILE, "a map with url and what else a look-up needs")                                                       \
+    X(PROXIES, "a map of proxies")                                                                                     \
     X(TENANTS, "a map of tenants")                                                                                     \
     X(RELAYS, "a list of maps")                                                                                        \
     X(SOURCES, "a map of sources")                                                                                     \
@@ -61,16 +71,18 @@ struct key_rows {
 
 extern const struct key_rows config_keys[TABLE_COUNT];
 
-extern const char *const config_class_names[], *const config_semantics_names[],
-                                                   *const config_on_unknown_names[],
-                                                       *const config_on_conflict_names[],
-                                                           *const config_on_dead_names[],
-                                                               *const config_idempotency_names[],
-                                                                   *const config_key_scope_names[],
-                                                                       *const config_queue_alert_names[],
-                                                                           *const config_alert_names[],
-                                                                               *const config_scheme_names[],
-                                                                                   *const config_encoding_names[];
+extern const char *const config_class_names[],
+    *const config_semantics_names[], *const config_on_unknown_names[],
+                                         *const config_on_conflict_names[],
+                                             *const config_on_dead_names[],
+                                                 *const config_idempotency_names[],
+                                                     *const config_key_scope_names[],
+                                                         *const config_queue_alert_names[],
+                                                             *const config_alert_names[],
+                                                                 *const config_scheme_names[],
+                                                                     *const config_encoding_names[],
+                                                                         *const config_in_progress_names[],
+                                                                             *const config_store_names[];
 
 /* One reading of a map into a struct by its table. */
 struct binding {
@@ -147,6 +159,47 @@ hx_st secret_read(const struct binding *b, const struct key *k, const struct nod
 /* Of a list that was read as it is: what whsec_ stands for. */
 hx_st secrets_decode(const struct binding *b, const struct node *n, struct secrets *s);
 hx_st secrets_read(const struct binding *b, const struct key *k, const struct node *n);
+/* One of a map or a list. *lacking becomes true if it was not put in place. The node tells no secret any more. */
+hx_st secret_value_read(const struct binding *b, const struct key *k, struct node *n, slice *out, bool *lacking);
+hx_st secrets_refused(const struct binding *b, const struct node *n); /* says why */
+slice node_json(struct arena *a, const struct node *n);
+
+/* ---- call.c: what calls are made of */
+
+hx_st call_read(const struct binding *b, const struct key *k, const struct node *n);
+hx_st field_read(const struct binding *b, const struct key *k, const struct node *n);
+/* Both kinds are in one list, so that no name comes twice. */
+hx_st headers_read(const struct binding *b, const struct key *k, const struct node *n);
+bool headers_said(const struct call_headers *h, bool secret);
+void headers_put_json(const struct call_headers *h, bool secret, struct buf *out);
+bool headers_lack_secrets(const struct call_headers *h);
+bool headers_same_secrets(const struct call_headers *a, const struct call_headers *b);
+hx_st statuses_read(const struct binding *b, const struct key *k, const struct node *n);
+void statuses_put_json(const struct statuses *s, struct buf *out);
+struct status_list {
+    struct statuses *list;
+    const struct node *at; /* NULL: not said, a default */
+    const char *name;
+};
+/* Lays lists over each other: of[status - STATUS_LEAST] becomes the number of the list that has it, where a single status beats its
+ * hundred; or `none`. What is said in two is refused; a default gives way. */
+hx_st statuses_lay(const struct binding *b, struct status_list *lists, u32 count, u8 none, u8 of[STATUSES]);
+
+/* ---- deliver.c */
+
+hx_st deliver_read(const struct binding *b, const struct key *k, const struct node *n);
+hx_st reconcile_read(const struct binding *b, const struct key *k, const struct node *n);
+/* What both say with the rest of the queue, once all of it is read. */
+hx_st deliver_check(struct queue_config *q, const struct node *n, struct errbuf *err);
+void reconcile_rules(const struct reconcile_config *r, struct rules *rules); /* what the core has to know of it */
+
+/* ---- proxy.c */
+
+hx_st proxies_read(const struct binding *b, const struct node *n);
+hx_st proxies_add_queues(struct config *c,
+                         const struct node *map); /* once the queues are read. map: `proxies`, or NULL */
+void proxies_free(struct config *c);
+void proxies_diff(const struct config *before, const struct config *after, struct buf *out);
 
 /* ---- queue.c, config.c: the types that are structs of their own */
 
@@ -174,6 +227,7 @@ void tenants_diff(const struct config *before, const struct config *after, struc
 
 /* ---- queue.c */
 
-hx_st config_queue_from_node(slice name, const struct node *n, struct queue_config **out, struct errbuf *err);
+hx_st config_queue_from_node(slice name, const struct node *n, enum config_secrets secrets, struct queue_config **out,
+                             struct errbuf *err);
 
 #endif

@@ -10,6 +10,8 @@ const char *const config_on_dead_names[] = {ON_DEAD_LIST(NAME) NULL};
 const char *const config_idempotency_names[] = {IDEMPOTENCY_LIST(NAME) NULL};
 const char *const config_scheme_names[] = {SCHEME_LIST(NAME) NULL};
 const char *const config_encoding_names[] = {ENCODING_LIST(NAME) NULL};
+const char *const config_in_progress_names[] = {IN_PROGRESS_LIST(NAME) NULL};
+const char *const config_store_names[] = {STORE_LIST(NAME) NULL};
 const char *const config_key_scope_names[] = {KEY_SCOPE_LIST(NAME) NULL};
 const char *const config_queue_alert_names[] = {QUEUE_ALERT_LIST(NAME) NULL};
 const char *const config_alert_names[] = {ALERT_LIST(NAME) NULL};
@@ -43,17 +45,31 @@ static const struct key source_keys[] = {
 static const struct key tenant_keys[] = {
 #include "config/keys.def"
 };
+#define PROXY_KEY(ident, ...) ROW(struct proxy_config, __VA_ARGS__)
+static const struct key proxy_keys[] = {
+#include "config/keys.def"
+};
 #define QUEUE_KEY(ident, ...) ROW(struct queue_config, __VA_ARGS__)
 static const struct key queue_keys[] = {
+#include "config/keys.def"
+};
+#define DELIVER_KEY(ident, ...) ROW(struct deliver_config, __VA_ARGS__)
+static const struct key deliver_keys[] = {
+#include "config/keys.def"
+};
+#define RECONCILE_KEY(ident, ...) ROW(struct reconcile_config, __VA_ARGS__)
+static const struct key reconcile_keys[] = {
 #include "config/keys.def"
 };
 
 #define ROWS(rows)                                                                                                     \
     { rows, sizeof(rows) / sizeof(rows[0]) }
 const struct key_rows config_keys[TABLE_COUNT] = {
-    [TABLE_TOP] = ROWS(top_keys),     [TABLE_LISTENER] = ROWS(listener_keys), [TABLE_RELAY] = ROWS(relay_keys),
-    [TABLE_TOKEN] = ROWS(token_keys), [TABLE_TENANT] = ROWS(tenant_keys),     [TABLE_SOURCE] = ROWS(source_keys),
-    [TABLE_QUEUE] = ROWS(queue_keys)};
+    [TABLE_TOP] = ROWS(top_keys),         [TABLE_LISTENER] = ROWS(listener_keys),
+    [TABLE_RELAY] = ROWS(relay_keys),     [TABLE_TOKEN] = ROWS(token_keys),
+    [TABLE_TENANT] = ROWS(tenant_keys),   [TABLE_SOURCE] = ROWS(source_keys),
+    [TABLE_PROXY] = ROWS(proxy_keys),     [TABLE_QUEUE] = ROWS(queue_keys),
+    [TABLE_DELIVER] = ROWS(deliver_keys), [TABLE_RECONCILE] = ROWS(reconcile_keys)};
 
 const char *key_type_text(enum key_type type) {
     return type_texts[type];

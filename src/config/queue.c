@@ -111,6 +111,7 @@ static hx_st check_together(struct queue_config *q, const struct node *n, struct
         st = wrong(n, QUEUE_KEY_limits_bytes, err, "is below limits.payload: the largest message would never fit");
     if (q->json.n > CONFIG_QUEUE_BYTES_MAX)
         st = node_error(n, err, "its rules take more than %u bytes", CONFIG_QUEUE_BYTES_MAX);
+    st = both(st, deliver_check(q, n, err));
     st = both(st, check_at_most_once(q, n, err));
     st = both(st, check_conflicts(q, n, err));
     return both(st, check_alerts(q, n, err));
@@ -165,7 +166,7 @@ void config_queue_free(struct queue_config *q) {
     template_free(q->origin);
     fingerprint_free(q->fingerprint);
     schema_free(q->schema);
-    arena_free(q->arena);
+    arena_free_wiped(q->arena);
 }
 
 /* The preset comes first, wherever it stands in the map: single keys override it. */
@@ -187,9 +188,15 @@ static void remember(struct queue_config *q, const struct node *n) {
     q->at = (struct said_at){at->line, at->column};
 }
 
-hx_st config_queue_from_node(slice name, const struct node *n, struct queue_config **out, struct errbuf *err) {
+hx_st config_queue_from_node(slice name, const struct node *n, enum config_secrets secrets, struct queue_config **out,
+                             struct errbuf *err) {
     struct queue_config *q = queue_new(name);
-    struct binding b = {.keys = &config_keys[TABLE_QUEUE], .base = q, .said = q->said, .arena = q->arena, .err = err};
+    struct binding b = {.keys = &config_keys[TABLE_QUEUE],
+                        .base = q,
+                        .said = q->said,
+                        .arena = q->arena,
+                        .secrets = secrets,
+                        .err = err};
     hx_st st = read_class(&b, q, n);
     st = both(st, bind_map(&b, n));
     if (st == ST_OK) {
@@ -201,11 +208,12 @@ hx_st config_queue_from_node(slice name, const struct node *n, struct queue_conf
     return st;
 }
 
-hx_st config_queue_from_json(slice name, slice json, struct queue_config **out, struct buf *errors) {
+hx_st config_queue_from_json(slice name, slice json, enum config_secrets secrets, struct queue_config **out,
+                             struct buf *errors) {
     struct tree tree;
     *out = NULL;
     hx_st st = tree_read(TREE_JSON, json, NULL, &tree);
-    if (tree.root) st = both(st, config_queue_from_node(name, tree.root, out, NULL));
+    if (tree.root) st = both(st, config_queue_from_node(name, tree.root, secrets, out, NULL));
     if (st != ST_OK) {
         config_queue_free(*out);
         *out = NULL;

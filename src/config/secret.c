@@ -42,7 +42,7 @@ static hx_st put_variable(const struct binding *b, const struct node *n, slice n
     }
     if (!good) return node_error(n, b->err, "${%.*s} names no environment variable", (int)name.n, name.p);
     snprintf(text, sizeof(text), "%.*s", (int)name.n, name.p);
-    if (b->secrets == SECRETS_AS_WRITTEN) {
+    if (b->secrets != SECRETS_FROM_ENVIRONMENT) {
         buf_printf(out, "${%s}", text);
         return ST_OK;
     }
@@ -66,9 +66,14 @@ static bool names_variable(const struct node *n) {
     return memmem(n->text.p, n->text.n, "${", 2) != NULL;
 }
 
+/* What is shown and journaled in a secret's place is no secret. */
+static bool is_withheld(const struct node *n) {
+    return n->kind == NODE_SCALAR && slice_eq(n->text, SL(NODE_WITHHELD));
+}
+
 /* Is all of it known, or is a ${NAME} left that only the daemon's environment has? */
 static bool is_whole(const struct binding *b, const struct node *n) {
-    return b->secrets == SECRETS_FROM_ENVIRONMENT || (n->kind == NODE_SCALAR && !names_variable(n));
+    return b->secrets == SECRETS_FROM_ENVIRONMENT || (n->kind == NODE_SCALAR && !names_variable(n) && !is_withheld(n));
 }
 
 static hx_st put_text(const struct binding *b, const struct key *k, const struct node *n, struct buf *out) {
@@ -141,12 +146,33 @@ static hx_st put_file(const struct binding *b, const struct node *n, struct buf 
 static hx_st read_one(const struct binding *b, const struct key *k, const struct node *n, slice *out) {
     struct buf text = secret_room();
     const struct node *file = file_named(n);
+    if (b->secrets == SECRETS_FROM_ENVIRONMENT && is_withheld(n))
+        return node_error(n, b->err, NODE_WITHHELD " is what is shown in the place of a secret: write ${NAME}");
     hx_st st = n->kind == NODE_NULL ? bind_no_value(n, b->err)
                : file               ? put_file(b, file, &text)
                                     : put_text(b, k, n, &text);
     if (st == ST_OK && text.len == 0) st = node_error(n, b->err, "empty");
     if (st == ST_OK) *out = arena_copy(b->arena, buf_slice(&text));
     buf_free_wiped(&text);
+    return st;
+}
+
+/* Whatever it is, only its ${NAME} or its file's name may be told. */
+static void withhold(struct node *n) {
+    n->withheld = n->kind == NODE_SCALAR && !names_variable(n);
+}
+
+hx_st secrets_refused(const struct binding *b, const struct node *n) {
+    return node_error(
+        n, b->err,
+        "rules that come through the API take no secrets: they are journaled and shown as they are. Declare "
+        "the queue in the file");
+}
+
+hx_st secret_value_read(const struct binding *b, const struct key *k, struct node *n, slice *out, bool *lacking) {
+    hx_st st = read_one(b, k, n, out);
+    withhold(n);
+    *lacking |= !is_whole(b, n);
     return st;
 }
 
@@ -174,14 +200,16 @@ hx_st secrets_read(const struct binding *b, const struct key *k, const struct no
     hx_st st = ST_OK;
     CHECK(k->size == sizeof(*s));
     each.type = TYPE_SECRET;
+    if (b->secrets == SECRETS_REFUSED) return secrets_refused(b, n);
     if (n->kind != NODE_SEQ)
         return node_error(n, b->err, "expected %s, not %s", key_type_text(k->type), node_kind_text(n));
     if (n->count == 0 || n->count > SECRETS_MAX)
         return node_error(n, b->err, "there must be 1 to %u, not %u", SECRETS_MAX, n->count);
     *s = (struct secrets){.at = arena_alloc(b->arena, n->count * sizeof(*s->at))};
-    for (const struct node *c = n->first; c; c = c->next) {
-        st = both(st, read_one(b, &each, c, &s->at[s->count++]));
-        s->plain |= c->kind == NODE_SCALAR && !names_variable(c);
+    for (struct node *c = n->first; c; c = c->next) {
+        st = both(st, secret_value_read(b, &each, c, &s->at[s->count++], &s->lacking));
+        s->plain |= c->withheld;
     }
+    s->written = node_json(b->arena, n);
     return st == ST_OK && k->type == TYPE_SECRETS ? secrets_decode(b, n, s) : st;
 }

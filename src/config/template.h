@@ -55,6 +55,7 @@ enum template_verdict {
     TEMPLATE_NOT_SCALAR, /* a list or an object */
     TEMPLATE_BAD_VALUE,  /* a header that is not UTF-8, a number out of all bounds */
     TEMPLATE_TOO_LONG,   /* more than TEMPLATE_RESULT_MAX bytes */
+    TEMPLATE_NO_HEADER,  /* of a call's header (call_template.h) */
 };
 
 /* Appends the key. On any other verdict than OK `out` is as it was and `why` is a sentence for the sender. */

@@ -159,7 +159,10 @@ static void put_scalar(const struct node *n, struct buf *out) {
 
 void node_put_json(const struct node *n, struct buf *out) {
     if (n->kind != NODE_MAP && n->kind != NODE_SEQ) {
-        put_scalar(n, out);
+        if (n->withheld)
+            buf_lit(out, "\"" NODE_WITHHELD "\"");
+        else
+            put_scalar(n, out);
         return;
     }
     buf_char(out, n->kind == NODE_MAP ? '{' : '[');

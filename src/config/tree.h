@@ -23,6 +23,7 @@ enum node_kind { NODE_NULL, NODE_SCALAR, NODE_MAP, NODE_SEQ };
 struct node {
     enum node_kind kind;
     bool quoted;      /* scalars: written as a string, so never a number or true */
+    bool withheld;    /* scalars: a secret that stands in the text itself; node_put_json does not tell it */
     bool repeated;    /* its name stood in the map before: a mistake, and it is taken out */
     u32 line, column; /* from 1; the column counts characters */
     slice text;       /* scalars: what they say, NUL-terminated; for NODE_NULL its spelling */
@@ -73,7 +74,8 @@ static inline hx_st both(hx_st a, hx_st b) {
 /* "FILE:LINE:COL: queue payments: retry.unknown: MESSAGE" about this node: one more of its document's mistakes. err gets the
  * first of them. Returns ST_INVALID; who reads a list or a map goes on with the next entry. */
 hx_st node_error(const struct node *at, struct errbuf *err, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* As one line of JSON; what is not quoted and reads as a number, true or false is one. */
+/* As one line of JSON; what is not quoted and reads as a number, true or false is one, and what is withheld is NODE_WITHHELD. */
+#define NODE_WITHHELD "(secret)"
 void node_put_json(const struct node *n, struct buf *out);
 /* "queue payments: retry.unknown: "; empty at the root. */
 void node_path(const struct node *at, struct buf *out);

@@ -66,6 +66,14 @@ static bool parse_rate(slice text, u64 *out) {
     return slice_cut(text, '/', &number, &unit) && is(unit, "s") && slice_u64(number, out);
 }
 
+/* Kept by the minute. */
+static bool parse_pace(slice text, u64 *out) {
+    slice number, unit;
+    bool good = slice_cut(text, '/', &number, &unit) && slice_u64(number, out) && *out <= UINT32_MAX;
+    if (good && is(unit, "s")) *out *= 60;
+    return good && (is(unit, "s") || is(unit, "m"));
+}
+
 static hx_st read_number(const struct binding *b, const struct key *k, const struct node *n, u64 *out) {
     bool ok = n->kind == NODE_SCALAR;
     if (ok && k->type == TYPE_SIZE)
@@ -74,6 +82,8 @@ static hx_st read_number(const struct binding *b, const struct key *k, const str
         ok = slice_u64(n->text, out);
     else if (ok && k->type == TYPE_RATE)
         ok = parse_rate(n->text, out);
+    else if (ok && k->type == TYPE_PACE)
+        ok = parse_pace(n->text, out);
     else if (ok)
         ok = parse_duration(n->text, out);
     return ok ? check_range(b, k, n, *out) : not_a_number(b, k, n);
@@ -283,7 +293,7 @@ static hx_st read_upstreams(const struct binding *b, const struct key *k, const 
     return st;
 }
 
-static slice keep_json(struct arena *a, const struct node *n) {
+slice node_json(struct arena *a, const struct node *n) {
     struct buf b = {0};
     node_put_json(n, &b);
     slice json = arena_copy(a, buf_slice(&b));
@@ -293,13 +303,13 @@ static slice keep_json(struct arena *a, const struct node *n) {
 
 static hx_st read_fingerprint(const struct binding *b, const struct node *n) {
     struct queue_config *q = binding_queue(b);
-    q->fingerprint_json = keep_json(b->arena, n);
+    q->fingerprint_json = node_json(b->arena, n);
     return fingerprint_from_tree(n, &q->fingerprint, b->err);
 }
 
 static hx_st read_schema(const struct binding *b, const struct node *n) {
     struct queue_config *q = binding_queue(b);
-    q->schema_json = keep_json(b->arena, n);
+    q->schema_json = node_json(b->arena, n);
     return schema_from_tree(n, &q->schema, b->err);
 }
 
@@ -368,6 +378,21 @@ hx_st value_read(const struct binding *b, const struct key *k, const struct node
         return read_texts(b, k, n);
     case TYPE_SOURCES:
         return sources_read(b, n);
+    case TYPE_CALL:
+        return call_read(b, k, n);
+    case TYPE_HEADERS:
+    case TYPE_SECRET_HEADERS:
+        return headers_read(b, k, n);
+    case TYPE_STATUSES:
+        return statuses_read(b, k, n);
+    case TYPE_FIELD:
+        return field_read(b, k, n);
+    case TYPE_DELIVER:
+        return deliver_read(b, k, n);
+    case TYPE_RECONCILE:
+        return reconcile_read(b, k, n);
+    case TYPE_PROXIES:
+        return proxies_read(b, n);
     case TYPE_TENANTS:
         return tenants_read(b, n);
     case TYPE_RELAYS:

@@ -2,8 +2,9 @@
 #include <stdio.h>
 
 #include "base/json.h"
+#include "config/call_template.h"
 #include "config/config_priv.h"
-#include "config/template.h"
+#include "config/path.h"
 
 void value_put_number(const struct key *k, u64 v, struct buf *out) {
     if (k->type == TYPE_SIZE)
@@ -12,6 +13,8 @@ void value_put_number(const struct key *k, u64 v, struct buf *out) {
         buf_dec(out, v);
     else if (k->type == TYPE_RATE)
         buf_printf(out, "%llu/s", (unsigned long long)v);
+    else if (k->type == TYPE_PACE)
+        buf_printf(out, "%llu/%s", (unsigned long long)(v % 60 ? v : v / 60), v % 60 ? "m" : "s");
     else
         buf_duration(out, (i64)v);
 }
@@ -26,7 +29,16 @@ bool value_is_set(const struct key *k, const void *base) {
         return !optional || ((const slice *)value_field(k, base))->n > 0;
     case TYPE_TEMPLATE:
     case TYPE_SCHEMA:
+    case TYPE_CALL:
+    case TYPE_FIELD:
+    case TYPE_DELIVER:
+    case TYPE_RECONCILE:
         return *(void **)value_field(k, base) != NULL;
+    case TYPE_HEADERS:
+    case TYPE_SECRET_HEADERS:
+        return headers_said(value_field(k, base), k->type == TYPE_SECRET_HEADERS);
+    case TYPE_STATUSES:
+        return ((const struct statuses *)value_field(k, base))->count > 0;
     case TYPE_SECRETS:
     case TYPE_SECRET_TEXTS:
         return ((const struct secrets *)value_field(k, base))->count > 0;
@@ -48,6 +60,7 @@ bool value_is_set(const struct key *k, const void *base) {
     case TYPE_TENANTS:
     case TYPE_RELAYS:
     case TYPE_SOURCES:
+    case TYPE_PROXIES:
     case TYPE_QUEUES:
         return false;
     default:
@@ -57,7 +70,7 @@ bool value_is_set(const struct key *k, const void *base) {
 
 bool value_is_secret(const struct key *k) {
     return k->type == TYPE_SECRET || k->type == TYPE_SECRETS || k->type == TYPE_SECRET_TEXTS || k->type == TYPE_URL ||
-           k->type == TYPE_HASHES;
+           k->type == TYPE_HASHES || k->type == TYPE_SECRET_HEADERS;
 }
 
 static bool same_hashes(const struct token_hashes *a, const struct token_hashes *b) {
@@ -71,9 +84,10 @@ bool value_same_secret(const struct key *k, const void *a, const void *b) {
     if (k->type == TYPE_HASHES) return same_hashes(value_field(k, a), value_field(k, b));
     if (k->type == TYPE_SECRET || k->type == TYPE_URL)
         return slice_eq(*(const slice *)value_field(k, a), *(const slice *)value_field(k, b));
+    if (k->type == TYPE_SECRET_HEADERS) return headers_same_secrets(value_field(k, a), value_field(k, b));
     const struct secrets *x = value_field(k, a), *y = value_field(k, b);
-    bool same = x->count == y->count;
-    for (u32 i = 0; same && i < x->count; i++) same = slice_eq(x->at[i], y->at[i]);
+    bool same = x->count == y->count && slice_eq(x->written, y->written), told = !x->lacking && !y->lacking;
+    for (u32 i = 0; same && told && i < x->count; i++) same = slice_eq(x->at[i], y->at[i]);
     return same;
 }
 
@@ -162,11 +176,13 @@ void value_put_json(const struct key *k, const void *base, struct buf *out) {
     const struct queue_config *q = base; /* for the types only a queue has */
     switch (k->type) {
     case TYPE_SECRET:
-    case TYPE_SECRETS:
-    case TYPE_SECRET_TEXTS:
     case TYPE_URL:
     case TYPE_HASHES:
-        buf_lit(out, "\"(secret)\"");
+        buf_lit(out, "\"" NODE_WITHHELD "\"");
+        break;
+    case TYPE_SECRETS:
+    case TYPE_SECRET_TEXTS:
+        buf_slice_add(out, ((const struct secrets *)value_field(k, base))->written);
         break;
     case TYPE_GRANTS:
         grants_put_json(value_field(k, base), out);
@@ -196,6 +212,25 @@ void value_put_json(const struct key *k, const void *base, struct buf *out) {
         break;
     case TYPE_TEMPLATE:
         json_put_string(out, template_text(*(struct template **)value_field(k, base)));
+        break;
+    case TYPE_CALL:
+        json_put_string(out, call_template_text(*(struct call_template **)value_field(k, base)));
+        break;
+    case TYPE_FIELD:
+        json_put_string(out, (*(struct path **)value_field(k, base))->text);
+        break;
+    case TYPE_HEADERS:
+    case TYPE_SECRET_HEADERS:
+        headers_put_json(value_field(k, base), k->type == TYPE_SECRET_HEADERS, out);
+        break;
+    case TYPE_STATUSES:
+        statuses_put_json(value_field(k, base), out);
+        break;
+    case TYPE_DELIVER:
+        bind_put_json(&config_keys[TABLE_DELIVER], *(void **)value_field(k, base), out);
+        break;
+    case TYPE_RECONCILE:
+        bind_put_json(&config_keys[TABLE_RECONCILE], *(void **)value_field(k, base), out);
         break;
     case TYPE_FINGERPRINT:
         put_fingerprint(q, out);

@@ -86,17 +86,7 @@ enum ended { ENDED_LIST(ENDED_ENUM) ENDED_COUNT };
 #undef ENDED_ENUM
 const char *ended_text(enum ended e);
 
-/* Failure classes of a nack. */
-#define CLASS_LIST(X)                                                                                                  \
-    X(NONE, "")                                                                                                        \
-    X(TRANSIENT, "transient")                                                                                          \
-    X(POISON, "poison")                                                                                                \
-    X(REJECTED, "rejected")                                                                                            \
-    X(UNKNOWN, "unknown")                                                                                              \
-    X(ABSENT, "absent")
-#define CLASS_ENUM(name, text) CLASS_##name,
-enum failure_class { CLASS_LIST(CLASS_ENUM) CLASS_COUNT };
-#undef CLASS_ENUM
+/* enum failure_class is in core/rules.h. */
 const char *class_text(enum failure_class c);
 bool class_parse(slice text, enum failure_class *out);
 

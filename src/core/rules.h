@@ -47,6 +47,18 @@ enum on_conflict { ON_CONFLICT_LIST(ON_CONFLICT_ENUM) ON_CONFLICT_COUNT };
 enum on_dead { ON_DEAD_LIST(ON_DEAD_ENUM) ON_DEAD_COUNT };
 #undef ON_DEAD_ENUM
 
+/* Failure classes of a nack. */
+#define CLASS_LIST(X)                                                                                                  \
+    X(NONE, "")                                                                                                        \
+    X(TRANSIENT, "transient")                                                                                          \
+    X(POISON, "poison")                                                                                                \
+    X(REJECTED, "rejected")                                                                                            \
+    X(UNKNOWN, "unknown")                                                                                              \
+    X(ABSENT, "absent")
+#define CLASS_ENUM(name, text) CLASS_##name,
+enum failure_class { CLASS_LIST(CLASS_ENUM) CLASS_COUNT };
+#undef CLASS_ENUM
+
 struct rules {
     i64 window_ms;                    /* WINDOW_FOREVER, or fixed; adaptive: the present value */
     i64 window_min_ms, window_max_ms; /* adaptive bounds; both 0: fixed */

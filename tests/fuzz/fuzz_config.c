@@ -24,7 +24,7 @@ static void check_refusal(const struct buf *errors, slice place) {
 static void check_same(const struct queue_config *q, slice json) {
     struct queue_config *again;
     struct buf errors = {0};
-    CHECK(config_queue_from_json(q->name, json, &again, &errors) == ST_OK);
+    CHECK(config_queue_from_json(q->name, json, SECRETS_AS_WRITTEN, &again, &errors) == ST_OK);
     CHECK(config_queue_equal(q, again));
     CHECK(rules_equal(&q->rules, &again->rules));
     config_queue_free(again);
@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size) {
     config_free(c);
     buf_reset(&errors);
     struct queue_config *q;
-    if (config_queue_from_json(SL("q"), text, &q, &errors) == ST_OK)
+    if (config_queue_from_json(SL("q"), text, SECRETS_AS_WRITTEN, &q, &errors) == ST_OK)
         check_queue(q);
     else
         check_refusal(&errors, SL(""));

@@ -46,7 +46,17 @@ static const struct node *find(const struct node *map, const char *path) {
     return n ? node_get(n, name) : NULL;
 }
 
-/* Where the example shows the key: at the top, in the first listener, relay, token, tenant or source, or in any queue. */
+/* In a map of every queue, or in the queue itself. */
+static const struct node *in_any_queue(const struct node *root, const char *map, const char *path) {
+    const struct node *n = NULL;
+    for (const struct node *q = node_get(root, SL("queues"))->first; q && !n; q = q->next) {
+        const struct node *at = map ? node_get(q, slice_str(map)) : q;
+        n = at ? find(at, path) : NULL;
+    }
+    return n;
+}
+
+/* Where the example shows the key: at the top, in the first listener, relay, token, tenant, source or proxy, or in any queue. */
 static const struct node *shown_at(const struct node *root, enum key_table scope, const char *path) {
     if (scope == TABLE_TOP) return find(root, path);
     if (scope == TABLE_LISTENER) return find(node_get(root, SL("listen"))->first, path);
@@ -54,9 +64,9 @@ static const struct node *shown_at(const struct node *root, enum key_table scope
     if (scope == TABLE_TOKEN) return find(node_get(root, SL("tokens"))->first, path);
     if (scope == TABLE_TENANT) return find(node_get(root, SL("tenants"))->first, path);
     if (scope == TABLE_SOURCE) return find(node_get(root, SL("sources"))->first, path);
-    const struct node *n = NULL;
-    for (const struct node *q = node_get(root, SL("queues"))->first; q && !n; q = q->next) n = find(q, path);
-    return n;
+    if (scope == TABLE_PROXY) return find(node_get(root, SL("proxies"))->first, path);
+    const char *map = scope == TABLE_DELIVER ? "deliver" : scope == TABLE_RECONCILE ? "reconcile" : NULL;
+    return in_any_queue(root, map, path);
 }
 
 static void every_key_is_shown_with_its_doc_its_default_and_its_unit(void **state) {
@@ -129,7 +139,10 @@ static void effective(enum key_table scope, const char *path, const char *value,
                          "}]"},
         [TABLE_TENANT] = {"tenants: {t: {prefix: \"p.\", ", "}}"},
         [TABLE_SOURCE] = {"sources: {s: {queue: q, verify: {scheme: hmac, header: x, secrets: [s]}, ", "}}"},
+        [TABLE_PROXY] = {"proxies: {p: {upstream: 'https://h', ", "}}"},
         [TABLE_QUEUE] = {"queues: {q: {", "}}"},
+        [TABLE_DELIVER] = {"queues: {q: {deliver: {url: 'https://h/', ", "}}}"},
+        [TABLE_RECONCILE] = {"queues: {q: {reconcile: {url: 'https://h/', ", "}}}"},
     };
     struct buf yaml = {0}, errors = {0};
     struct config *c;
@@ -138,13 +151,10 @@ static void effective(enum key_table scope, const char *path, const char *value,
     buf_slice_add(&yaml, slice_str(around[scope][1]));
     if (config_parse(buf_slice(&yaml), "f", &(struct config_use){0}, &c, &errors) != ST_OK)
         fail_msg("%.*s: %.*s", (int)yaml.len, yaml.p, (int)errors.len, errors.p);
-    const void *bases[] = {c,
-                           c->listen.at,
-                           c->relays.at,
-                           c->tokens.at,
-                           c->tenants.at,
-                           c->sources.at,
-                           c->queues.count ? c->queues.at[0] : NULL};
+    const struct queue_config *q = c->queues.count ? c->queues.at[0] : NULL;
+    const void *bases[] = {
+        c, c->listen.at,          c->relays.at,           c->tokens.at, c->tenants.at, c->sources.at, c->proxies.at,
+        q, q ? q->deliver : NULL, q ? q->reconcile : NULL};
     buf_reset(out);
     bind_put_json(&config_keys[scope], bases[scope], out);
     config_free(c);
@@ -164,7 +174,8 @@ static void the_documented_defaults_are_the_real_ones(void **state) {
         for (u32 i = 0; config_key((enum key_table)scope, i, &k); i++) {
             bool required = (scope == TABLE_LISTENER && i < 1) || (scope == TABLE_RELAY && i < 2) ||
                             (scope == TABLE_TOKEN && i < 3) || (scope == TABLE_TENANT && i < 1) ||
-                            (scope == TABLE_SOURCE && i < 7);
+                            (scope == TABLE_SOURCE && i < 7) ||
+                            (i < 1 && (scope == TABLE_PROXY || scope == TABLE_DELIVER || scope == TABLE_RECONCILE));
             if (required) continue;
             effective((enum key_table)scope, k.path, k.fallback, &said);
             if (!slice_eq(buf_slice(&said), buf_slice(&unsaid)))

@@ -221,13 +221,11 @@ static void whatever_is_wrong_gets_one_line_with_its_place(void **state) {
         {"listne: x\n", "f:1:1: no key \"listne\". Did you mean listen?"},
         {"zzz: x\n",
          "f:1:1: no key \"zzz\": known are listen, data, insecure_listen, hosts, tokens, anonymous, tenants, "
-         "auto_create, audit_keep, limits, alerts, relay, sources, queues"},
+         "auto_create, audit_keep, limits, alerts, relay, sources, proxies, queues"},
         {Q("windw: 1d"), "f:2:7: queue q: no key \"windw\". Did you mean window?"},
         {Q("Lease: 1d"), "f:2:7: queue q: no key \"Lease\". Did you mean lease?"},
         {Q("visibility_timeout: 30s"), "f:2:7: queue q: no key \"visibility_timeout\". Did you mean lease?"},
-        {Q("push: {timeout: 10s}"),
-         "f:2:7: queue q: no key \"push\". Did you mean downstream.timeout (this version does not push: "
-         "workers receive)?"},
+        {Q("push: {timeout: 10s}"), "f:2:7: queue q: no key \"push\". Did you mean deliver?"},
         {Q("completely_else: 1"), "f:2:7: queue q: no key \"completely_else\""},
         {Q("retry: {transient: {atempts: 3}}"),
          "f:2:27: queue q: retry.transient: no key \"atempts\". Did you mean attempts?"},
@@ -741,16 +739,24 @@ static void what_is_shown_makes_the_same_queue_again(void **state) {
         "  oldest_unsettled: 1m, held_waiting: 2h, group_blocked: 90s, off: [lag, key_skew, relay_lag]}",
         "key_scope: credential, downstream: {idempotency: none, timeout: 2500ms}, lag: {p95: 1s, alert: 10s, for: 1m}, "
         "on_dead: skip",
+        "deliver: {url: 'https://h/a/${b}?k=${hapax.key}', method: PUT, headers: {X-A: 'b ${header.c}'},"
+        " secret_headers: {authorization: 'Bearer ${TOKEN}', x-key: {secret_file: /run/key}, x-plain: abc},"
+        " sign: {secrets: ['${PUSH_SECRET}']}, rate: 90/m, classify: {transient: [4xx], poison: [404]},"
+        " effect_id: 'a[0].b', keep: {body: 0, headers: [Location, ETag]}, circuit: {ratio: 10%, of: 3}}",
+        "downstream: {idempotency: key, remembers: 7d}, deliver: {url: 'http://h', rate: 7/s, approve: true,"
+        " secret_headers: {x-key: '${KEY}'}, allow_private: true},"
+        " reconcile: {url: 'http://h/x', found: [2xx, 409], absent: [204, 404, 410], exists: a, effect_id: b}",
+        "class: money, deliver: {url: 'https://h'}, reconcile: {url: 'https://i', headers: {a: b}, attempts: 3}",
     };
     for (size_t i = 0; i < sizeof queues / sizeof *queues; i++) {
         struct config *c = parse_queue(queues[i]);
         struct queue_config *q = c->queues.at[0], *again, *as_said;
         struct buf b = {0}, errors = {0};
         config_queue_to_json(q, &b);
-        if (config_queue_from_json(SL("q"), buf_slice(&b), &again, &errors) != ST_OK)
+        if (config_queue_from_json(SL("q"), buf_slice(&b), SECRETS_AS_WRITTEN, &again, &errors) != ST_OK)
             fail_msg("%s: %.*s", queues[i], (int)errors.len, errors.p);
         assert_true(config_queue_equal(q, again));
-        if (config_queue_from_json(SL("q"), q->json, &as_said, &errors) != ST_OK)
+        if (config_queue_from_json(SL("q"), q->json, SECRETS_AS_WRITTEN, &as_said, &errors) != ST_OK)
             fail_msg("%s: %.*s", queues[i], (int)errors.len, errors.p);
         assert_true(config_queue_equal(q, as_said));
         assert_true(rules_equal(&q->rules, &as_said->rules));
@@ -791,7 +797,8 @@ static void a_put_bodys_errors_name_the_key(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct queue_config *q;
         struct buf errors = {0};
-        assert_int_equal(config_queue_from_json(SL("q"), slice_str(cases[i].yaml), &q, &errors), ST_INVALID);
+        assert_int_equal(config_queue_from_json(SL("q"), slice_str(cases[i].yaml), SECRETS_AS_WRITTEN, &q, &errors),
+                         ST_INVALID);
         assert_null(q);
         if (!is_lines(&errors, cases[i].error)) fail_msg("%s: %.*s", cases[i].yaml, (int)errors.len, errors.p);
         buf_free(&errors);
