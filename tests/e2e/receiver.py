@@ -37,7 +37,7 @@ GONE = (ConnectionError, BrokenPipeError, ValueError, OSError)
 class Answer:
     """status, headers, body: as usual. What is unusual has a name:
 
-    raw         these bytes (or the bytes of an iterator, without end if it has none) instead of a made reply
+    raw         these bytes instead of a made reply; or a function whose iterator gives them, without end if it has none
     length      what Content-Length says; False: no such field
     before      bytes ahead of the reply, such as informational(1000)
     at, then    after so many bytes of the reply (None: all of it) KEEP, CLOSE, RESET or HANG
@@ -57,7 +57,7 @@ class Answer:
     def bytes(self, effect):
         """The reply; `effect` is the name of what was done, None if nothing was."""
         if self.raw is not None:
-            return self.raw
+            return self.raw() if callable(self.raw) else self.raw
         body = self.body.encode() if isinstance(self.body, str) else self.body
         if body is None:
             body = json.dumps({"id": effect}).encode() if effect else b""
@@ -392,6 +392,19 @@ class Link:
         ends = select.poll()
         ends.register(self.sock, select.POLLRDHUP)
         ends.poll()
+
+
+@contextlib.contextmanager
+def silent_port():
+    """A port that takes no connection and refuses none: all the places in its queue are taken."""
+    with socket.socket() as listener, contextlib.ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            sock = waiting.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
 
 
 @contextlib.contextmanager

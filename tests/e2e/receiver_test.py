@@ -6,7 +6,7 @@ import socket
 
 import hx
 from hx import Conn, Lost, same, test
-from receiver import CLOSE, HANG, RESET, Answer, Effects, Receiver, chunked, informational, refused_port
+from receiver import CLOSE, HANG, RESET, Answer, Effects, Receiver, chunked, informational, refused_port, silent_port
 
 
 def call(r, method="POST", path="/book", body=b'{"a":1}', key="k1", conn=None):
@@ -105,7 +105,7 @@ def it_closes_when_it_has_read_a_part_of_the_request():
 def it_lies_about_lengths_and_says_things_nobody_asked_for():
     with Receiver(Answer(200, "abc", length=100, then=CLOSE), Answer(200, "abcdef", length=2), Answer(200, "abc", length=False, then=CLOSE),
                   Answer(200, "x", before=informational(1000)), Answer(raw=b"\x00\xff garbage\r\n", then=CLOSE),
-                  Answer(raw=chunked(b"abc", b"de", last=b""), then=RESET), Answer(raw=itertools.repeat(b"HTTP/1.1 100 Wait\r\n\r\n")),
+                  Answer(raw=chunked(b"abc", b"de", last=b""), then=RESET), Answer(raw=lambda: itertools.repeat(b"HTTP/1.1 100 Wait\r\n\r\n")),
                   Answer(302, headers=[("Location", "http://127.0.0.1:1/")]), Answer(200, "slow", drip=0.001)) as r:
         with call(r) as c:
             same(c.head()[1][0], ("Content-Length", "100"))
@@ -140,7 +140,7 @@ def a_test_can_stand_between_the_request_the_effect_and_the_reply():
 
 
 @test
-def who_has_closed_refuses_and_so_does_a_port_where_nobody_listens():
+def who_has_closed_refuses_and_so_does_a_port_where_nobody_listens_but_a_silent_one_says_nothing():
     with Receiver() as r, call(r) as c:
         same(c.reply().status, 200)
     with refused_port() as port:
@@ -150,6 +150,12 @@ def who_has_closed_refuses_and_so_does_a_port_where_nobody_listens():
                 raise AssertionError("somebody listens")
             except ConnectionRefusedError:
                 pass
+    with silent_port() as port:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=0.3).close()
+            raise AssertionError("somebody takes it")
+        except TimeoutError:
+            pass
     try:
         c.request("GET", "/")
         raise AssertionError("the connection lives")
