@@ -29,10 +29,7 @@ void put_admission(struct broker *b, struct buf *body, const struct admission *a
         return;
     }
     if (settle && settle->reason.n) json_put_member(body, "reason", settle->reason);
-    if (settle) {
-        json_put_name(body, "result");
-        put_result(body, settle->content_type, settle->result);
-    }
+    if (settle) put_settled_result(body, true, settle);
     struct rec_settle previous;
     if (a->seen && a->seen->message && put_previous(body, true, a->seen->message, &previous)) buf_char(body, '}');
     put_time_member(b, body, "first_seen", a->out.first_seen_ms);

@@ -1,4 +1,5 @@
 /* One key: everything known of it, and waiting for its result. */
+#include "broker/answer_head.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
@@ -81,6 +82,7 @@ static slice result_fields(struct broker *b, const struct rec_settle *s) {
     buf_lit(fields, "Hapax-State: ");
     buf_slice_add(fields, slice_str(state_text((enum state)s->state)));
     buf_lit(fields, "\r\n" NOT_KEPT);
+    if (answer_head_truncated(s->http)) buf_lit(fields, "Hapax-Truncated: true\r\n");
     return buf_slice(fields);
 }
 

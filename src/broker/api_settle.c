@@ -176,10 +176,7 @@ static void render_ok(struct broker *b, struct buf *body, const struct settle_in
     buf_char(body, '"');
     put_shown_key(b, body, ref->queue, key);
     if (duplicate) json_put_member_bool(body, "duplicate", true);
-    if (duplicate && s->settle && s->settle->by_token) {
-        json_put_name(body, "result");
-        put_result(body, s->settle->content_type, s->settle->result);
-    }
+    if (duplicate && s->settle && s->settle->by_token) put_settled_result(body, true, s->settle);
     if (in->verb == VERB_NACK && out->state == STATE_PENDING)
         json_put_member_time(body, "not_before", b->now.wall_ms + out->due_ms);
     if ((in->verb == VERB_EXTEND || in->verb == VERB_START) && s->message) {

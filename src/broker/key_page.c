@@ -105,6 +105,15 @@ static void put_decisions(struct buf *b, slice history) {
     buf_char(b, ']');
 }
 
+static slice held_because(const struct message_view *v) {
+    struct history_item last;
+    if (v->conflict) return SL("conflict");
+    if (history_last_attempt(v->history, &last))
+        return last.failure_class == CLASS_ABSENT ? SL("absent") : SL("unknown");
+    bool unbegun = history_last_decision(v->history, &last) && last.what == DECISION_HELD;
+    return unbegun ? SL("approval") : SL("unknown");
+}
+
 /* Why it is where it is: said by whoever settled it, or by what made it dead or held. */
 static void put_reason(struct buf *b, const struct seen *s, const struct message_view *v) {
     if (s->settle) {
@@ -119,7 +128,7 @@ static void put_reason(struct buf *b, const struct seen *s, const struct message
     buf_free(&text);
     if (history_last_attempt(v->history, &last) && last.failure_class != CLASS_NONE)
         json_put_member(b, "class", slice_str(class_text((enum failure_class)last.failure_class)));
-    if (v->state == STATE_HELD) json_put_member(b, "held_because", v->conflict ? SL("conflict") : SL("unknown"));
+    if (v->state == STATE_HELD) json_put_member(b, "held_because", held_because(v));
     if (v->refused) json_put_member_bool(b, "refused", true);
     if (v->taken) json_put_member_bool(b, "dead_with_group", true);
 }
@@ -146,6 +155,7 @@ static void put_live(struct broker *br, struct buf *b, const struct message_view
     if (v->state == STATE_LEASED) json_put_member_time(b, "lease_expires_at", br->now.wall_ms + v->lease_left_ms);
     if (v->delayed) json_put_member_time(b, "not_before", wall_of_delay(br, v->due_ms));
     if (v->behind) json_put_member_bool(b, "behind_group", true);
+    if (v->lookups) json_put_member_i64(b, "lookups", v->lookups);
     if (v->reconcile) json_put_member(b, "next_delivery", slice_str(delivery_text(DELIVERY_RECONCILE)));
 }
 
@@ -155,7 +165,7 @@ static void put_settled(struct broker *br, struct buf *b, bool shown, const stru
     json_put_member_i64(b, "crashes", s->crashes);
     json_put_member_time(b, "settled_at", s->settled_ms);
     put_expires(br, b, s);
-    put_result_member(b, shown, s->content_type, s->result);
+    put_settled_result(b, shown, s);
     if (s->restored) json_put_member_bool(b, "restored", true);
     if (s->erased) json_put_member_bool(b, "erased", true);
     if (s->kept.is) json_put_member_bool(b, "payload_kept", core_payload_kept(br->core, br->now, s));

@@ -137,7 +137,7 @@ bool deed_audit(struct call *c, const struct deed *d, enum deed_kind what, u16 q
 void deed_prepare(struct call *c, const struct deed *d, const struct seen *s) {
     u64 said = 2 * (d->result.text.n + d->result.base64.n + d->note.n);
     if (s && s->settle) /* a replay writes the outcome down, and its settlement may write it again */
-        said += 2 * (s->settle->history.n + s->settle->result.n) + s->settle->kept.payload.n;
+        said += 2 * (s->settle->history.n + s->settle->result.n + s->settle->http.n) + s->settle->kept.payload.n;
     if (s && s->message) said += core_said_bytes(c->b->core, s->at.message);
     room_prepare(c->b, said);
 }

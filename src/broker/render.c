@@ -1,5 +1,6 @@
 #include "broker/render.h"
 
+#include "broker/answer_head.h"
 #include "broker/attrs.h"
 #include "broker/broker_priv.h"
 #include "broker/limits.h"
@@ -86,6 +87,11 @@ void put_result_member(struct buf *b, bool shown, slice content_type, slice resu
         buf_lit(b, "null,\"result_hidden\":true");
 }
 
+void put_settled_result(struct buf *b, bool shown, const struct rec_settle *s) {
+    put_result_member(b, shown, s->content_type, s->result);
+    if (shown && s->http.n) put_answer_head(b, s->http);
+}
+
 void put_expires(struct broker *br, struct buf *b, const struct rec_settle *settle) {
     i64 left = settle ? core_key_left_ms(br->core, br->now, settle) : INT64_MAX;
     if (left == INT64_MAX)
@@ -104,7 +110,7 @@ bool put_previous(struct buf *b, bool shown, const struct rec_message *m, struct
     json_put_member_i64(b, "generation", s->generation);
     json_put_member_time(b, "first_seen", s->first_seen_ms);
     json_put_member_time(b, "settled_at", s->settled_ms);
-    put_result_member(b, shown, s->content_type, s->result);
+    put_settled_result(b, shown, s);
     return true;
 }
 

@@ -20,6 +20,8 @@ void put_bytes_members(struct buf *b, const char *body_name, slice bytes); /* "b
 void put_result(struct buf *b, slice content_type, slice result);
 /* "result":... or, for whoever may not see it, that it is not shown. */
 void put_result_member(struct buf *b, bool shown, slice content_type, slice result);
+/* Of a settled key: its result, and the head of the HTTP answer that was, if it was one. */
+void put_settled_result(struct buf *b, bool shown, const struct rec_settle *s);
 void put_expires(struct broker *br, struct buf *b, const struct rec_settle *settle);
 /* Of a replay that is not settled: "previous":{ and the outcome before it, which *s is then; the caller closes it. false: nothing. */
 bool put_previous(struct buf *b, bool shown, const struct rec_message *m, struct rec_settle *s);

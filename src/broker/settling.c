@@ -7,9 +7,9 @@
 
 /* What the step may write down of what was said, then or before. */
 static u64 settle_bytes(const struct broker *b, const struct settle_in *in, const struct seen *s) {
-    u64 said = 2 * (in->result.n + in->reason.n + in->effect_id.n + in->name.n);
+    u64 said = 2 * (in->result.n + in->http.n + in->reason.n + in->effect_id.n + in->name.n);
     if (!s->settle) return said + core_said_bytes(b->core, s->at.message);
-    return said + s->settle->history.n + s->settle->result.n + s->settle->kept.payload.n;
+    return said + s->settle->history.n + s->settle->result.n + s->settle->http.n + s->settle->kept.payload.n;
 }
 
 /* What no record tells of it, or not as such. */

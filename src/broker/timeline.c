@@ -211,6 +211,8 @@ static const char *decision_words(enum decision d) {
         return "erased";
     case DECISION_CANCELLED:
         return "replay cancelled";
+    case DECISION_HELD:
+        return "held for approval";
     default:
         return "resolved";
     }
@@ -228,20 +230,21 @@ static void tell_decision(struct timeline *t, const struct history_item *item) {
     if (item->reason.n) json_put_member(&t->text, "why", item->reason);
     put_quoted(&t->words, " by ", item->consumer);
     put_quoted(&t->words, ": ", item->reason);
-    end(t, item->what != DECISION_REFUSED);
+    end(t, item->what != DECISION_REFUSED && item->what != DECISION_HELD);
 }
 
 /* harm: a second effect is one too many. */
 static void tell_history(struct timeline *t, slice history, i64 from_ms, bool harm) {
     struct history_item item;
-    u32 steps = 0, effects = 0, pass = 0, first_attempt = 0;
+    u32 steps = 0, effects = 0, pass = 0, missing = 0;
     u16 attempt = 0;
     for (u32 at = 0; history_next(history, &at, &item);) steps += item.kind == HISTORY_STEP;
     if (steps > STEPS_TOLD) pass = steps - STEPS_TOLD;
     lose(t, pass, "earlier steps are listed under steps alone");
     for (u32 at = 0; history_next(history, &at, &item);) {
         if (item.kind == HISTORY_ATTEMPT) {
-            if (!first_attempt) first_attempt = item.attempt;
+            if (item.attempt > attempt + 1)
+                missing += item.attempt - attempt - 1u; /* the first is kept, and the last ones */
             from_ms = item.at_ms;
             attempt = item.attempt;
             tell_hand_out(t, &item);
@@ -256,7 +259,7 @@ static void tell_history(struct timeline *t, slice history, i64 from_ms, bool ha
             tell_decision(t, &item);
         }
     }
-    if (first_attempt) lose(t, first_attempt - 1, "earlier attempts are not kept");
+    lose(t, missing, "earlier attempts are not kept");
 }
 
 /* ---- outcomes */

@@ -10,6 +10,8 @@ void why_text(const struct message_view *v, struct buf *out) {
         buf_lit(out, "its key was known with another payload");
     else if (!why_last(v, &last))
         buf_lit(out, "no reason is known");
+    else if (last.kind == HISTORY_ATTEMPT && last.ended == ENDED_EXPIRED && last.lookup && v->lookups)
+        buf_printf(out, "looked up %u time%s without an answer", v->lookups, v->lookups == 1 ? "" : "s");
     else if (last.kind == HISTORY_ATTEMPT && last.ended == ENDED_EXPIRED)
         buf_printf(out, "its lease ran out %u time%s", v->crashes, v->crashes == 1 ? "" : "s");
     else if (last.reason.n)
