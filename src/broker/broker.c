@@ -10,6 +10,7 @@
 #include "broker/effects.h"
 #include "broker/events.h"
 #include "broker/feeds.h"
+#include "broker/fetch.h"
 #include "broker/ingest.h"
 #include "broker/jobs.h"
 #include "broker/lookup.h"
@@ -83,6 +84,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->started_mono_ms = t.mono_ms;
     b->core = core_new(&core);
     b->effects = effects_new();
+    b->fetches = fetches_new(options->memory_max, options->fetches_max);
     b->room = room_new();
     b->rulebook = rulebook_new();
     b->tenants = tenants_new();
@@ -158,6 +160,7 @@ void broker_free(struct broker *b) {
     consumers_free(b->consumers);
     rulebook_free(b->rulebook);
     tenants_free(b->tenants);
+    fetches_free(b->fetches);
     effects_free(b->effects);
     room_free(b->room);
     compaction_free(b->compaction);
@@ -224,6 +227,7 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
     broker_advance(b, t);
     /* Under load turns follow each other without a timer ever coming up: time is looked at here too. */
     if (t.mono_ms - b->ticked_mono_ms >= TICK_BUSY_MS) broker_tick(b, t);
+    fetches_run(b);
     jobs_run(b);
     waits_run(b);
     compaction_run(b);

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "journal/journal.h"
 #include "net/http.h"
+#include "net/outbound.h"
 
 struct broker;
 struct config;
@@ -54,6 +55,9 @@ struct broker_port {
     /* An alert has changed its state, and what it saw is durable. id: of this alert since that moment, the same however often
      * it is told; json: as GET /v1/alerts shows it. May be NULL. */
     void (*notify)(void *ctx, slice id, slice json);
+    /* As outbound_call: all of it is copied, and broker_fetched is told the end under this number, once, never from within. For
+     * broker/fetch.c alone. false: there is no room. May be NULL: nothing can be called. */
+    bool (*fetch)(void *ctx, u64 number, const struct outbound_request *r);
 };
 
 struct broker_options {
@@ -64,6 +68,7 @@ struct broker_options {
     const struct token_config *own; /* of a part of this process, beside those of the config; borrowed. NULL: none */
     u8 secret[32];                  /* of the data directory: keyed hashes and tokens hang on it */
     u64 seed;                       /* for jitter */
+    u32 fetches_max;                /* requests to other servers at a time; 0: FETCHES_MAX */
     u64 memory_max;                 /* of the process, in bytes; 0: no bound. Sends are refused before it is reached */
     /* Said: that was the downtime before this start, whatever the wall clock says. Delays and times to live go on by it. */
     bool downtime_said;
@@ -119,6 +124,10 @@ bool broker_tick(struct broker *b, struct broker_time t);
 i64 broker_next_ms(const struct broker *b, struct broker_time t);
 /* Work was cut short because it had its share of the turn. broker_next_ms is 0 then. */
 bool broker_unfinished(const struct broker *b);
+/* A request to another server has ended. The end of the turn is for whoever calls this, once for all that ended in it. */
+void broker_fetched(struct broker *b, struct broker_time t, u64 number, const struct outbound_answer *a);
+/* How many have not ended; those that wait to become durable are among them. A drain waits for them. */
+u32 broker_fetches(const struct broker *b);
 /* Everything below this journal position is durable. The one way by which the broker, and through it the world, learns so:
  * what waited for it leaves (broker/effects.h). Not after the journal has failed: nothing leaves any more then (P7). */
 void broker_durable(struct broker *b, struct broker_time t, u64 position);

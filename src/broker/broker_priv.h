@@ -19,6 +19,7 @@ struct broker {
     u64 after; /* the position behind the last record appended: whatever is decided now may have seen all below it */
 
     struct effects *effects;       /* what waits to leave until it is durable */
+    struct fetches *fetches;       /* requests to other servers */
     struct room *room;             /* what the journal can still take */
     struct rulebook *rulebook;     /* the config file, and the queues' rules as they are now */
     struct tenants *tenants;       /* what they may take together */

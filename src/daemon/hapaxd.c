@@ -21,11 +21,14 @@
 #include "journal/file.h"
 #include "net/http.h"
 #include "net/loop.h"
+#include "net/outbound.h"
 
 #define DRAIN_GRACE_MS 5000u
-#define FINDINGS_TOLD  20u   /* of what hapax lint calls an error */
-#define LINES_TOLD     1000u /* of what a reload changes, or of what is wrong with it */
-#define DAY_MS         ((i64)24 * 3600 * 1000)
+#define DRAIN_CALLS_MS                                                                                                 \
+    30000u /* for requests to other servers: those that have not ended by then are cut, and unknown after the next start */
+#define FINDINGS_TOLD 20u   /* of what hapax lint calls an error */
+#define LINES_TOLD    1000u /* of what a reload changes, or of what is wrong with it */
+#define DAY_MS        ((i64)24 * 3600 * 1000)
 
 /* The config file being read again. */
 struct reload {
@@ -52,9 +55,12 @@ struct daemon {
     struct journal *journal;
     struct disk *disk;
     struct relays *relays;
+    struct outbound *outbound;
     struct notify *notify;
     struct service *service;
-    bool stopping, paused, turn_timed;
+    struct process_files files;
+    struct loop_alarm *calls_over;             /* while stopping */
+    bool stopping, served, paused, turn_timed; /* served: no client is left */
     struct broker_time turn_time;
     const struct settings *settings;
     struct reload reload;
@@ -105,6 +111,16 @@ static u64 now_us(void *ctx) {
 
 static void tell(void *ctx, slice id, slice json) {
     notify_tell(((struct daemon *)ctx)->notify, id, json);
+}
+
+static void fetched(void *ctx, u64 number, const struct outbound_answer *a) {
+    struct daemon *d = ctx;
+    broker_fetched(d->broker, turn_time(d), number, a);
+}
+
+static bool fetch_it(void *ctx, u64 number, const struct outbound_request *r) {
+    struct daemon *d = ctx;
+    return outbound_call(d->outbound, r, fetched, d, number) != NULL;
 }
 
 static void put_number(struct buf *b, const char *name, u64 v) {
@@ -283,8 +299,29 @@ static void render_error(void *ctx, u16 status, const char *code, const char *de
 
 /* ---- ending */
 
+static void stop_when_done(struct daemon *d) {
+    if (d->stopping && d->served && broker_fetches(d->broker) == 0) loop_stop(d->loop);
+}
+
 static void on_drained(void *ctx) {
-    loop_stop(((struct daemon *)ctx)->loop);
+    struct daemon *d = ctx;
+    d->served = true;
+    stop_when_done(d);
+}
+
+/* Their leases are journaled, their outcomes are not: after the next start they are unknown, and treated as such. */
+static void on_calls_over(void *ctx) {
+    struct daemon *d = ctx;
+    log_event(LOG_WARN, "calls_cut", "stopping does not wait any longer for requests to other servers",
+              log_number("under_way", broker_fetches(d->broker)));
+    loop_stop(d->loop);
+}
+
+/* Requests to others have ended in this turn. */
+static void on_calls_ended(void *ctx) {
+    struct daemon *d = ctx;
+    on_turn_end(d);
+    stop_when_done(d);
 }
 
 static void on_terminate(void *ctx) {
@@ -296,7 +333,11 @@ static void on_terminate(void *ctx) {
     relays_stop(d->relays);
     broker_drain(d->broker, time_now());
     broker_turn_end(d->broker, time_now());
-    http_server_drain(d->server, DRAIN_GRACE_MS, on_drained, d);
+    u32 calls = broker_fetches(d->broker);
+    if (calls) log_event(LOG_INFO, "stopping", "waiting for requests to other servers", log_number("under_way", calls));
+    d->calls_over = loop_alarm_new(d->loop, on_calls_over, d);
+    loop_alarm_set(d->calls_over, DRAIN_CALLS_MS);
+    http_server_drain(d->server, calls ? DRAIN_CALLS_MS : DRAIN_GRACE_MS, on_drained, d);
 }
 
 /* ---- reading the config again */
@@ -459,6 +500,8 @@ static void finish(struct daemon *d) {
     abandon_reload(d);
     relays_free(d->relays);
     notify_free(d->notify);
+    outbound_free(d->outbound);
+    loop_alarm_free(d->calls_over);
     service_free(d->service);
     if (d->broker) broker_free(d->broker);
     if (d->journal) journal_close(d->journal);
@@ -527,12 +570,14 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
                  .now_us = now_us,
                  .stats = world_stats,
                  .notify = tell,
+                 .fetch = fetch_it,
                  .surroundings = surroundings,
                  .relay_oldest_ms = relay_oldest_ms,
                  .log = put_log},
         .addresses = addresses,
         .address_count = d->doors.count,
         .own = relays_token(d->relays),
+        .fetches_max = d->files.fetches,
         .downtime_said = d->settings->downtime != NULL,
         .downtime_ms = d->settings->downtime_ms,
     };
@@ -580,14 +625,15 @@ static hx_st start(struct daemon *d, const struct place *p, struct config **conf
     d->loop = loop_new();
     loop_on_wake(d->loop, on_wake, d);
     d->service = service_new(d->loop);
-    d->notify = notify_new(d->loop);
+    hx_st st = process_share_files(*config, &d->files, err);
+    if (st != ST_OK) return st;
+    d->outbound = outbound_new(loop_uv(d->loop), d->files.fetches + NOTIFY_AT_ONCE);
+    outbound_on_ended(d->outbound, on_calls_ended, d);
+    d->notify = notify_new(d->loop, d->outbound);
     notify_configure(d->notify, &(*config)->alerts);
-    struct process_files files = {0};
-    hx_st st = process_share_files(*config, &files, err);
+    st = open_server(d, p, d->files.connections, err);
     if (st != ST_OK) return st;
-    st = open_server(d, p, files.connections, err);
-    if (st != ST_OK) return st;
-    st = open_storage(d, p->data, files.journal, err);
+    st = open_storage(d, p->data, d->files.journal, err);
     if (st == ST_OK) st = open_broker(d, config, err);
     if (st != ST_OK) return err_wrap(err, st, "data directory %s", p->data);
     return http_server_listen(d->server, err);

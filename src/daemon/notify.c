@@ -11,7 +11,6 @@
 #define TOTAL_MS       10000u
 #define BACKOFF_MS     1000
 #define BACKOFF_MAX_MS 300000
-#define AT_ONCE        4u /* requests under way: one slow answer does not keep the others waiting */
 #define SECRETS_MAX    4u
 
 /* The newest state of an alert that nobody has taken yet. */
@@ -26,8 +25,7 @@ struct notice {
 };
 
 struct notify {
-    struct loop *loop;
-    struct outbound *outbound; /* from the first url on: libcurl takes memory even when nobody is told */
+    struct outbound *outbound;
     struct loop_alarm *alarm;
     struct rng rng;
     char *url; /* NULL: nobody is told */
@@ -109,7 +107,7 @@ static void look_again(struct notify *n) {
         const struct notice *x = n->waiting[i];
         if (!x->call && (next < 0 || x->due_ms < next)) next = x->due_ms;
     }
-    if (next >= 0 && n->under_way < AT_ONCE) loop_alarm_set(n->alarm, next > now ? (u64)(next - now) : 0);
+    if (next >= 0 && n->under_way < NOTIFY_AT_ONCE) loop_alarm_set(n->alarm, next > now ? (u64)(next - now) : 0);
 }
 
 /* Doubling from a second to five minutes; up to a quarter is added at random. */
@@ -137,15 +135,16 @@ static void refused(struct notify *n, struct notice *x, u32 status, const char *
               log_text("why", slice_str(why)), log_number("tries", x->tries));
 }
 
-static void on_answer(void *ctx, u32 status, const char *why) {
+static void on_answer(void *ctx, u64 number, const struct outbound_answer *a) {
     struct notice *x = ctx;
     struct notify *n = x->all;
+    (void)number;
     x->call = NULL;
     n->under_way--;
-    if (status >= 200 && status <= 299)
+    if (a->status >= 200 && a->status <= 299)
         delivered(n, x);
     else
-        refused(n, x, status, why);
+        refused(n, x, a->status, a->why);
     look_again(n);
 }
 
@@ -169,10 +168,17 @@ static void try(struct notify *n, struct notice *x) {
     snprintf(time_line, sizeof time_line, "webhook-timestamp: %lld", (long long)time_s);
     put_signatures(n, &signatures, buf_slice(&id), time_s, x->json);
     const char *headers[] = {"Content-Type: application/json", id_line.p, time_line, signatures.p, NULL};
-    struct outbound_post post = {
-        .url = n->url, .headers = headers, .body = x->json, .connect_ms = CONNECT_MS, .total_ms = TOTAL_MS};
+    /* Whoever writes the file that names the receiver may name any. */
+    struct outbound_request r = {.method = "POST",
+                                 .url = n->url,
+                                 .headers = headers,
+                                 .body = x->json,
+                                 .connect_ms = CONNECT_MS,
+                                 .total_ms = TOTAL_MS,
+                                 .allow_private = true};
     x->changed = false;
-    x->call = outbound_post(n->outbound, &post, on_answer, x);
+    x->call = outbound_call(n->outbound, &r, on_answer, x, 0);
+    CHECK(x->call);
     n->under_way++;
     buf_free(&id);
     buf_free(&id_line);
@@ -182,7 +188,7 @@ static void try(struct notify *n, struct notice *x) {
 static void on_alarm(void *ctx) {
     struct notify *n = ctx;
     i64 now = clock_mono_ms();
-    for (u32 i = 0; i < n->count && n->under_way < AT_ONCE; i++)
+    for (u32 i = 0; i < n->count && n->under_way < NOTIFY_AT_ONCE; i++)
         if (!n->waiting[i]->call && n->waiting[i]->due_ms <= now) try(n, n->waiting[i]);
     look_again(n);
 }
@@ -209,12 +215,12 @@ void notify_tell(struct notify *n, slice id, slice json) {
 
 /* ---- the whole */
 
-struct notify *notify_new(struct loop *loop) {
+struct notify *notify_new(struct loop *loop, struct outbound *outbound) {
     struct notify *n = mem_zalloc(sizeof *n);
     u64 seed;
     random_bytes(&seed, sizeof seed);
     rng_seed(&n->rng, seed);
-    n->loop = loop;
+    n->outbound = outbound;
     n->alarm = loop_alarm_new(loop, on_alarm, n);
     return n;
 }
@@ -254,7 +260,6 @@ void notify_configure(struct notify *n, const struct top_alerts *c) {
     clear_place(n);
     if (c->notify_url.n) {
         CHECK(c->notify_secrets.count <= SECRETS_MAX);
-        if (!n->outbound) n->outbound = outbound_new(loop_uv(n->loop), AT_ONCE);
         n->url = (char *)(uintptr_t)own(c->notify_url).p;
         for (u32 i = 0; i < c->notify_secrets.count; i++) n->secrets[i] = own(c->notify_secrets.at[i]);
         n->secret_count = c->notify_secrets.count;
@@ -269,7 +274,6 @@ void notify_free(struct notify *n) {
     if (!n) return;
     cancel_calls(n);
     forget_all(n, "notifications that nobody has taken are given up");
-    outbound_free(n->outbound);
     loop_alarm_free(n->alarm);
     clear_place(n);
     mem_free(n);

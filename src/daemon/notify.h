@@ -8,14 +8,16 @@
 
 #include "config/config.h"
 #include "net/loop.h"
+#include "net/outbound.h"
 
 #define NOTIFY_WAITING_MAX 1000u
-#define NOTIFY_FILES       12u /* descriptors it may take */
+#define NOTIFY_AT_ONCE     4u /* requests under way: one slow answer does not keep the others waiting */
 
 struct notify;
 
-struct notify *notify_new(struct loop *loop);
-void notify_free(struct notify *n); /* before the loop; what is under way is given up. NULL is fine */
+/* outbound: borrowed; it has room for NOTIFY_AT_ONCE calls beside all others. */
+struct notify *notify_new(struct loop *loop, struct outbound *outbound);
+void notify_free(struct notify *n); /* before the loop and outbound; what is under way is given up. NULL is fine */
 
 /* From the config in force, at start and after each reload: what waits goes to the new address, under the new secrets, at once. */
 void notify_configure(struct notify *n, const struct top_alerts *c);

@@ -9,13 +9,16 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "broker/fetch.h"
 #include "daemon/notify.h"
 #include "journal/file.h"
 
 /* Descriptors. The journal works with any number of segment files open, from JOURNAL_FILES_MIN on; more make reading quicker. */
-#define FILES_MIN         64u
-#define FILES_OWN         16u /* standard streams, the loop, the listener, what is opened for a moment */
-#define FILES_A_WORKER    4u  /* of a relay */
+#define FILES_MIN      64u
+#define FILES_OWN      16u /* standard streams, the loop, the listener, what is opened for a moment */
+#define FILES_A_WORKER 4u  /* of a relay */
+#define FILES_OUTBOUND                                                                                                 \
+    (NOTIFY_AT_ONCE + 4u) /* the first is what requests to others are watched by; a certificate is read */
 #define JOURNAL_FILES_MIN 8u
 #define JOURNAL_FILES_MAX 256u
 
@@ -45,12 +48,15 @@ hx_st process_share_files(const struct config *config, struct process_files *out
                        "the limit on open files is %llu, and %llu are needed at least: see ulimit -n, or "
                        "LimitNOFILE= of systemd",
                        (unsigned long long)allowed, (unsigned long long)(FILES_MIN + relays));
-    u64 left = allowed - relays - FILES_OWN - NOTIFY_FILES - JOURNAL_FILES_BESIDE, journal = left / 4;
+    u64 left = allowed - relays - FILES_OWN - FILES_OUTBOUND - JOURNAL_FILES_BESIDE, journal = left / 4, fetches;
     if (journal < JOURNAL_FILES_MIN) journal = JOURNAL_FILES_MIN;
     if (journal > JOURNAL_FILES_MAX) journal = JOURNAL_FILES_MAX;
     left -= journal;
+    fetches = left / 4 < FETCHES_MAX ? left / 4 : FETCHES_MAX;
+    left -= fetches;
     u32 most = config->limits.connections;
-    *out = (struct process_files){.journal = (u32)journal, .connections = left < most ? (u32)left : most};
+    *out = (struct process_files){
+        .journal = (u32)journal, .fetches = (u32)fetches, .connections = left < most ? (u32)left : most};
     return ST_OK;
 }
 

@@ -7,7 +7,7 @@
 
 /* Descriptors are shared out before anything takes one: however many connections come, the journal finds its own. */
 struct process_files {
-    u32 journal, connections;
+    u32 journal, connections, fetches;
 };
 
 /* Before anything secret is read: no core dumps, no debugger but root's (unless they are allowed), no program with more rights than

@@ -1,35 +1,82 @@
 #include "net/outbound.h"
 
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <curl/curl.h>
 #include <uv.h>
 
+#include "net/answer.h"
+#include "net/outbound_priv.h"
+
 #define OUTBOUND_MAGIC 0x6f757462u
+#define TURN_US        5000 /* of a turn, for calls that begin, and for calls that end */
+#define SOCKETS_A_LOOK 64
+#define BUFFER_BYTES   16384L
+/* Seconds. A server closes what was idle for long, many after 5 seconds and some after 2: what it closes while a request is on its way
+ * there has an outcome nobody knows. libcurl counts in whole seconds, so that this is less than two. */
+#define IDLE_S_MAX 1L
 
 struct outbound {
     u32 magic; /* it comes back from libcurl and libuv as a void * */
     uv_loop_t *loop;
-    uv_timer_t timer;
+    uv_timer_t timer; /* libcurl's */
+    uv_timer_t pump;  /* for what a turn had no time for */
+    uv_poll_t poll;   /* of the sockets, which are all in one epoll */
+    int sockets;
+    u32 handles; /* of libuv's, to be closed */
     CURLM *multi;
+    struct resolver *resolver;
+    char *authorities; /* a directory */
     struct outbound_call *calls;
+    struct outbound_call *queue, **queue_end; /* those that have not begun */
+    u32 count, max;
+    bool told; /* somebody was, and on_ended does not know yet */
+    void (*on_ended)(void *ctx);
+    void *ended_ctx;
 };
 
 struct outbound_call {
     struct outbound *all;
-    struct outbound_call *next, **link;
-    CURL *easy;
-    struct curl_slist *headers;
-    size_t answer_bytes;
+    struct outbound_call *next, **link;   /* of all */
+    struct outbound_call *queued, **wait; /* of those that have not begun; wait NULL: it has */
     outbound_fn done;
     void *ctx;
-};
+    u64 number;
+    const char *refused; /* why it cannot begin at all */
 
-/* A socket of libcurl's. It lives until libuv has let go of it. */
-struct watched {
-    uv_poll_t poll;
-    struct outbound *all;
-    curl_socket_t fd;
+    /* the request */
+    CURL *easy; /* NULL: it has none yet */
+    CURLU *url;
+    char *host;
+    struct curl_slist *headers, *connect_to;
+    char method[24];
+    char *body;
+    size_t body_bytes, body_read;
+    bool allow_private, verbatim_head;
+    u64 began_us;
+    i64 connect_ms, total_ms;
+
+    /* where it goes */
+    struct resolver_wait wait_name;
+    uv_timer_t deadline; /* of the look-up */
+    bool timed;
+    struct resolved to;
+    u32 tried; /* addresses, the one under way too */
+    bool sent; /* a byte of it may have left */
+
+    /* the answer */
+    struct answer_head head;
+    struct buf answer;
+    u32 answer_max;
+    u64 excess;
+    bool cut; /* its excess was too much */
 };
 
 static struct outbound *outbound_in(void *data) {
@@ -48,37 +95,114 @@ static void check_multi(CURLMcode rc) {
 
 /* ---- calls that end */
 
-static void end_call(struct outbound_call *c) {
+static void drop_easy(struct outbound_call *c) {
+    if (!c->easy) return;
     check_multi(curl_multi_remove_handle(c->all->multi, c->easy));
     curl_easy_cleanup(c->easy);
-    curl_slist_free_all(c->headers);
+    c->easy = NULL;
+}
+
+static void free_call(uv_handle_t *h) {
+    mem_free(h->data);
+}
+
+static void unqueue(struct outbound_call *c) {
+    if (!c->wait) return;
+    *c->wait = c->queued;
+    if (c->queued)
+        c->queued->wait = c->wait;
+    else
+        c->all->queue_end = c->wait;
+    c->wait = NULL;
+}
+
+/* It counts no more, and nothing comes for it. */
+static void take_out(struct outbound_call *c) {
+    unqueue(c);
+    resolver_leave(&c->wait_name);
+    drop_easy(c);
     *c->link = c->next;
     if (c->next) c->next->link = c->link;
-    mem_free(c);
+    c->all->count--;
+}
+
+static void free_parts(struct outbound_call *c) {
+    curl_url_cleanup(c->url);
+    curl_free(c->host);
+    curl_slist_free_all(c->headers);
+    curl_slist_free_all(c->connect_to);
+    mem_free(c->body);
+    buf_free(&c->head.lines);
+    buf_free(&c->answer);
+    if (c->timed)
+        uv_close((uv_handle_t *)&c->deadline, free_call);
+    else
+        mem_free(c);
 }
 
 void outbound_cancel(struct outbound_call *c) {
-    end_call(c);
+    take_out(c);
+    free_parts(c);
 }
 
-static void finish(CURL *easy, CURLcode result) {
-    struct outbound_call *c = NULL;
-    long status = 0;
-    check_curl(curl_easy_getinfo(easy, CURLINFO_PRIVATE, &c));
-    check_curl(curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status));
-    /* An answer that talks too long has said its status; one that broke off in between may be half of another one. */
-    bool answered = result == CURLE_OK || (result == CURLE_WRITE_ERROR && c->answer_bytes > OUTBOUND_ANSWER_BYTES);
-    outbound_fn done = c->done;
-    void *ctx = c->ctx;
-    end_call(c);
-    done(ctx, answered ? (u32)status : 0, answered ? "" : curl_easy_strerror(result));
+/* Whoever is told may begin another one at once. */
+static void tell(struct outbound_call *c, enum outbound_end end, const char *why) {
+    struct outbound_answer a = {.end = end, .why = why, .took_us = (u64)clock_mono_us() - c->began_us};
+    if (end == OUTBOUND_ANSWERED) {
+        a.status = c->head.status;
+        a.head = buf_slice(&c->head.lines);
+        a.body = buf_slice(&c->answer);
+        a.truncated = c->excess > 0;
+    }
+    take_out(c);
+    c->all->told = true;
+    c->done(c->ctx, c->number, &a);
+    free_parts(c);
+}
+
+static i64 left_ms(const struct outbound_call *c, i64 of_ms) {
+    return of_ms - (i64)(((u64)clock_mono_us() - c->began_us) / 1000);
+}
+
+static bool try_next(struct outbound_call *c);
+
+/* Not by what libcurl calls the error, but by how far it came: before a request's first byte it asks may_send. */
+static void finish(struct outbound_call *c, CURLcode result) {
+    bool whole = result == CURLE_OK || (result == CURLE_WRITE_ERROR && c->cut);
+    if (whole && c->head.ended && c->head.status <= 599) return tell(c, OUTBOUND_ANSWERED, "");
+    if (whole) return tell(c, OUTBOUND_BROKEN, c->head.ended ? "an unknown status" : "the answer's head is not whole");
+    if (c->sent) return tell(c, OUTBOUND_BROKEN, curl_easy_strerror(result));
+    bool elsewhere = result == CURLE_COULDNT_CONNECT || result == CURLE_OPERATION_TIMEDOUT;
+    if (!elsewhere || !try_next(c)) tell(c, OUTBOUND_NOT_SENT, curl_easy_strerror(result));
+}
+
+static bool turn_is_over(u64 since_us) {
+    return (u64)clock_mono_us() - since_us > TURN_US;
+}
+
+static void on_pump(uv_timer_t *t);
+
+static void pump_soon(struct outbound *o) {
+    if (!uv_is_active((uv_handle_t *)&o->pump)) CHECK(uv_timer_start(&o->pump, on_pump, 0, 0) == 0);
+}
+
+static void say_ended(struct outbound *o) {
+    bool told = o->told;
+    o->told = false;
+    if (told && o->on_ended) o->on_ended(o->ended_ctx);
 }
 
 static void finish_calls(struct outbound *o) {
     CURLMsg *m;
-    int left;
-    while ((m = curl_multi_info_read(o->multi, &left)))
-        if (m->msg == CURLMSG_DONE) finish(m->easy_handle, m->data.result);
+    int left = 0;
+    u64 since = (u64)clock_mono_us();
+    while (!turn_is_over(since) && (m = curl_multi_info_read(o->multi, &left))) {
+        struct outbound_call *c = NULL;
+        if (m->msg != CURLMSG_DONE) continue;
+        check_curl(curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &c));
+        finish(c, m->data.result);
+    }
+    if (left) pump_soon(o);
 }
 
 /* ---- libuv's events for libcurl, and the other way round */
@@ -88,6 +212,7 @@ static void on_timer(uv_timer_t *t) {
     int running;
     check_multi(curl_multi_socket_action(o->multi, CURL_SOCKET_TIMEOUT, 0, &running));
     finish_calls(o);
+    say_ended(o);
 }
 
 static int set_timer(CURLM *multi, long in_ms, void *ctx) {
@@ -100,107 +225,372 @@ static int set_timer(CURLM *multi, long in_ms, void *ctx) {
     return 0;
 }
 
-static void on_socket(uv_poll_t *poll, int status, int events) {
-    struct watched *w = poll->data;
-    struct outbound *o = outbound_in(w->all);
-    int running, flags = status < 0 ? CURL_CSELECT_ERR : 0;
-    if (events & UV_READABLE) flags |= CURL_CSELECT_IN;
-    if (events & UV_WRITABLE) flags |= CURL_CSELECT_OUT;
-    check_multi(curl_multi_socket_action(o->multi, w->fd, flags, &running));
+static void on_sockets(uv_poll_t *poll, int status, int events) {
+    struct outbound *o = outbound_in(poll->data);
+    struct epoll_event ready[SOCKETS_A_LOOK];
+    (void)status, (void)events;
+    int running, n = epoll_wait(o->sockets, ready, SOCKETS_A_LOOK, 0);
+    for (int i = 0; i < n; i++) {
+        int flags = ready[i].events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0;
+        if (ready[i].events & EPOLLIN) flags |= CURL_CSELECT_IN;
+        if (ready[i].events & EPOLLOUT) flags |= CURL_CSELECT_OUT;
+        check_multi(curl_multi_socket_action(o->multi, ready[i].data.fd, flags, &running));
+    }
     finish_calls(o);
+    say_ended(o);
 }
 
-static void free_watched(uv_handle_t *h) {
-    mem_free(h->data);
-}
-
-static struct watched *watch(struct outbound *o, curl_socket_t fd) {
-    struct watched *w = mem_zalloc(sizeof *w);
-    w->all = o;
-    w->fd = fd;
-    CHECK(uv_poll_init_socket(o->loop, &w->poll, fd) == 0);
-    w->poll.data = w;
-    check_multi(curl_multi_assign(o->multi, fd, w));
-    return w;
-}
-
-static int set_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *socket) {
+/* One epoll for all of libcurl's sockets, itself watched by the loop: a socket costs one system call to come and one to go. `known` is
+ * what libcurl keeps for us with a socket: whether it is in there. */
+static int set_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *known) {
     struct outbound *o = outbound_in(ctx);
-    struct watched *w = socket;
+    struct epoll_event e = {.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u),
+                            .data = {.fd = fd}};
     (void)easy;
     if (what == CURL_POLL_REMOVE) {
-        if (w) uv_close((uv_handle_t *)&w->poll, free_watched);
-        check_multi(curl_multi_assign(o->multi, fd, NULL));
+        if (known) CHECK(epoll_ctl(o->sockets, EPOLL_CTL_DEL, fd, NULL) == 0 || errno == EBADF || errno == ENOENT);
         return 0;
     }
-    if (!w) w = watch(o, fd);
-    int events = (what & CURL_POLL_IN ? UV_READABLE : 0) | (what & CURL_POLL_OUT ? UV_WRITABLE : 0);
-    CHECK(uv_poll_start(&w->poll, events, on_socket) == 0);
+    CHECK(epoll_ctl(o->sockets, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &e) == 0);
+    if (!known) check_multi(curl_multi_assign(o->multi, fd, o));
     return 0;
+}
+
+/* ---- what libcurl asks while a call is under way */
+
+/* Once more what the resolver has looked at: whatever libcurl takes for the address, it is the one that was chosen. */
+static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *a) {
+    const struct outbound_call *c = ctx;
+    const void *in = a->family == AF_INET ? (const void *)&((struct sockaddr_in *)&a->addr)->sin_addr
+                                          : (const void *)&((struct sockaddr_in6 *)&a->addr)->sin6_addr;
+    char text[RESOLVED_TEXT];
+    if (purpose != CURLSOCKTYPE_IPCXN || (a->family != AF_INET && a->family != AF_INET6)) return CURL_SOCKET_BAD;
+    if (!inet_ntop(a->family, in, text, sizeof text) || strcmp(text, c->to.at[c->tried - 1]) != 0)
+        return CURL_SOCKET_BAD;
+    return socket(a->family, a->socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->protocol);
+}
+
+/* Before the first byte of a request, and before that of one which libcurl would send again. */
+static int may_send(void *ctx, char *to, char *from, int to_port, int from_port) {
+    struct outbound_call *c = ctx;
+    (void)to, (void)from, (void)to_port, (void)from_port;
+    if (c->sent) return CURL_PREREQFUNC_ABORT;
+    c->sent = true;
+    return CURL_PREREQFUNC_OK;
+}
+
+/* Once. There is no way back to its beginning: libcurl is given no function to seek with. */
+static size_t read_body(char *out, size_t size, size_t count, void *ctx) {
+    struct outbound_call *c = ctx;
+    size_t left = c->body_bytes - c->body_read, n = size * count < left ? size * count : left;
+    memcpy(out, c->body + c->body_read, n);
+    c->body_read += n;
+    return n;
+}
+
+static size_t on_head(char *bytes, size_t size, size_t count, void *ctx) {
+    struct outbound_call *c = ctx;
+    return answer_head_line(&c->head, slice_of(bytes, size * count), OUTBOUND_HEAD_BYTES) ? size * count : 0;
+}
+
+/* Less than what it was given, and libcurl ends the call. */
+static size_t on_body(char *bytes, size_t size, size_t count, void *ctx) {
+    struct outbound_call *c = ctx;
+    size_t n = size * count, room = c->answer_max - c->answer.len, kept = n < room ? n : room;
+    buf_add(&c->answer, bytes, kept);
+    c->excess += n - kept;
+    c->cut = c->excess > OUTBOUND_EXCESS_BYTES;
+    return c->cut ? 0 : n;
 }
 
 /* ---- calls that begin */
 
-/* Heads and body alike: less than what it was given, and libcurl ends the call. */
-static size_t on_answer(char *bytes, size_t size, size_t count, void *ctx) {
-    struct outbound_call *c = ctx;
-    (void)bytes;
-    c->answer_bytes += size * count;
-    return c->answer_bytes > OUTBOUND_ANSWER_BYTES ? 0 : size * count;
-}
-
 #define SET(option, value) check_curl(curl_easy_setopt(easy, option, value))
 
-static void set_limits(CURL *easy) {
+static void set_limits(CURL *easy, const struct outbound *o) {
     SET(CURLOPT_PROTOCOLS_STR, "http,https");
     SET(CURLOPT_FOLLOWLOCATION, 0L);
     SET(CURLOPT_PROXY, "");
     SET(CURLOPT_NOSIGNAL, 1L);
+    SET(CURLOPT_PATH_AS_IS, 1L);
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    SET(CURLOPT_QUICK_EXIT,
-        1L); /* else a call that ends while a name is looked up makes the loop wait for the resolver */
+    SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    SET(CURLOPT_BUFFERSIZE, BUFFER_BYTES);
+    SET(CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_BYTES);
+    SET(CURLOPT_MAXAGE_CONN, IDLE_S_MAX);
+    SET(CURLOPT_DNS_CACHE_TIMEOUT, 0L); /* libcurl would walk over all of it whenever a call ends */
     /* Certificates are looked up in the directory one by one: reading the file of all of them takes longer than a turn may. */
     SET(CURLOPT_CAINFO, NULL);
-    SET(CURLOPT_CAPATH, "/etc/ssl/certs");
+    SET(CURLOPT_CAPATH, o->authorities);
 }
 
-struct outbound_call *outbound_post(struct outbound *o, const struct outbound_post *p, outbound_fn done, void *ctx) {
-    struct outbound_call *c = mem_zalloc(sizeof *c);
-    CURL *easy = c->easy = curl_easy_init();
+/* Of no body, too. */
+static bool says_length(const char *method) {
+    return strcmp(method, "POST") == 0 || strcmp(method, "PUT") == 0 || strcmp(method, "PATCH") == 0;
+}
+
+static void set_request(CURL *easy, struct outbound_call *c) {
+    bool head = strcmp(c->method, "HEAD") == 0;
+    SET(CURLOPT_PRIVATE, c);
+    SET(CURLOPT_CURLU, c->url);
+    SET(CURLOPT_USERAGENT, c->verbatim_head ? NULL : "hapax/" HAPAX_VERSION);
+    SET(CURLOPT_HTTPHEADER, c->headers);
+    if (c->body_bytes) {
+        SET(CURLOPT_UPLOAD, 1L);
+        SET(CURLOPT_INFILESIZE_LARGE, (curl_off_t)c->body_bytes);
+        SET(CURLOPT_READFUNCTION, read_body);
+        SET(CURLOPT_READDATA, c);
+    } else { /* there is nothing to rewind: on a connection that was used before it would go out again */
+        SET(CURLOPT_FRESH_CONNECT, 1L);
+        SET(CURLOPT_FORBID_REUSE, 1L);
+        if (says_length(c->method)) SET(CURLOPT_POSTFIELDS, "");
+    }
+    if (head) SET(CURLOPT_NOBODY, 1L);
+    SET(CURLOPT_CUSTOMREQUEST, c->method);
+}
+
+static void set_callbacks(CURL *easy, struct outbound_call *c) {
+    SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
+    SET(CURLOPT_OPENSOCKETDATA, c);
+    SET(CURLOPT_PREREQFUNCTION, may_send);
+    SET(CURLOPT_PREREQDATA, c);
+    SET(CURLOPT_WRITEFUNCTION, on_body);
+    SET(CURLOPT_WRITEDATA, c);
+    SET(CURLOPT_HEADERFUNCTION, on_head);
+    SET(CURLOPT_HEADERDATA, c);
+}
+
+/* To the next of its addresses; each has a part of the time there is to connect. false: there is none, or no time. */
+static bool try_next(struct outbound_call *c) {
+    CURL *easy = c->easy;
+    i64 total_ms = left_ms(c, c->total_ms), connect_ms = left_ms(c, c->connect_ms);
+    if (c->tried == c->to.count || total_ms <= 0 || connect_ms <= 0) return false;
+    const char *at = c->to.at[c->tried];
+    char to[RESOLVED_TEXT + 8];
+    snprintf(to, sizeof to, strchr(at, ':') ? "::[%s]:" : "::%s:", at);
+    if (c->tried) check_multi(curl_multi_remove_handle(c->all->multi, easy));
+    curl_slist_free_all(c->connect_to);
+    c->connect_to = curl_slist_append(NULL, to);
+    CHECK(c->connect_to);
+    connect_ms = (connect_ms + c->to.count - c->tried - 1) / (c->to.count - c->tried);
+    c->tried++;
+    SET(CURLOPT_CONNECT_TO, c->connect_to);
+    SET(CURLOPT_CONNECTTIMEOUT_MS, (long)connect_ms);
+    SET(CURLOPT_TIMEOUT_MS, (long)total_ms);
+    check_multi(curl_multi_add_handle(c->all->multi, easy));
+    return true;
+}
+
+static void connect_call(struct outbound_call *c) {
+    if (c->to.count == 0) return tell(c, OUTBOUND_NOT_SENT, c->to.why);
+    if (c->to.any_private && !c->allow_private)
+        return tell(c, OUTBOUND_NOT_SENT, "the address is not public, and allow_private is not set");
+    CURL *easy = curl_easy_init();
     CHECK(easy);
-    *c = (struct outbound_call){.all = o, .easy = easy, .done = done, .ctx = ctx, .next = o->calls, .link = &o->calls};
+    set_limits(easy, c->all);
+    set_request(easy, c);
+    set_callbacks(easy, c);
+    c->easy = easy;
+    if (try_next(c)) return;
+    curl_easy_cleanup(easy);
+    c->easy = NULL;
+    tell(c, OUTBOUND_NOT_SENT, "no time was left to connect");
+}
+
+/* Back into the queue: how many of a turn begin is decided there. */
+static void enqueue(struct outbound_call *c) {
+    struct outbound *o = c->all;
+    c->queued = NULL;
+    c->wait = o->queue_end;
+    *o->queue_end = c;
+    o->queue_end = &c->queued;
+    pump_soon(o);
+}
+
+static void on_found(void *ctx, const struct resolved *to) {
+    struct outbound_call *c = ctx;
+    c->to = *to;
+    uv_timer_stop(&c->deadline);
+    enqueue(c);
+}
+
+static void on_deadline(uv_timer_t *t) {
+    struct outbound_call *c = t->data;
+    resolver_leave(&c->wait_name);
+    c->refused = "the name was not found in time";
+    enqueue(c);
+}
+
+static void await_name(struct outbound_call *c) {
+    i64 ms = left_ms(c, c->connect_ms < c->total_ms ? c->connect_ms : c->total_ms);
+    CHECK(uv_timer_init(c->all->loop, &c->deadline) == 0);
+    c->deadline.data = c;
+    c->timed = true;
+    CHECK(uv_timer_start(&c->deadline, on_deadline, ms > 0 ? (u64)ms : 0, 0) == 0);
+}
+
+static void begin_call(struct outbound_call *c) {
+    if (c->refused) return tell(c, OUTBOUND_NOT_SENT, c->refused);
+    if (c->to.count || c->to.why) return connect_call(c);
+    c->wait_name.fn = on_found;
+    c->wait_name.ctx = c;
+    const struct resolved *to = resolver_ask(c->all->resolver, c->host, &c->wait_name);
+    if (!to) return await_name(c);
+    c->to = *to;
+    connect_call(c);
+}
+
+static void begin_calls(struct outbound *o) {
+    u64 since = (u64)clock_mono_us();
+    while (o->queue && !turn_is_over(since)) {
+        struct outbound_call *c = o->queue;
+        unqueue(c);
+        begin_call(c);
+    }
+    if (o->queue) pump_soon(o);
+}
+
+static void on_pump(uv_timer_t *t) {
+    struct outbound *o = outbound_in(t->data);
+    finish_calls(o);
+    begin_calls(o);
+    say_ended(o);
+}
+
+/* ---- a request, as it was asked for */
+
+static bool is_method(const char *text, size_t max) {
+    size_t n = strlen(text);
+    for (size_t i = 0; i < n; i++)
+        if (text[i] < 'A' || text[i] > 'Z') return false;
+    return n > 0 && n < max;
+}
+
+/* The parts of a URL as libcurl reads it, and as it will be used: what is looked at here is what is connected to. */
+static const char *take_url(struct outbound_call *c, const char *url) {
+    char *part = NULL;
+    c->url = curl_url();
+    CHECK(c->url);
+    if (curl_url_set(c->url, CURLUPART_URL, url, CURLU_PATH_AS_IS | CURLU_DISALLOW_USER)) return "the URL is none";
+    if (curl_url_get(c->url, CURLUPART_SCHEME, &part, 0)) return "the URL has no scheme";
+    bool http = strcmp(part, "http") == 0 || strcmp(part, "https") == 0;
+    curl_free(part);
+    if (!http) return "the URL's scheme is neither http nor https";
+    CURLUPart none[] = {CURLUPART_USER, CURLUPART_PASSWORD, CURLUPART_OPTIONS, CURLUPART_ZONEID};
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
+        if (curl_url_get(c->url, none[i], &part, 0)) continue;
+        curl_free(part);
+        return "the URL has a user, a password or a zone";
+    }
+    if (curl_url_get(c->url, CURLUPART_PORT, &part, CURLU_DEFAULT_PORT)) return "the URL's port is none";
+    bool port = strspn(part, "0") < strlen(part);
+    curl_free(part);
+    if (!port) return "the URL's port is none";
+    if (curl_url_get(c->url, CURLUPART_HOST, &c->host, 0)) return "the URL has no host";
+    return NULL;
+}
+
+/* A name in ASCII: libcurl and the resolver could take other letters for different names. */
+static const char *take_host(struct outbound_call *c) {
+    size_t n = strlen(c->host);
+    for (size_t i = 0; i < n; i++)
+        if (c->host[i] <= ' ' || c->host[i] > '~' || strchr("\"<>\\^`{|}%", c->host[i]))
+            return "the URL's host is no name";
+    if (n == 0 || n > 255) return "the URL's host is no name";
+    if (c->host[0] != '[') return NULL;
+    memmove(c->host, c->host + 1, n - 2);
+    c->host[n - 2] = 0;
+    return NULL;
+}
+
+static void add_header(struct outbound_call *c, const char *line) {
+    struct curl_slist *more = curl_slist_append(c->headers, line);
+    CHECK(more);
+    c->headers = more;
+}
+
+static bool names_any(slice name, const char *const *words) {
+    for (; *words; words++)
+        if (slice_eq_nocase(name, slice_str(*words))) return true;
+    return false;
+}
+
+/* libcurl leaves out a header without a value, and sends one that ends in a semicolon without it. */
+static void add_empty(struct outbound_call *c, slice name) {
+    char *line = mem_alloc(name.n + 2);
+    memcpy(line, name.p, name.n);
+    memcpy(line + name.n, ";", 2);
+    add_header(c, line);
+    mem_free(line);
+}
+
+static const char *take_headers(struct outbound_call *c, const char *const *headers) {
+    static const char *const own[] = {"Host", "Content-Length", "Transfer-Encoding", "Expect", "Connection", NULL};
+    bool accept = false, type = false;
+    for (; headers && *headers; headers++) {
+        slice name, value, line = slice_str(*headers);
+        for (size_t i = 0; i < line.n; i++)
+            if (((u8)line.p[i] < ' ' && line.p[i] != '\t') || line.p[i] == 0x7f)
+                return "a header has a control character";
+        if (!slice_cut(line, ':', &name, &value) || name.n == 0) return "a header has no name";
+        accept |= slice_eq_nocase(name, SL("Accept"));
+        type |= slice_eq_nocase(name, SL("Content-Type"));
+        if (names_any(name, own)) continue;
+        if (slice_trim(value).n)
+            add_header(c, *headers);
+        else
+            add_empty(c, name);
+    }
+    add_header(c, "Expect:");
+    if (c->verbatim_head && !accept) add_header(c, "Accept:");
+    if (!type) add_header(c, "Content-Type:");
+    return NULL;
+}
+
+static void take_request(struct outbound_call *c, const struct outbound_request *r) {
+    if (is_method(r->method, sizeof c->method))
+        snprintf(c->method, sizeof c->method, "%s", r->method);
+    else
+        c->refused = "the method is none";
+    if (!c->refused) c->refused = take_url(c, r->url);
+    if (!c->refused) c->refused = take_host(c);
+    if (!c->refused) c->refused = take_headers(c, r->headers);
+    if (r->body.n) c->body = memcpy(mem_alloc(r->body.n), r->body.p, r->body.n);
+    c->body_bytes = r->body.n;
+}
+
+static void open_multi(struct outbound *o);
+
+struct outbound_call *outbound_call(struct outbound *o, const struct outbound_request *r, outbound_fn done, void *ctx,
+                                    u64 number) {
+    if (o->count == o->max) return NULL;
+    if (!o->multi) open_multi(o);
+    struct outbound_call *c = mem_zalloc(sizeof *c);
+    *c = (struct outbound_call){.all = o,
+                                .done = done,
+                                .ctx = ctx,
+                                .number = number,
+                                .next = o->calls,
+                                .link = &o->calls,
+                                .began_us = (u64)clock_mono_us(),
+                                .connect_ms = r->connect_ms,
+                                .total_ms = r->total_ms,
+                                .answer_max = r->answer_max,
+                                .allow_private = r->allow_private,
+                                .verbatim_head = r->verbatim_head};
     if (c->next) c->next->link = &c->next;
     o->calls = c;
-    set_limits(easy);
-    for (u32 i = 0; p->headers && p->headers[i]; i++) {
-        c->headers = curl_slist_append(c->headers, p->headers[i]);
-        CHECK(c->headers);
-    }
-    SET(CURLOPT_PRIVATE, c);
-    SET(CURLOPT_URL, p->url);
-    SET(CURLOPT_USERAGENT, "hapax/" HAPAX_VERSION);
-    SET(CURLOPT_HTTPHEADER, c->headers);
-    SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)p->body.n);
-    SET(CURLOPT_COPYPOSTFIELDS, p->body.p);
-    SET(CURLOPT_CONNECTTIMEOUT_MS, (long)p->connect_ms);
-    SET(CURLOPT_TIMEOUT_MS, (long)p->total_ms);
-    SET(CURLOPT_WRITEFUNCTION, on_answer);
-    SET(CURLOPT_WRITEDATA, c);
-    SET(CURLOPT_HEADERFUNCTION, on_answer);
-    SET(CURLOPT_HEADERDATA, c);
-    check_multi(curl_multi_add_handle(o->multi, easy));
+    o->count++;
+    take_request(c, r);
+    enqueue(c);
     return c;
 }
 
 /* ---- the whole */
 
-struct outbound *outbound_new(struct uv_loop_s *loop, u32 connections) {
-    struct outbound *o = mem_zalloc(sizeof *o);
-    o->magic = OUTBOUND_MAGIC;
-    o->loop = loop;
-    CHECK(uv_timer_init(loop, &o->timer) == 0);
-    o->timer.data = o;
-    /* Addresses of receivers are secrets. */
+/* With the first call: libcurl takes memory even if nobody is ever called. */
+static void open_multi(struct outbound *o) {
+    /* Addresses of receivers and headers are secrets. */
     check_curl(curl_global_init_mem(CURL_GLOBAL_DEFAULT, mem_alloc, mem_free_wiped, mem_realloc_wiped, strdup, calloc));
     o->multi = curl_multi_init();
     CHECK(o->multi);
@@ -208,21 +598,58 @@ struct outbound *outbound_new(struct uv_loop_s *loop, u32 connections) {
     check_multi(curl_multi_setopt(o->multi, CURLMOPT_SOCKETDATA, o));
     check_multi(curl_multi_setopt(o->multi, CURLMOPT_TIMERFUNCTION, set_timer));
     check_multi(curl_multi_setopt(o->multi, CURLMOPT_TIMERDATA, o));
-    check_multi(curl_multi_setopt(o->multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, (long)connections));
-    check_multi(curl_multi_setopt(o->multi, CURLMOPT_MAXCONNECTS, (long)connections));
+    check_multi(curl_multi_setopt(o->multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, (long)o->max));
+    check_multi(curl_multi_setopt(o->multi, CURLMOPT_MAXCONNECTS, (long)o->max));
+    o->sockets = epoll_create1(EPOLL_CLOEXEC);
+    CHECK(o->sockets >= 0);
+    CHECK(uv_poll_init(o->loop, &o->poll, o->sockets) == 0);
+    CHECK(uv_poll_start(&o->poll, UV_READABLE, on_sockets) == 0);
+    o->poll.data = o;
+    o->handles++;
+}
+
+struct outbound *outbound_new(struct uv_loop_s *loop, u32 calls) {
+    return outbound_new_with(loop, calls, NULL, "/etc/ssl/certs");
+}
+
+struct outbound *outbound_new_with(struct uv_loop_s *loop, u32 calls, resolver_fn *lookup, const char *authorities) {
+    struct outbound *o = mem_zalloc(sizeof *o);
+    o->magic = OUTBOUND_MAGIC;
+    o->loop = loop;
+    o->max = calls;
+    o->queue_end = &o->queue;
+    o->resolver = resolver_new(loop, lookup);
+    o->authorities = strdup(authorities);
+    CHECK(o->authorities);
+    CHECK(uv_timer_init(loop, &o->timer) == 0 && uv_timer_init(loop, &o->pump) == 0);
+    o->timer.data = o->pump.data = o;
+    o->handles = 2;
     return o;
 }
 
-static void free_all(uv_handle_t *timer) {
-    struct outbound *o = outbound_in(timer->data);
+void outbound_on_ended(struct outbound *o, void (*fn)(void *ctx), void *ctx) {
+    o->on_ended = fn;
+    o->ended_ctx = ctx;
+}
+
+static void free_all(uv_handle_t *h) {
+    struct outbound *o = outbound_in(h->data);
+    if (--o->handles) return;
     o->magic = 0;
+    mem_free(o->authorities);
     mem_free(o);
 }
 
 void outbound_free(struct outbound *o) {
     if (!o) return;
-    while (o->calls) end_call(o->calls);
-    check_multi(curl_multi_cleanup(o->multi));
-    curl_global_cleanup();
+    while (o->calls) outbound_cancel(o->calls);
+    if (o->multi) {
+        check_multi(curl_multi_cleanup(o->multi));
+        curl_global_cleanup();
+        uv_close((uv_handle_t *)&o->poll, free_all);
+        close(o->sockets);
+    }
+    resolver_free(o->resolver);
     uv_close((uv_handle_t *)&o->timer, free_all);
+    uv_close((uv_handle_t *)&o->pump, free_all);
 }

@@ -34,6 +34,10 @@ static struct world {
     struct surroundings around;
     i64 relay_oldest_ms;
     struct buf notices; /* "id json\n" */
+    /* Requests to other servers. */
+    u64 fetches[64]; /* their numbers; at most so many are taken */
+    u32 fetch_count, fetch_room, fetches_max;
+    struct buf fetched; /* "METHOD url header header body\n" of the last */
     char token[TOKEN_TEXT + 1], id[ID_TEXT + 1];
 } w;
 
@@ -80,6 +84,18 @@ static inline void notified(void *ctx, slice id, slice json) {
     buf_char(&w.notices, 0);
 }
 
+static inline bool take_fetch(void *ctx, u64 number, const struct outbound_request *r) {
+    (void)ctx;
+    if (w.fetch_count == w.fetch_room) return false;
+    w.fetches[w.fetch_count++] = number;
+    buf_reset(&w.fetched);
+    buf_printf(&w.fetched, "%s %s", r->method, r->url);
+    for (u32 i = 0; r->headers[i]; i++) buf_printf(&w.fetched, " %s", r->headers[i]);
+    buf_printf(&w.fetched, " %.*s\n", (int)r->body.n, r->body.p);
+    buf_char(&w.fetched, 0);
+    return true;
+}
+
 static inline u64 now_us(void *ctx) {
     (void)ctx;
     return w.clock_us += w.us_a_look;
@@ -113,6 +129,7 @@ static inline void open_broker(void) {
     assert_int_equal(journal_file_open(&jo, &w.journal, &err), ST_OK);
     struct broker_options bo = {.journal = w.journal,
                                 .memory_max = w.memory_max,
+                                .fetches_max = w.fetches_max,
                                 .addresses = &w.address,
                                 .address_count = w.address != NULL,
                                 .port = {.respond = respond,
@@ -121,6 +138,7 @@ static inline void open_broker(void) {
                                          .log = hear,
                                          .surroundings = surroundings,
                                          .relay_oldest_ms = relay_oldest_ms,
+                                         .fetch = take_fetch,
                                          .notify = notified}};
     journal_file_secret(w.journal, bo.secret);
     hx_st st = broker_open(&bo, w.t, &w.broker, &err);
@@ -152,6 +170,7 @@ static inline void close_broker(void) {
 static inline int set_up(void **state) {
     (void)state;
     memset(&w, 0, sizeof w);
+    w.fetch_room = sizeof w.fetches / sizeof w.fetches[0];
     w.disk = disk_sim_new(1, 256u << 20);
     w.t = (struct broker_time){.mono_ms = 1000, .wall_ms = 1800000000000};
     open_broker();
@@ -166,6 +185,7 @@ static inline int tear_down(void **state) {
     buf_free(&w.fields);
     buf_free(&w.log);
     buf_free(&w.notices);
+    buf_free(&w.fetched);
     return 0;
 }
 

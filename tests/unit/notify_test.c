@@ -17,6 +17,7 @@ static const struct top_alerts somebody = {.notify_url = {"http://127.0.0.1:1/",
 
 struct world {
     struct loop *loop;
+    struct outbound *outbound;
     struct notify *notify;
 };
 
@@ -24,7 +25,8 @@ static int open_world(void **state) {
     struct world *w = mem_zalloc(sizeof *w);
     log_set_level(LOG_ERROR);
     w->loop = loop_new();
-    w->notify = notify_new(w->loop);
+    w->outbound = outbound_new(loop_uv(w->loop), NOTIFY_AT_ONCE);
+    w->notify = notify_new(w->loop, w->outbound);
     notify_configure(w->notify, &somebody);
     *state = w;
     return 0;
@@ -33,6 +35,7 @@ static int open_world(void **state) {
 static int close_world(void **state) {
     struct world *w = *state;
     notify_free(w->notify);
+    outbound_free(w->outbound);
     loop_free(w->loop);
     mem_free(w);
     return 0;
