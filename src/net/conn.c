@@ -379,6 +379,7 @@ bool http_feed(struct http_conn *c, slice bytes, struct http_after after) {
     if (bytes.n == 0 && !c->dead) return true; /* an empty chunk would be the end */
     if (c->dead || unsent(c) + bytes.n > HTTP_FEED_UNSENT_MAX) {
         c->awaiting = c->feeding = false;
+        c->unread = true;
         c->server->stats.timeouts += !c->dead;
         http_conn_drop(c);
         return false;

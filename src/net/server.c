@@ -532,11 +532,12 @@ void http_socket_shutdown(struct http_conn *c) {
     if (!c->dead) uv_shutdown(&peer_of(c)->shutdown, stream_of(c), on_shutdown);
 }
 
-/* What breaks off in the middle must not look like an end. */
+/* What breaks off in the middle must not look like an end. A feed that nobody reads is reset: the kernel would keep megabytes of it. */
 void http_socket_close(struct http_conn *c) {
+    struct peer *p = peer_of(c);
     c->reading = false;
-    if (!c->out && !c->awaiting && !c->lingering) say_end(peer_of(c));
-    uv_close((uv_handle_t *)&peer_of(c)->tcp, peer_closed);
+    if (!c->out && !c->awaiting && !c->lingering) say_end(p);
+    if (!c->unread || uv_tcp_close_reset(&p->tcp, peer_closed) != 0) uv_close((uv_handle_t *)&p->tcp, peer_closed);
 }
 
 /* ---- accepting */

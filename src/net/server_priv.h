@@ -173,6 +173,7 @@ struct http_conn {
     /* The request being answered. */
     bool awaiting, in_handler, head_only, keep_alive, http11;
     bool feeding; /* its head is out, or on its way */
+    bool unread;  /* a feed whose client does not read: nothing of it is owed any more */
 
     struct http_out *out; /* NULL when nothing is unsent */
     size_t piece;         /* the first bytes of `out` not sent yet: a copy of them is with http_socket_send */
