@@ -14,6 +14,7 @@
 #include "broker/queue_rules.h"
 #include "broker/route.h"
 #include "broker/series.h"
+#include "broker/target.h"
 #include "broker/tenants.h"
 #include "broker/traffic.h"
 #include "broker/waits.h"
@@ -62,6 +63,8 @@ struct queue_sample {
     const struct queue_watch *w;
     const struct queue_live *l;
     struct hour h;
+    bool has_target;
+    struct target_view t;
 };
 
 struct value {
@@ -93,7 +96,9 @@ static struct value queue_value(const struct queue_sample *s, u32 i) {
     const struct queue_watch *w = s->w;
     const struct queue_live *l = s->l;
     const struct hour *h = &s->h;
+    const struct target_view *t = &s->t;
 #define OF_QUEUE(type, ...)   return VALUE_##type(__VA_ARGS__)
+#define OF_TARGET(type, ...)  return VALUE_##type(__VA_ARGS__)
 #define OF_PROCESS(type, ...) break
     switch (i) {
 #define METRIC(ident, scope, type, name, labels, unit, help, ...)                                                      \
@@ -104,12 +109,14 @@ static struct value queue_value(const struct queue_sample *s, u32 i) {
         break;
     }
 #undef OF_QUEUE
+#undef OF_TARGET
 #undef OF_PROCESS
     CHECK(false && "a metric of a queue");
 }
 
 static struct value process_value(const struct process_sample *p, u32 i) {
 #define OF_QUEUE(type, ...)   break
+#define OF_TARGET(type, ...)  break
 #define OF_PROCESS(type, ...) return VALUE_##type(__VA_ARGS__)
     switch (i) {
 #define METRIC(ident, scope, type, name, labels, unit, help, ...)                                                      \
@@ -120,6 +127,7 @@ static struct value process_value(const struct process_sample *p, u32 i) {
         break;
     }
 #undef OF_QUEUE
+#undef OF_TARGET
 #undef OF_PROCESS
     CHECK(false && "a metric of the process");
 }
@@ -132,6 +140,9 @@ static void queue_sample(const struct broker *b, u16 queue, struct queue_sample 
     if (!s->w) s->w = &nothing;
     s->l = queue_live(b, queue);
     s->h.duplicate_ratio = duplicate_ratio(b, queue);
+    const struct target *t = target_of(b, queue);
+    s->has_target = t != NULL;
+    if (t) target_look(t, b->time.mono_ms, &s->t);
 }
 
 static u64 queues_there(const struct broker *b) {
@@ -281,6 +292,7 @@ static void put_queue(struct metrics_job *j, u16 queue) {
     snprintf(label, sizeof label, "queue=\"%.*s\"", (int)s.q.name.n, s.q.name.p);
     const struct queue_types *types = queue_types(j->job.c.b, queue);
     for (u32 i = j->metric; i < name_end(j->metric); i++) {
+        if (metrics[i].scope == METRIC_TARGET && !s.has_target) continue;
         struct value v = queue_value(&s, i);
         if (types && typed(i) != ARRIVAL_COUNT)
             put_types(out, i, slice_str(label), types, v.number);
@@ -455,7 +467,7 @@ static bool run_metrics(struct job *job, struct budget *g) {
     }
     bool whole = caller_may_everywhere(job->c.who, RIGHT_OBSERVE); /* else its queues are all there is to see */
     while (j->metric < METRIC_IDENTS) {
-        bool shown = whole || metrics[j->metric].scope == METRIC_QUEUE;
+        bool shown = whole || metrics[j->metric].scope != METRIC_PROCESS;
         if (shown && !put_name(j, g)) return false;
         j->metric = name_end(j->metric);
     }

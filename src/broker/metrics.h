@@ -25,7 +25,7 @@ void process_sample(struct broker *b, struct process_sample *out);
 #define METRIC_TYPE_ENUM(name, text) METRIC_##name,
 enum metric_type { METRIC_TYPE_LIST(METRIC_TYPE_ENUM) METRIC_TYPE_COUNT };
 #undef METRIC_TYPE_ENUM
-enum metric_scope { METRIC_QUEUE, METRIC_PROCESS };
+enum metric_scope { METRIC_QUEUE, METRIC_TARGET, METRIC_PROCESS };
 
 struct metric {
     const char *name, *labels, *help;

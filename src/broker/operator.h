@@ -24,7 +24,9 @@ struct call;
     X(QUEUE_PUT, "queue_put", false)                                                                                   \
     X(QUEUE_DELETE, "queue_delete", true)                                                                              \
     X(CONFIG_RELOAD, "config_reload", false)                                                                           \
-    X(DRILL, "drill", false)
+    X(DRILL, "drill", false)                                                                                           \
+    X(PUSH_PAUSE, "push_pause", false)                                                                                 \
+    X(PUSH_RESUME, "push_resume", true)
 #define DEED_ENUM(name, text, relieves) DEED_##name,
 enum deed_kind { DEED_LIST(DEED_ENUM) DEED_COUNT };
 #undef DEED_ENUM

@@ -123,8 +123,7 @@ static void config_text(struct broker *br, u16 queue, struct buf *out) {
     config_queue_free(plain);
 }
 
-/* What whoever asks may do with it, so that a page offers nothing else. Where nobody is asked for a token, nothing is said. */
-static void put_rights(const struct broker *br, struct buf *b, slice queue) {
+void put_queue_rights(const struct broker *br, struct buf *b, slice queue) {
     if (access_open(br) || !br->caller) return;
     json_put_name(b, "may");
     buf_char(b, '[');
@@ -161,7 +160,7 @@ void put_queue_page(struct broker *br, struct buf *b, u16 queue, bool live) {
     json_put_member_raw(b, "config", buf_slice(&text));
     put_said_keys(b, buf_slice(&text));
     if (live) put_live(br, b, &q);
-    put_rights(br, b, q.name);
+    put_queue_rights(br, b, q.name);
     buf_char(b, '}');
     buf_free(&text);
 }

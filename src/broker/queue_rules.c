@@ -12,8 +12,10 @@
 #include "broker/report.h"
 #include "broker/room.h"
 #include "broker/scope.h"
+#include "broker/target.h"
 #include "broker/tenants.h"
 #include "broker/waits.h"
+#include "config/call_template.h"
 
 #define QUEUE_RECORD_BYTES 4096u   /* of a QUEUE record beside its text: more than enough */
 #define RELOAD_BYTES       131072u /* the audit trail's word on it, and the headroom the core insists on */
@@ -63,6 +65,23 @@ static struct queue_rules *slot_of(struct rulebook *r, u16 queue) {
     return &r->of[queue];
 }
 
+/* Where it delivers to, or looks up. Another address is another target, of which nothing is known. */
+static void bind_target(struct broker *b, const struct queue_info *q, const struct queue_config *config) {
+    const struct deliver_config *d = config ? config->deliver : NULL;
+    if (q->deleted || !config || (!d && !config->reconcile)) return targets_bind(b, q->queue, NULL, 0);
+    struct target_rules r = target_rules_default();
+    if (d)
+        r = (struct target_rules){.circuit = {.ratio_ppm = d->circuit.ratio_ppm,
+                                              .of = d->circuit.of,
+                                              .within_ms = d->circuit.within_ms,
+                                              .open_ms = d->circuit.open_ms},
+                                  .concurrency = d->concurrency,
+                                  .rate_per_min = d->rate_per_min};
+    slice url = call_template_text(d ? d->url : config->reconcile->url);
+    targets_bind(b, q->queue, &r, siphash(&(struct siphash_key){0}, url.p, url.n));
+    if (q->push_paused) targets_stay_paused(b, q->queue);
+}
+
 static void bind_queue(struct broker *b, u16 queue, struct queue_config *config, bool owned) {
     struct queue_info q;
     struct queue_rules *at = slot_of(b->rulebook, queue);
@@ -77,6 +96,7 @@ static void bind_queue(struct broker *b, u16 queue, struct queue_config *config,
     at->scoped = config ? config->key_scope == KEY_SCOPE_CREDENTIAL : scope_said(q.config);
     at->undeclared = q.origin == ORIGIN_AUTO && !b->rulebook->config->auto_create;
     at->special = at->undeclared || (config && is_special(config));
+    bind_target(b, &q, config);
     if (!q.deleted) waits_queue_made(b, queue, q.name);
 }
 
@@ -92,7 +112,9 @@ static void drop(struct rulebook *r, u16 queue) {
 }
 
 void queue_rules_drop(struct broker *b, u16 queue) {
-    if (queue < b->rulebook->cap) drop(b->rulebook, queue);
+    if (queue >= b->rulebook->cap) return;
+    targets_bind(b, queue, NULL, 0);
+    drop(b->rulebook, queue);
 }
 
 /* From the text the core has of it. What another version took and this one cannot read must not keep the broker from

@@ -116,7 +116,8 @@ static bool decode_args(struct call *c) {
 /* ---- who may */
 
 static bool names_queue(const struct route *r) {
-    return strncmp(r->path, "v1/queues/", sizeof "v1/queues/" - 1) == 0;
+    slice path = slice_str(r->path);
+    return slice_starts(path, SL("v1/queues/")) || slice_starts(path, SL("v1/targets/"));
 }
 
 static bool allowed(struct call *c, const struct route *r) {

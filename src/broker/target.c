@@ -1,5 +1,7 @@
 #include "broker/target.h"
 
+#include <stdio.h>
+
 #include "broker/parse.h"
 #include "broker/target_priv.h"
 
@@ -88,8 +90,12 @@ void target_wait(struct target *t, i64 mono_ms, i64 ms) {
     if (mono_ms + ms > t->wait_ms) t->wait_ms = mono_ms + ms;
 }
 
-void target_pause(struct target *t, bool paused) {
+void target_pause(struct target *t, i64 wall_ms, bool paused, slice who, slice why) {
     t->paused = paused;
+    t->paused_ms = wall_ms;
+    snprintf(t->paused_why, sizeof t->paused_why, "%.*s%s%.*s", (int)who.n, who.p, why.n ? ": " : "", (int)why.n,
+             why.p);
+    t->paused_why[cut_text(slice_str(t->paused_why), TARGET_ERROR_BYTES - 3).n] = 0; /* not inside a character */
 }
 
 void target_try(struct target *t, i64 mono_ms) {
@@ -115,6 +121,8 @@ void target_look(const struct target *t, i64 mono_ms, struct target_view *v) {
     const struct circuit *c = &t->circuit;
     *v = (struct target_view){.circuit = c->state,
                               .paused = t->paused,
+                              .paused_ms = t->paused_ms,
+                              .paused_why = t->paused_why,
                               .since_ms = c->since_ms,
                               .down_ms = c->state == CIRCUIT_CLOSED ? 0 : c->failed_ms,
                               .probe_ms = c->state == CIRCUIT_OPEN ? c->probe_ms : 0,

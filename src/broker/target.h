@@ -52,7 +52,9 @@ enum target_outcome {
 void target_ended(struct target *t, i64 mono_ms, enum target_outcome outcome, bool probe, u64 took_us);
 /* It asks not to be called for so long. */
 void target_wait(struct target *t, i64 mono_ms, i64 ms);
-void target_pause(struct target *t, bool paused); /* as the core has it (queue_info.push_paused) */
+/* As the core has it (queue_info.push_paused); targets_pause is for those who decide it. wall_ms 0: it was so before this process began.
+ * who, why: in words. */
+void target_pause(struct target *t, i64 wall_ms, bool paused, slice who, slice why);
 /* Somebody says it is back: no wait, and the next call may be the probe. */
 void target_try(struct target *t, i64 mono_ms);
 
@@ -77,12 +79,14 @@ struct target_error {
 struct target_view {
     enum circuit_state circuit;
     bool paused;
-    i64 since_ms;  /* mono: in this state of the circuit */
-    i64 down_ms;   /* mono: since when it is not closed; 0: it is */
-    i64 probe_ms;  /* mono: of an open one, when it is tried */
-    i64 wait_ms;   /* mono: until when the target asked not to be called; 0: it does not, or no more */
-    u32 in_flight; /* deliveries and look-ups */
-    u32 window;    /* recovering: how many may be; 0: as many as the rules say */
+    i64 paused_ms;          /* wall; 0: before this process began */
+    const char *paused_why; /* who did it, and why, if that is known; else "" */
+    i64 since_ms;           /* mono: in this state of the circuit */
+    i64 down_ms;            /* mono: since when it is not closed; 0: it is */
+    i64 probe_ms;           /* mono: of an open one, when it is tried */
+    i64 wait_ms;            /* mono: until when the target asked not to be called; 0: it does not, or no more */
+    u32 in_flight;          /* deliveries and look-ups */
+    u32 window;             /* recovering: how many may be; 0: as many as the rules say */
     struct target_rules rules;
     u64 pushes[CLASS_COUNT], lookups; /* since the process began. pushes[CLASS_NONE]: taken */
     const struct hist *took_us;       /* of calls that ended, taken or failed */
@@ -97,9 +101,15 @@ void targets_free(struct targets *ts); /* after target_ended of all that was und
 /* NULL: the queue neither delivers nor looks up. */
 struct target *target_of(const struct broker *b, u16 queue);
 u16 target_queue(const struct target *t); /* 0: it is no queue's any more */
+u32 targets_end(const struct broker *b);  /* no queue from this number on has one */
 /* As the queue's rules are now: it is made, kept with what is known of it, or (r is NULL) let go. place: tells whether they lead
  * where they led before. By queue_rules.c alone. */
 void targets_bind(struct broker *b, u16 queue, const struct target_rules *r, u64 place);
+void targets_stay_paused(struct broker *b, u16 queue); /* as the core has it from before */
+
+/* Stops its pushing for all to see, over restarts, or lets it go on: then it is tried at once, whatever the circuit or a Retry-After
+ * says. The audit names who; NO_CHANGE: it was so. By operators, and for a target that is gone (410). */
+enum pause_verdict targets_pause(struct broker *b, u16 queue, bool paused, const struct audit_in *audit);
 
 /* The engine wants to look at it again then; the earlier of two times counts. */
 void target_again(struct broker *b, struct target *t, i64 at_ms);

@@ -13,6 +13,8 @@ struct target {
     i64 wait_ms; /* mono: not called before then */
     u32 in_flight;
     bool paused;
+    i64 paused_ms;
+    char paused_why[TARGET_ERROR_BYTES + 1];
     bool gone; /* freed when nothing is under way */
     u64 pushes[CLASS_COUNT], lookups;
     struct hist took_us;

@@ -28,6 +28,10 @@ u16 target_queue(const struct target *t) {
     return t->gone ? 0 : t->queue;
 }
 
+u32 targets_end(const struct broker *b) {
+    return b->targets->cap;
+}
+
 /* ---- their times */
 
 static void put(struct targets *ts, u32 at, struct target *t) {
@@ -84,6 +88,23 @@ i64 targets_next_ms(const struct broker *b, i64 mono_ms, i64 next_ms) {
     i64 left_ms = ts->heap[0]->again_ms - mono_ms;
     if (left_ms < 0) left_ms = 0;
     return left_ms < next_ms ? left_ms : next_ms;
+}
+
+/* ---- pausing */
+
+enum pause_verdict targets_pause(struct broker *b, u16 queue, bool paused, const struct audit_in *audit) {
+    struct target *t = target_of(b, queue);
+    enum pause_verdict v = core_push_pause(b->core, b->now, queue, paused, audit);
+    if (v == PAUSE_FULL) return v;
+    if (v == PAUSE_OK) target_pause(t, b->now.wall_ms, paused, audit->who, audit->why);
+    if (!paused) target_try(t, b->time.mono_ms);
+    if (!paused) target_again(b, t, b->time.mono_ms);
+    return v;
+}
+
+void targets_stay_paused(struct broker *b, u16 queue) {
+    struct target *t = target_of(b, queue);
+    if (!t->paused) target_pause(t, 0, true, SL(""), SL(""));
 }
 
 /* ---- as the rules are */

@@ -113,6 +113,9 @@ static const struct matrix_case {
     {"GET /metrics", RIGHT_OBSERVE, SOMEWHERE},
     {"GET /v1/events", RIGHT_OBSERVE, SOMEWHERE},
     {"GET /v1/stats", RIGHT_OBSERVE, EVERYWHERE},
+    {"GET /v1/targets", RIGHT_OBSERVE, SOMEWHERE},
+    {"POST /v1/targets/*/pause", RIGHT_OPERATE, QUEUE},
+    {"POST /v1/targets/*/resume", RIGHT_OPERATE, QUEUE},
     {"POST /in/*", RIGHT_OPEN, OPEN}, /* its signature, or a token, is asked for by the source */
     {"GET /healthz", RIGHT_OPEN, OPEN},
     {"GET /readyz", RIGHT_OPEN, OPEN},

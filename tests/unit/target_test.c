@@ -339,10 +339,10 @@ static void a_target_that_asks_for_time_gets_it_but_no_more_than_an_hour(void **
 
 static void a_paused_target_gets_nothing_until_it_is_resumed(void **state) {
     (void)state;
-    target_pause(t, true);
+    target_pause(t, 0, true, SL(""), SL(""));
     now += 1000000000;
     assert_int_equal(asked_again(), INT64_MAX);
-    target_pause(t, false);
+    target_pause(t, 0, false, SL(""), SL(""));
     call(TARGET_TAKEN);
 }
 

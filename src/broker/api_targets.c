@@ -1,0 +1,107 @@
+/* Targets as operators see and steer them. */
+#include "broker/access.h"
+#include "broker/api.h"
+#include "broker/broker_priv.h"
+#include "broker/budget.h"
+#include "broker/call.h"
+#include "broker/limits.h"
+#include "broker/named.h"
+#include "broker/operator.h"
+#include "broker/parse.h"
+#include "broker/room.h"
+#include "broker/target.h"
+#include "broker/target_page.h"
+
+#define PASSED_BETWEEN 256u /* queues passed over between two looks at the clock */
+
+/* ---- the list */
+
+static bool has_target(struct call *c, u16 queue) {
+    slice name = core_queue_name(c->b->core, queue);
+    return target_of(c->b, queue) ||
+           fail(c, PROBLEM_no_such_target, "queue '%.*s' delivers to nobody: its rules have no `deliver`", (int)name.n,
+                name.p);
+}
+
+static bool put_one(struct call *c, slice name) {
+    u16 queue;
+    if (!may(c, RIGHT_OBSERVE, name)) return false;
+    if (!core_queue_find(c->b->core, name, &queue))
+        return fail(c, PROBLEM_no_such_queue, "queue '%.*s' does not exist", (int)name.n, name.p);
+    if (!has_target(c, queue)) return false;
+    put_target_page(c->b, &c->b->scratch->body, queue);
+    return true;
+}
+
+/* 0: that was all. A page may be short, but never takes long. */
+static u32 put_some(struct call *c, u32 after, u64 limit) {
+    struct broker *b = c->b;
+    struct buf *body = &b->scratch->body;
+    struct budget g = budget_of(b, REQUEST_US);
+    u32 end = targets_end(b), n = after + 1;
+    u64 shown = 0;
+    for (u32 passed = 0; n < end && shown < limit; n++) {
+        if (++passed % PASSED_BETWEEN == 0 && budget_spent(&g)) break;
+        if (!target_of(b, (u16)n) || !caller_may(c->who, RIGHT_OBSERVE, core_queue_name(b->core, (u16)n))) continue;
+        if (shown++) buf_char(body, ',');
+        put_target_page(b, body, (u16)n);
+    }
+    return n < end ? n - 1 : 0;
+}
+
+void api_targets(struct call *c) {
+    struct buf *body = &c->b->scratch->body, store = {0};
+    slice queue;
+    u64 limit, after;
+    u32 next = 0;
+    buf_reset(body);
+    buf_lit(body, "{\"items\":[");
+    bool ok = param_text(c, "queue", &store, &queue) && param_u64(c, "limit", 1, LIST_LIMIT_MAX, 100, &limit) &&
+              param_u64(c, "cursor", 0, QUEUES_MAX, 0, &after) && (queue.n == 0 || put_one(c, queue));
+    if (ok && queue.n == 0) next = put_some(c, (u32)after, limit);
+    buf_free(&store);
+    if (!ok) return reply_failure(c);
+    buf_lit(body, "],\"next_cursor\":");
+    if (next)
+        buf_printf(body, "\"%u\"}", next);
+    else
+        buf_lit(body, "null}");
+    reply_json(c, 200, buf_slice(body));
+}
+
+/* ---- one of them */
+
+static bool target_of_call(struct call *c, u16 *queue) {
+    return queue_of_call(c, false, queue) && has_target(c, *queue);
+}
+
+static void reply_target(struct call *c, u16 queue) {
+    struct buf *body = &c->b->scratch->body;
+    buf_reset(body);
+    put_target_page(c->b, body, queue);
+    reply_json(c, 200, buf_slice(body));
+}
+
+static void set_paused(struct call *c, bool paused) {
+    u16 queue;
+    struct deed d;
+    bool ok = deed_read(c, &d, "") && target_of_call(c, &queue);
+    if (ok) {
+        struct audit_in audit = deed_named(&d, paused ? DEED_PUSH_PAUSE : DEED_PUSH_RESUME, SL(""));
+        room_prepare(c->b, 0);
+        ok = targets_pause(c->b, queue, paused, &audit) != PAUSE_FULL || deed_no_room(c);
+    }
+    if (ok)
+        reply_target(c, queue);
+    else
+        reply_failure(c);
+    deed_free(&d);
+}
+
+void api_target_pause(struct call *c) {
+    set_paused(c, true);
+}
+
+void api_target_resume(struct call *c) {
+    set_paused(c, false);
+}
