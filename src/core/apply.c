@@ -506,7 +506,7 @@ static hx_st apply_extend(struct core *c, const struct rec_extend *r, u32 about,
     if (revived) {
         m->started = ended_unsaid(m->ended); /* else it lapsed */
         m->ended = ENDED_OPEN;
-        history_end(&m->history, r->fence, r->at_ms, ENDED_OPEN, CLASS_NONE, SL(""));
+        history_end(&m->history, &(struct history_item){.fence = r->fence, .ended_ms = r->at_ms, .lookup = m->lookup});
     }
     reserve_on(c, m);
     return ST_OK;
@@ -536,7 +536,12 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, u32 about,
     reserve_off(c, m);
     unplace_message(c, no);
     if (attempted) {
-        history_end(&m->history, r->fence, r->at_ms, r->ended, r->failure_class, r->reason);
+        history_end(&m->history, &(struct history_item){.fence = r->fence,
+                                                        .ended_ms = r->at_ms,
+                                                        .ended = r->ended,
+                                                        .failure_class = r->failure_class,
+                                                        .lookup = m->lookup,
+                                                        .reason = r->reason});
         history_set_attempt(&m->history, r->fence, r->attempts);
     } else {
         history_remove_attempt(&m->history, r->fence); /* nothing was done under it */

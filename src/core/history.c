@@ -192,31 +192,28 @@ static bool find_attempt(const struct history *h, u64 fence, u32 *from, struct h
     return false;
 }
 
-void history_end(struct history *h, u64 fence, i64 ended_ms, u8 ended, u8 failure_class, slice reason) {
+void history_end(struct history *h, const struct history_item *how) {
     u32 from;
     struct history_item item;
-    if (!find_attempt(h, fence, &from, &item)) {
-        history_add(h, &(struct history_item){.kind = HISTORY_ATTEMPT,
-                                              .fence = fence,
-                                              .at_ms = ended_ms,
-                                              .ended_ms = ended_ms,
-                                              .ended = ended,
-                                              .failure_class = failure_class,
-                                              .reason = reason});
+    if (!find_attempt(h, how->fence, &from, &item)) {
+        item = *how;
+        item.kind = HISTORY_ATTEMPT;
+        item.at_ms = how->ended_ms;
+        history_add(h, &item);
         return;
     }
     u32 old_size = (u32)history_item_size(&item);
-    if (item.reason.n == 0 && reason.n == 0) { /* nothing changes its length: the common end, an ack */
+    if (item.reason.n == 0 && how->reason.n == 0) { /* nothing changes its length: the common end, an ack */
         char *body = h->p + from + ITEM_HEAD;
-        put_u64(body + 16, (u64)ended_ms);
-        body[26] = (char)(ended | (item.lookup ? LOOKUP_BIT : 0));
-        body[27] = (char)failure_class;
+        put_u64(body + 16, (u64)how->ended_ms);
+        body[26] = (char)(how->ended | (item.lookup ? LOOKUP_BIT : 0));
+        body[27] = (char)how->failure_class;
         return;
     }
-    item.ended = ended;
-    item.ended_ms = ended_ms;
-    item.failure_class = failure_class;
-    item.reason = reason;
+    item.ended = how->ended;
+    item.ended_ms = how->ended_ms;
+    item.failure_class = how->failure_class;
+    item.reason = how->reason;
     /* The consumer's name lies inside what is about to move: take it along. */
     struct buf encoded = {0};
     buf_grow(&encoded, history_item_size(&item));

@@ -463,8 +463,9 @@ void history_reserve(struct history *h, u32 len);
 void history_add(struct history *h, const struct history_item *item);
 /* Drops nothing. */
 void history_append(struct history *h, const struct history_item *item);
-/* End the attempt of this fence that way; one that was struck out because nothing was done under it comes back. */
-void history_end(struct history *h, u64 fence, i64 ended_ms, u8 ended, u8 failure_class, slice reason);
+/* End the attempt of this fence that way: ended_ms, ended, failure_class and reason. One that was struck out because nothing was done
+ * under it comes back as what `lookup` says it was. */
+void history_end(struct history *h, const struct history_item *how);
 void history_set_attempt(struct history *h, u64 fence, u16 attempt);
 void history_remove_attempt(struct history *h, u64 fence);
 void history_free(struct history *h);

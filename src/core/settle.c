@@ -131,7 +131,8 @@ enum cancel_verdict core_cancel(struct core *c, struct core_now now, const struc
     } else {
         r.settle.reason = reason;
     }
-    if (m->place == PLACE_LEASED) history_end(h, m->fence, now.wall_ms, ENDED_CANCELLED, CLASS_NONE, SL(""));
+    struct history_item over = {.fence = m->fence, .ended_ms = now.wall_ms, .ended = ENDED_CANCELLED};
+    if (m->place == PLACE_LEASED) history_end(h, &over);
     r.settle.history = slice_of(h->p, h->len);
     u64 beyond = said > RESULT_ALWAYS_FITS ? said : 0;
     if (!audit_deed(c, audit, m->queue, &r.settle.ref, r.settle.key, beyond)) return CANCEL_FULL;
@@ -176,7 +177,12 @@ static enum settle_verdict settle_with(struct core *c, const struct settle_in *i
     enum ended ended = state == STATE_DONE ? ENDED_ACKED : ENDED_NACKED;
     r.settle.attempts = attempts_spent(m);
     r.settle.crashes = crashes_after_all(m);
-    history_end(h, m->fence, c->now.wall_ms, (u8)ended, (u8)in->failure_class, in->reason);
+    history_end(h, &(struct history_item){.fence = m->fence,
+                                          .ended_ms = c->now.wall_ms,
+                                          .ended = (u8)ended,
+                                          .failure_class = (u8)in->failure_class,
+                                          .lookup = m->lookup,
+                                          .reason = in->reason});
     history_set_attempt(h, m->fence, r.settle.attempts);
     u32 effects = note_effect(h, in->effect_id);
     r.settle.ended = (u8)ended;
@@ -350,7 +356,11 @@ static enum settle_verdict lose(struct core *c, const struct settle_in *in, cons
     struct record r = {.type = REC_SETTLE};
     struct history *h = scratch_history(c, seen->settle->history);
     slice reason = seen->settle->erased ? SL("") : in->reason; /* what was erased gets no new words */
-    history_end(h, in->fence, c->now.wall_ms, ENDED_NACKED, (u8)in->failure_class, reason);
+    history_end(h, &(struct history_item){.fence = in->fence,
+                                          .ended_ms = c->now.wall_ms,
+                                          .ended = ENDED_NACKED,
+                                          .failure_class = (u8)in->failure_class,
+                                          .reason = reason});
     r.settle = *seen->settle;
     r.settle.carried = true;
     r.settle.from_pos = seen->at.pos;

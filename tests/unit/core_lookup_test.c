@@ -402,6 +402,18 @@ static void a_look_up_given_back_is_none(void **state) {
     assert_true(look_up().ok);
 }
 
+static void the_late_word_of_a_look_up_is_listed_as_that_of_a_look_up(void **state) {
+    (void)state;
+    become_unknown("k");
+    pass(AFTER_MS);
+    struct leased l = look_up_as(true);
+    pass(1000); /* lapsed, and struck out of the history */
+    assert_int_equal(nack(&l, CLASS_ABSENT), SETTLE_OK);
+    struct history_item last;
+    assert_true(history_last_attempt(view_of("k").history, &last));
+    assert_true(last.lookup && last.failure_class == CLASS_ABSENT);
+}
+
 /* ---- pushing is paused */
 
 static void that_pushing_is_paused_survives_restarts_and_can_be_ended_on_a_full_disk(void **state) {
@@ -595,6 +607,7 @@ int main(void) {
         L(what_is_held_before_its_first_send_waits_for_a_person),
         L(what_is_given_back_may_wait),
         L(a_look_up_given_back_is_none),
+        L(the_late_word_of_a_look_up_is_listed_as_that_of_a_look_up),
         L(that_pushing_is_paused_survives_restarts_and_can_be_ended_on_a_full_disk),
         L(the_head_of_an_answer_is_kept_with_the_result),
         L(a_rejection_keeps_its_answer_too),

@@ -2,6 +2,10 @@
  * the way. Every so often the journal is read into a second core, and all that can be seen of both must be the same; in
  * between it is compacted, and the first core is replaced by one that starts from the journal, as after a crash.
  *
+ * On the first queue the broker looks unknown outcomes up, whatever else changes there. Each lease to be done is held against what is
+ * written of the message: after an attempt whose outcome nobody knows nothing is done before a look-up or a person has
+ * spoken (P5).
+ *
  *   core_random_test [FIRST-LAST]     seeds; 1-40 unless given */
 #include <stdlib.h>
 
@@ -12,6 +16,8 @@
 #define TOKENS   24u
 #define OPS      500u
 #define HOUR     ((i64)3600 * 1000)
+#define LOOKING  0u /* the queue where the broker looks up */
+#define LOOKUPS  3u
 
 static struct rng rng;
 static u64 seed;
@@ -65,12 +71,12 @@ static void see_message(const struct core *c, struct picture *p, const struct se
         l->text, sizeof l->text,
         "%.*s %s ended %s gen %u attempts %u/%u/%u/%u fence %llu due %lld started %d delayed %d behind %d "
         "doubt %d reconcile %d lookup %d parked %d takes %d taken %d conflict %d refused %d history %08x payload %08x "
-        "group %.*s former %08x",
+        "group %.*s former %08x lookups %u",
         (int)m->key.n, m->key.p, state_text(v.state), ended_text((enum ended)v.ended), v.generation, v.attempts,
         v.failures, v.unknowns, v.crashes, (unsigned long long)v.fence,
         v.state == STATE_PENDING ? (long long)v.due_ms : 0, v.started, v.delayed, v.behind, v.doubt, v.reconcile,
         v.lookup, v.parked, v.takes, v.taken, v.conflict, v.refused, sum(v.history), sum(m->payload), (int)m->group.n,
-        m->group.p, sum(m->former));
+        m->group.p, sum(m->former), v.lookups);
 }
 
 static void see_settled(const struct core *c, struct picture *p, const struct seen *s) {
@@ -78,10 +84,11 @@ static void see_settled(const struct core *c, struct picture *p, const struct se
     if (core_key_left_ms(c, w.now, r) <= 0) return; /* how long it lingers after that is nobody's business */
     struct line *l = add_line(p, r->ref.queue, r->ref.seq);
     snprintf(l->text, sizeof l->text,
-             "%.*s %s ended %s gen %u attempts %u result %08x history %08x erased %d restored %d kept %d left %lld",
+             "%.*s %s ended %s gen %u attempts %u result %08x http %08x history %08x erased %d restored %d kept %d "
+             "left %lld",
              (int)r->key.n, r->key.p, state_text((enum state)r->state), ended_text((enum ended)r->ended), r->generation,
-             r->attempts, sum(r->result), sum(r->history), r->erased, r->restored, core_payload_kept(c, w.now, r),
-             (long long)core_key_left_ms(c, w.now, r));
+             r->attempts, sum(r->result), sum(r->http), sum(r->history), r->erased, r->restored,
+             core_payload_kept(c, w.now, r), (long long)core_key_left_ms(c, w.now, r));
 }
 
 static void see_queue(const struct core *c, struct picture *p, u16 queue) {
@@ -92,16 +99,17 @@ static void see_queue(const struct core *c, struct picture *p, u16 queue) {
         snprintf(l->text, sizeof l->text, "deleted");
         return;
     }
-    snprintf(l->text, sizeof l->text,
-             "%.*s paused %d config %.*s rules %08x window %lld learnt %lld promised %lld pending %llu "
-             "leased %llu held %llu dead %llu unsettled %llu/%llu conflicts %llu refused %llu/%llu",
-             (int)q.name.n, q.name.p, q.paused, (int)q.config.n, q.config.p,
-             q.rules.on_unknown * 1000u + q.rules.on_dead, (long long)q.rules.window_ms, (long long)q.oldest_replay_ms,
-             (long long)q.promised_window_ms, (unsigned long long)(q.ready + q.delayed + q.behind),
-             (unsigned long long)q.leased, (unsigned long long)q.held, (unsigned long long)q.dead,
-             (unsigned long long)q.unsettled, (unsigned long long)q.unsettled_bytes,
-             (unsigned long long)q.conflict_copies, (unsigned long long)q.refused_copies,
-             (unsigned long long)q.refused_bytes);
+    snprintf(
+        l->text, sizeof l->text,
+        "%.*s paused %d/%d looks %u/%u/%u config %.*s rules %08x window %lld learnt %lld promised %lld pending %llu "
+        "leased %llu held %llu dead %llu unsettled %llu/%llu conflicts %llu refused %llu/%llu",
+        (int)q.name.n, q.name.p, q.paused, q.push_paused, q.rules.lookup_after_ms, q.rules.lookup_every_ms,
+        q.rules.lookup_attempts, (int)q.config.n, q.config.p, q.rules.on_unknown * 1000u + q.rules.on_dead,
+        (long long)q.rules.window_ms, (long long)q.oldest_replay_ms, (long long)q.promised_window_ms,
+        (unsigned long long)(q.ready + q.delayed + q.behind), (unsigned long long)q.leased, (unsigned long long)q.held,
+        (unsigned long long)q.dead, (unsigned long long)q.unsettled, (unsigned long long)q.unsettled_bytes,
+        (unsigned long long)q.conflict_copies, (unsigned long long)q.refused_copies,
+        (unsigned long long)q.refused_bytes);
 }
 
 /* Those that are not zero. */
@@ -245,10 +253,20 @@ static void check_accounts(void) {
 
 /* ---- what can happen */
 
-static void random_rules(struct rules *r) {
+static void random_lookups(struct rules *r, u32 queue) {
+    bool always = queue == LOOKING;
+    if (!always && !one_in(3)) return;
+    r->on_unknown = ON_UNKNOWN_RECONCILE;
+    r->lookup_after_ms = (u32)roll(5000);
+    r->lookup_every_ms = (u32)roll(5000);
+    r->lookup_attempts = (u16)(always ? LOOKUPS : 1 + roll(4));
+}
+
+static void random_rules(struct rules *r, u32 queue) {
     *r = rules_default();
     r->semantics = one_in(2) ? SEMANTICS_EXACTLY_ONCE : (u8)roll(SEMANTICS_COUNT);
     r->on_unknown = (u8)roll(ON_UNKNOWN_COUNT);
+    random_lookups(r, queue);
     r->on_conflict = (u8)roll(ON_CONFLICT_COUNT);
     r->on_dead = (u8)roll(ON_DEAD_COUNT);
     r->window_ms = one_in(5) ? WINDOW_FOREVER : (i64)(1 + roll(10)) * HOUR / 2;
@@ -267,7 +285,7 @@ static void queue_use(u32 n) {
     snprintf(name, sizeof name, "q%u", n);
     if (core_queue_find(w.core, slice_str(name), &w.queue)) return;
     struct rules r;
-    random_rules(&r);
+    random_rules(&r, n);
     assert_true(core_queue_ensure(w.core, w.now, slice_str(name), &r, &w.queue));
     core_queue_account(w.core, w.queue, account_of_queue(slice_str(name)));
 }
@@ -277,7 +295,7 @@ static void change_rules(u32 n) {
     snprintf(name, sizeof name, "q%u", n);
     snprintf(text, sizeof text, "{\"v\":%u}", (u32)roll(1000));
     struct queue_spec spec = {.origin = ORIGIN_API, .config = slice_str(text)};
-    random_rules(&spec.rules);
+    random_rules(&spec.rules, n);
     assert_true(core_queue_set(w.core, w.now, slice_str(name), &spec, NULL, &w.queue));
     core_queue_account(w.core, w.queue, account_of_queue(slice_str(name)));
 }
@@ -323,11 +341,51 @@ static void do_send(void) {
     core_send_conflict(w.core, w.now, &in, &out, find(other), &second);
 }
 
+/* P5, by what its history says: nobody may know what came of the last attempt at the work, unless somebody has said so since. */
+static bool may_be_done(slice history) {
+    bool unknown = false;
+    struct history_item item;
+    for (u32 at = 0; history_next(history, &at, &item);) {
+        if (item.kind == HISTORY_DECISION && item.what == DECISION_RETRY) unknown = false;
+        if (item.kind != HISTORY_ATTEMPT || item.ended == ENDED_OPEN) continue;
+        if (!item.lookup)
+            unknown |=
+                item.ended == ENDED_EXPIRED || item.ended == ENDED_REVOKED || item.failure_class == CLASS_UNKNOWN;
+        else if (item.failure_class == CLASS_ABSENT)
+            unknown = false;
+    }
+    return !unknown;
+}
+
+static bool lease_next(u32 no, bool reserve_only, struct leased *l) {
+    struct message_view v;
+    struct lease_out out;
+    core_message_view(w.core, w.now, no, &v);
+    bool first = slice_eq(core_queue_name(w.core, w.queue), SL("q0")), may = may_be_done(v.history);
+    struct lease_in in = {.lease_ms = (u32)(1000 + roll(10000)), .reserve_only = reserve_only, .consumer = SL("c")};
+    if (core_lease(w.core, w.now, no, find_id(&v.ref)->message, &in, &out) != LEASE_OK) return false;
+    if (first && !out.settled && out.delivery != DELIVERY_RECONCILE && !may)
+        fail_msg("seed %llu: message %llu is done again, and nobody knows what came of it", (unsigned long long)seed,
+                 (unsigned long long)v.ref.seq);
+    if (first) assert_true(v.lookups < LOOKUPS);
+    *l = (struct leased){.ok = true, .fence = out.fence, .ref = v.ref, .delivery = out.delivery};
+    return true;
+}
+
 static void do_receive(void) {
-    struct leased l = receive_as((u32)(1000 + roll(10000)), one_in(4));
-    if (!l.ok) return;
+    struct leased l;
+    u32 no = one_in(2) ? core_next_lookup(w.core, w.queue) : core_next_ready(w.core, w.queue);
+    if (no == MESSAGE_NONE || !lease_next(no, one_in(4), &l)) return;
     tokens[token_count++ % TOKENS] = l;
     if (one_in(10)) core_unlease(w.core, w.now, &l.ref, l.fence);
+}
+
+/* Only a lease that was not started is held. */
+static bool may_be_held(const struct seen *s, u64 fence) {
+    struct message_view v;
+    if (!s->message) return false;
+    core_message_view(w.core, w.now, s->at.message, &v);
+    return v.fence == fence && v.state == STATE_LEASED && !v.started;
 }
 
 static void do_settle(void) {
@@ -344,11 +402,14 @@ static void do_settle(void) {
         .failure_class = (enum failure_class)(CLASS_TRANSIENT + roll(CLASS_COUNT - CLASS_TRANSIENT)),
         .lease_ms = one_in(2) ? 0 : (u32)(1000 + roll(5000)),
         .delay_ms = one_in(5) ? (i64)roll(60000) : 0,
+        .hold = one_in(4),
         .reason = one_in(2) ? SL("some reason") : SL(""),
         .name = slice_str(name),
         .result = SL("the result"),
         .effect_id = one_in(3) ? slice_str(effect) : SL(""),
+        .http = one_in(3) ? SL("201\r\nlocation: /7\r\n") : SL(""),
     };
+    if (may_be_held(s, l->fence) && one_in(2)) in.verb = VERB_HOLD;
     struct settle_out out;
     core_settle(w.core, w.now, &in, s, &out);
 }
@@ -473,6 +534,7 @@ static void one_thing(void) {
         break;
     case 4:
         core_queue_pause(w.core, w.now, w.queue, one_in(3), NULL);
+        core_push_pause(w.core, w.now, w.queue, one_in(2), NULL);
         break;
     case 5:
         do_refuse();
@@ -520,6 +582,7 @@ static void at_the_end_nothing_is_left_over(void) {
         assert_int_equal(q.unsettled_bytes, 0);
         assert_int_equal(q.conflict_copies + q.refused_copies + q.refused_bytes, 0);
         if (q.paused) assert_int_equal(core_queue_pause(w.core, w.now, w.queue, false, NULL), PAUSE_OK);
+        core_push_pause(w.core, w.now, w.queue, false, NULL);
     }
     struct core_memory m;
     core_memory(w.core, &m);
