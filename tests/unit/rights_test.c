@@ -543,6 +543,59 @@ static void a_tenants_token_sees_nothing_beyond_its_prefix(void **state) {
     assert_false(shows("Bearer hx_shop", "GET /v1/stats", "\"journal\""));
 }
 
+/* ---- whom the broker may call */
+
+static u16 put(const char *token, const char *queue, const char *rules) {
+    char line[128], authorization[64];
+    snprintf(line, sizeof line, "PUT /v1/queues/%s", queue);
+    snprintf(authorization, sizeof authorization, "Bearer hx_%s", token);
+    w.authorization = authorization;
+    u16 status = call(line, rules);
+    w.authorization = NULL;
+    return status;
+}
+
+static void only_an_administrator_has_the_broker_call_somebody(void **state) {
+    (void)state;
+    static const char *const rules[] = {
+        "{\"deliver\":{\"url\":\"https://example.com/\"}}",
+        "{\"reconcile\":{\"url\":\"https://example.com/\"}}",
+        "{\"deliver\":{\"url\":\"https://example.com/\",\"allow_private\":true}}",
+        "{\"reconcile\":{\"url\":\"https://example.com/\",\"allow_private\":true}}",
+    };
+    serve("tenants: {shop: {prefix: 'shop.'}}\n",
+          (const char *[]){"operator", "allow: [operate, send, receive, result]", "one", "allow: ['admin:a*']", "all",
+                           "allow: [admin]", "shop", "allow: [admin], tenant: shop", NULL});
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        u16 private = i < 2 ? 201 : 403;
+        assert_int_equal(put("operator", "a1", rules[i]), 403);
+        assert_said("\"code\":\"forbidden\"");
+        assert_said("admin");
+        assert_int_equal(ask("Bearer hx_all", "GET /v1/queues/a1"), 404); /* nothing was made */
+        assert_int_equal(put("one", "a1", rules[i]), private);
+        assert_int_equal(put("shop", "shop.a", rules[i]), private);
+        assert_int_equal(put("all", "b", rules[i]), 201);
+        assert_int_equal(put("operator", "b", "{}"), 200); /* who may not begin it may end it */
+        static const char *const made[] = {"DELETE /v1/queues/a1", "DELETE /v1/queues/b", "DELETE /v1/queues/shop.a"};
+        for (size_t k = 0; k < 3; k++) ask("Bearer hx_all", made[k]);
+    }
+}
+
+static void no_rules_through_the_api_have_secrets_or_a_proxys_name(void **state) {
+    (void)state;
+    reload(QUEUES);
+    assert_int_equal(call("PUT /v1/queues/a", "{\"deliver\":{\"url\":\"https://example.com/\",\"secret_headers\":"
+                                              "{\"x\":\"${PATH}\"}}}"),
+                     400);
+    assert_said("deliver.secret_headers: rules that come through the API take no secrets");
+    assert_int_equal(call("PUT /v1/queues/a", "{\"deliver\":{\"url\":\"https://example.com/\",\"sign\":{\"secrets\":"
+                                              "[\"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"]}}}"),
+                     400);
+    assert_said("deliver.sign.secrets: rules that come through the API take no secrets");
+    assert_int_equal(call("PUT /v1/queues/gate:a", "{}"), 400);
+    assert_int_equal(ask(NULL, "GET /v1/queues/a"), 404);
+}
+
 /* ---- who is named */
 
 static void the_trail_names_the_token_and_nobody_can_claim_another(void **state) {
@@ -707,6 +760,8 @@ int main(void) {
         T(a_token_is_rotated_without_anybody_noticing),
         T(anonymous_calls_may_do_what_is_said),
         T(a_tenants_token_sees_nothing_beyond_its_prefix),
+        T(only_an_administrator_has_the_broker_call_somebody),
+        T(no_rules_through_the_api_have_secrets_or_a_proxys_name),
         T(the_trail_names_the_token_and_nobody_can_claim_another),
         T(who_may_not_ask_has_no_body_read),
         T(hosts_matter_where_a_call_without_a_token_may_do_something),
