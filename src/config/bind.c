@@ -188,6 +188,11 @@ static void put_value(const struct key *k, const void *base, struct buf *out) {
         return;
     }
     size_t from = out->len;
+    if (k->type == TYPE_DELIVER || k->type == TYPE_RECONCILE) { /* the whole of it would be a page */
+        const void *inner = *(void **)value_field(k, base);
+        k = &config_keys[k->type == TYPE_DELIVER ? TABLE_DELIVER : TABLE_RECONCILE].at[0];
+        base = inner;
+    }
     value_put_json(k, base, out);
     bool word = out->p[from] == '"' && !memchr(out->p + from, '\\', out->len - from);
     if (!word) return;

@@ -94,6 +94,7 @@ static hx_st read_secret(const struct binding *b, const struct key *k, struct no
     struct key each = *k;
     each.type = TYPE_SECRET;
     hx_st st = secret_value_read(b, &each, n, &text, &h->lacking);
+    if (st == ST_OK && has_control(text)) st = node_error(n, b->err, "what it stands for has a control character");
     h->value = call_template_verbatim(text, b->arena);
     return st;
 }

@@ -203,7 +203,8 @@ static hx_st find_origin(struct compiler *c) {
     return check_authority(c, authority, scheme.n);
 }
 
-/* What a segment means once it is decoded: `.` and `..` are taken out by clients and servers, in any spelling. */
+/* What a segment means once it is decoded: `.` and `..` are taken out by clients and servers, in any spelling. A segment made of
+ * text and values is none of these if none of its values is. */
 static bool is_dots(slice segment) {
     size_t dots = 0;
     for (size_t i = 0; i < segment.n; dots++) {
@@ -283,10 +284,13 @@ struct evaluation {
     struct errbuf *why;
 };
 
+static const char *kind_text(const struct call_template *t) {
+    return t->kind == CALL_URL ? "url" : "header";
+}
+
 static enum template_verdict refuse(const struct evaluation *e, enum template_verdict verdict, slice name,
                                     const char *how) {
-    err_set(e->why, ST_INVALID, "the %s's %.*s %s", e->t->kind == CALL_URL ? "url" : "header", (int)name.n, name.p,
-            how);
+    err_set(e->why, ST_INVALID, "the %s's %.*s %s", kind_text(e->t), (int)name.n, name.p, how);
     return verdict;
 }
 
@@ -353,26 +357,16 @@ static enum template_verdict put_part(const struct evaluation *e, const struct p
     return put_field(e, part);
 }
 
-/* Each value was fit by itself; what they make together may not be: "/.${x}" with a dot. */
-static enum template_verdict check_whole(const struct evaluation *e, slice made) {
-    const slice origin = e->t->origin;
-    if (made.n > most(e)) {
-        err_set(e->why, ST_INVALID, "the %s is longer than %zu bytes", e->t->kind == CALL_URL ? "url" : "header",
-                most(e));
-        return TEMPLATE_TOO_LONG;
-    }
-    if (e->t->kind != CALL_URL || !has_dots(slice_of(made.p + origin.n, made.n - origin.n))) return TEMPLATE_OK;
-    err_set(e->why, ST_INVALID, "the url would have . or .. in its path");
-    return TEMPLATE_BAD_VALUE;
-}
-
 enum template_verdict call_template_eval(const struct call_template *t, struct payload_view *v,
                                          const struct call_vars *vars, struct buf *out, struct errbuf *why) {
     struct evaluation e = {t, v, vars, out, why};
     size_t from = out->len;
     enum template_verdict verdict = TEMPLATE_OK;
     for (u32 i = 0; i < t->count && verdict == TEMPLATE_OK; i++) verdict = put_part(&e, &t->parts[i]);
-    if (verdict == TEMPLATE_OK) verdict = check_whole(&e, slice_of(out->p + from, out->len - from));
+    if (verdict == TEMPLATE_OK && out->len - from > most(&e)) {
+        err_set(why, ST_INVALID, "the %s is longer than %zu bytes", kind_text(t), most(&e));
+        verdict = TEMPLATE_TOO_LONG;
+    }
     if (verdict != TEMPLATE_OK) out->len = from;
     return verdict;
 }

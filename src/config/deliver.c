@@ -114,7 +114,7 @@ hx_st deliver_read(const struct binding *b, const struct key *k, const struct no
     hx_st st = expect_map(b, k, n);
     if (st != ST_OK) return st;
     st = bind_map(&inner, n);
-    if (!find(n, NULL, "url")) st = both(st, node_error(n, b->err, "url is missing: where should the messages go?"));
+    if (st == ST_OK && !d->url) st = node_error(n, b->err, "url is missing: where should the messages go?");
     if (st != ST_OK) return st;
     st = both(check_method(b, d, n), check_kept(b, d, n));
     st = both(st, classify(b, d, n));
@@ -159,7 +159,7 @@ hx_st reconcile_read(const struct binding *b, const struct key *k, const struct 
     hx_st st = expect_map(b, k, n);
     if (st != ST_OK) return st;
     st = bind_map(&inner, n);
-    if (!find(n, NULL, "url")) st = both(st, node_error(n, b->err, "url is missing: what should be asked?"));
+    if (st == ST_OK && !r->url) st = node_error(n, b->err, "url is missing: what should be asked?");
     if (st != ST_OK) return st;
     r->lacks_secrets = headers_lack_secrets(&r->headers);
     *(const struct reconcile_config **)value_field(k, b->base) = r;
