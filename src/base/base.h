@@ -153,6 +153,8 @@ void buf_rfc3339(struct buf *b, i64 unix_ms); /* 2026-01-31T12:00:00.000Z; any v
 #define RFC3339_BYTES 24u
 void rfc3339_text(char out[RFC3339_BYTES], i64 unix_ms); /* the same, without a closing 0 */
 bool rfc3339_parse(slice text, i64 *unix_ms_out);
+bool http_date_parse(slice text,
+                     i64 *unix_ms_out); /* Sun, 06 Nov 1994 08:49:37 GMT; the two obsolete forms are not taken */
 
 /* Bring the cache line of p near; p need not be readable. The empty asm is what keeps it: the compiler takes a function that
  * does nothing but prefetch for one that does nothing, and drops the calls. */

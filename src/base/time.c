@@ -186,3 +186,27 @@ bool rfc3339_parse(slice text, i64 *unix_ms_out) {
     *unix_ms_out = ms;
     return true;
 }
+
+static bool take_month(slice *s, int *month) {
+    static const char names[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    for (*month = 1; *month <= 12; ++*month) {
+        if (!slice_starts(*s, slice_of(names + (*month - 1) * 3, 3))) continue;
+        *s = slice_of(s->p + 3, s->n - 3);
+        return true;
+    }
+    return false;
+}
+
+bool http_date_parse(slice text, i64 *unix_ms_out) {
+    struct date d;
+    i64 of_day;
+    if (text.n < 5 || text.p[3] != ',') return false; /* which day of the week it was is not asked */
+    text = slice_of(text.p + 4, text.n - 4);
+    if (!take_char(&text, " ") || !take_digits(&text, 2, &d.day) || !take_char(&text, " ") ||
+        !take_month(&text, &d.month) || !take_char(&text, " ") || !take_digits(&text, 4, &d.year) ||
+        !take_char(&text, " ") || !take_time(&text, &of_day) || !slice_eq(text, SL(" GMT")))
+        return false;
+    if (d.year < 1 || d.day < 1 || d.day > days_in_month(d.year, d.month)) return false;
+    *unix_ms_out = days_of(d) * DAY_MS + of_day;
+    return true;
+}

@@ -15,6 +15,7 @@
 #include "broker/jobs.h"
 #include "broker/lookup.h"
 #include "broker/named.h"
+#include "broker/push.h"
 #include "broker/queue_rules.h"
 #include "broker/rations.h"
 #include "broker/receipts.h"
@@ -103,6 +104,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->scratch = scratch_new();
     b->access = access_new(options->own);
     b->ingest = ingest_new();
+    b->pushes = pushes_new();
     b->targets = targets_new();
     b->rations = rations_new();
     b->browsers = browsers_new(options->addresses, options->address_count);
@@ -172,6 +174,7 @@ void broker_free(struct broker *b) {
     scratch_free(b->scratch);
     access_free(b->access);
     ingest_free(b->ingest);
+    pushes_free(b->pushes);
     targets_free(b->targets);
     rations_free(b->rations);
     browsers_free(b->browsers);
@@ -215,12 +218,13 @@ bool broker_tick(struct broker *b, struct broker_time t) {
 i64 broker_next_ms(const struct broker *b, struct broker_time t) {
     i64 next = core_next_ms(b->core, b->now, TICK_MS_MAX);
     if (compaction_under_way(b) && next > COMPACT_MS) next = COMPACT_MS;
-    next = feeds_next_ms(b, t.mono_ms, waits_next_ms(b, t.mono_ms, tasks_next_ms(b, next)));
+    next =
+        feeds_next_ms(b, t.mono_ms, waits_next_ms(b, t.mono_ms, pushes_next_ms(b, t.mono_ms, tasks_next_ms(b, next))));
     return broker_unfinished(b) || next < 0 ? 0 : next;
 }
 
 bool broker_unfinished(const struct broker *b) {
-    return jobs_waiting(b) || waits_unfinished(b);
+    return jobs_waiting(b) || waits_unfinished(b) || pushes_unfinished(b);
 }
 
 void broker_turn_end(struct broker *b, struct broker_time t) {
@@ -230,6 +234,7 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
     fetches_run(b);
     jobs_run(b);
     waits_run(b);
+    pushes_run(b);
     compaction_run(b);
     events_publish(b);
     feeds_run(b);

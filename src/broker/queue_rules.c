@@ -8,6 +8,7 @@
 #include "broker/limits.h"
 #include "broker/operator.h"
 #include "broker/parse.h"
+#include "broker/push.h"
 #include "broker/rations.h"
 #include "broker/report.h"
 #include "broker/room.h"
@@ -97,6 +98,7 @@ static void bind_queue(struct broker *b, u16 queue, struct queue_config *config,
     at->undeclared = q.origin == ORIGIN_AUTO && !b->rulebook->config->auto_create;
     at->special = at->undeclared || (config && is_special(config));
     bind_target(b, &q, config);
+    push_rules_changed(b, queue);
     if (!q.deleted) waits_queue_made(b, queue, q.name);
 }
 
@@ -114,6 +116,7 @@ static void drop(struct rulebook *r, u16 queue) {
 void queue_rules_drop(struct broker *b, u16 queue) {
     if (queue >= b->rulebook->cap) return;
     targets_bind(b, queue, NULL, 0);
+    push_rules_changed(b, queue);
     drop(b->rulebook, queue);
 }
 
@@ -348,6 +351,7 @@ hx_st broker_configure(struct broker *b, struct broker_time t, struct config *co
     ingest_configure(b, config);
     rations_configure(b, config);
     bind_all(b, &to);
+    pushes_begin(b);
     tell_rest(b, &to);
     config_free(before);
     return ST_OK;

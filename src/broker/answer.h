@@ -1,0 +1,28 @@
+/* Answers of other servers, read: what their heads say, what of a head is kept beside a result, and values of a JSON body. A head is
+ * lines "name: value\r\n" as they came; whoever made them is not trusted. */
+#ifndef HAPAX_BROKER_ANSWER_H
+#define HAPAX_BROKER_ANSWER_H
+
+#include "config/config.h"
+#include "config/path.h"
+#include "config/view.h"
+
+#define ANSWER_WAIT_MS_MAX 3600000
+
+/* The next line, from *at == 0 on; false: no more. The name is as it came. */
+bool answer_next(slice head, size_t *at, slice *name, slice *value);
+/* The first field of that name, which is in small letters. Empty: there is none. */
+slice answer_field(slice head, slice name);
+/* How long it asks not to be called (Retry-After, in seconds or as a date), at most ANSWER_WAIT_MS_MAX; 0: it does not. */
+i64 answer_wait_ms(slice head, i64 wall_ms);
+/* The Content-Type, or what stands for none that could be kept. */
+slice answer_content_type(slice head);
+/* What a SETTLE keeps of it (core/record.h: rec_settle.http): the status, the fields named in `keep` as far as there is room, and
+ * whether the body was cut. Names in small letters. */
+void answer_put_head(struct buf *out, u32 status, slice head, const struct texts *keep, bool truncated);
+/* The string, number or truth there as text of at most 255 plain bytes. Empty: nothing of that kind. The view is of the body. */
+slice answer_value(struct payload_view *body, const struct path *path);
+/* Is there anything but null? */
+bool answer_has(struct payload_view *body, const struct path *path);
+
+#endif

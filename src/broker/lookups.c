@@ -1,0 +1,46 @@
+/* What the answer to a look-up means: that the work was done, that it was not, or nothing. */
+#include "broker/answer.h"
+#include "broker/push_priv.h"
+
+static bool listed(const bool statuses[STATUSES], const struct outbound_answer *a) {
+    return a->end == OUTBOUND_ANSWERED && a->status >= STATUS_LEAST && a->status <= STATUS_MOST &&
+           statuses[a->status - STATUS_LEAST];
+}
+
+/* May it be done again under the same key? Only if the downstream would know it: where it does not deduplicate, or may have
+ * forgotten the first attempt, a request that is still on its way would be done beside the new one. */
+static bool may_resend(const struct push *push, i64 wall_ms) {
+    const struct terms *t = push->terms;
+    return t->resend && (t->remembers_ms == 0 || wall_ms - push->began_ms < t->remembers_ms);
+}
+
+static void decide_absent(const struct push *push, i64 wall_ms, struct words *w, struct verdict *out) {
+    out->target = TARGET_TAKEN;
+    out->told = CLASS_ABSENT;
+    out->in = (struct settle_in){.verb = VERB_NACK, .failure_class = CLASS_ABSENT, .hold = !may_resend(push, wall_ms)};
+    if (out->in.hold)
+        buf_slice_add(&w->reason, push->terms->resend
+                                      ? SL("; not sent again: the downstream may not remember the first attempt")
+                                      : SL("; not sent again: the downstream does not deduplicate"));
+    out->in.reason = buf_slice(&w->reason);
+}
+
+void lookup_decide(const struct push *push, const struct outbound_answer *a, i64 wall_ms, struct words *w,
+                   struct verdict *out) {
+    const struct terms *t = push->terms;
+    *out = (struct verdict){.told = CLASS_UNKNOWN, .wait_ms = asked_to_wait_ms(a, wall_ms)};
+    put_what_came(&w->reason, a);
+    bool found = listed(t->found, a), absent = listed(t->absent, a);
+    if (found && t->exists) {
+        payload_view_init(&w->body, a->body, SL(""), NULL, NULL);
+        bool readable = payload_view_json(&w->body); /* a page of some proxy, or half an answer, tells nothing */
+        found = readable && answer_has(&w->body, t->exists);
+        absent = readable && !found;
+    }
+    if (found) return decide_taken(t, a, t->lookup_effect_id, w, out);
+    if (absent) return decide_absent(push, wall_ms, w, out);
+    bool lives = a->end == OUTBOUND_ANSWERED && a->status < 500 && a->status != 408 && a->status != 429;
+    out->target = lives ? TARGET_TAKEN : TARGET_FAILED;
+    out->in = (struct settle_in){
+        .verb = VERB_NACK, .failure_class = CLASS_UNKNOWN, .delay_ms = out->wait_ms, .reason = buf_slice(&w->reason)};
+}
