@@ -27,6 +27,7 @@
 #include "broker/shared.h"
 #include "broker/sink.h"
 #include "broker/target.h"
+#include "broker/target_reach.h"
 #include "broker/tasks.h"
 #include "broker/tenants.h"
 #include "broker/traffic.h"
@@ -106,6 +107,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->ingest = ingest_new();
     b->pushes = pushes_new();
     b->targets = targets_new();
+    b->tests = target_tests_new();
     b->rations = rations_new();
     b->browsers = browsers_new(options->addresses, options->address_count);
     b->watch = watch_new();
@@ -176,6 +178,7 @@ void broker_free(struct broker *b) {
     ingest_free(b->ingest);
     pushes_free(b->pushes);
     targets_free(b->targets);
+    target_tests_free(b->tests);
     rations_free(b->rations);
     browsers_free(b->browsers);
     watch_free(b->watch);
