@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "config/call_template.h"
 #include "config/config_priv.h"
 #include "config/template.h"
 
@@ -291,6 +292,95 @@ static void lease_below_timeout(struct lint *l, const struct queue_config *q) {
           value_duration_text(q->downstream_timeout_ms).p);
 }
 
+/* ---- calls */
+
+static void push_unknown_held(struct lint *l, const struct queue_config *q) {
+    if (!q->deliver || q->reconcile || q->idempotency != IDEMPOTENCY_UNSAID || q->said[QUEUE_KEY_on_unknown].line)
+        return;
+    found(l, q, QUEUE_KEY_deliver, "downstream.idempotency is not said, and there is no reconcile");
+}
+
+static bool asks_of_nothing(const struct reconcile_config *r) {
+    bool plain = r && call_template_is_plain(r->url);
+    for (u32 i = 0; plain && i < r->headers.count; i++) plain = call_template_is_plain(r->headers.at[i].value);
+    return plain;
+}
+
+static void lookup_of_anything(struct lint *l, const struct queue_config *q) {
+    if (asks_of_nothing(q->reconcile)) found(l, q, QUEUE_KEY_reconcile, "reconcile.url has no value of the message");
+}
+
+/* From the first call to the last. */
+static i64 push_span_ms(const struct queue_config *q) {
+    struct rules r = q->rules;
+    r.lease_ms = (u32)q->deliver->timeout_ms;
+    return retry_budget_ms(&r);
+}
+
+static void remembers_below_retries(struct lint *l, const struct queue_config *q) {
+    if (!q->deliver || !q->remembers_ms || q->remembers_ms >= push_span_ms(q)) return;
+    found(l, q, QUEUE_KEY_downstream_remembers, "remembers %s is below %s, for which a message may be sent",
+          value_duration_text(q->remembers_ms).p, value_duration_text(push_span_ms(q) / 1000 * 1000).p);
+}
+
+static void remembers_below_window(struct lint *l, const struct queue_config *q) {
+    if (!q->deliver || q->reconcile || !q->remembers_ms || q->remembers_ms >= q->rules.window_ms) return;
+    found(l, q, QUEUE_KEY_downstream_remembers, "remembers %s is below the window",
+          value_duration_text(q->remembers_ms).p);
+}
+
+static void approve_at_speed(struct lint *l, const struct queue_config *q) {
+    if (!q->deliver || !q->deliver->approve || q->deliver->rate_per_min <= 60) return;
+    found(l, q, QUEUE_KEY_deliver, "approve is true, and up to %u messages a minute are sent",
+          q->deliver->rate_per_min);
+}
+
+static void private_by_message(struct lint *l, const struct queue_config *q) {
+    const struct deliver_config *d = q->deliver;
+    if (d && d->allow_private && !call_template_is_plain(d->url))
+        found(l, q, QUEUE_KEY_deliver, "allow_private is true, and the url has values of the message");
+}
+
+static bool in_clear(slice url) {
+    static const char *const here[] = {"http://127.", "http://localhost", "http://[::1]"};
+    bool clear = slice_starts(url, SL("http://"));
+    for (size_t i = 0; i < sizeof here / sizeof *here; i++)
+        if (slice_starts(url, slice_str(here[i]))) clear = false;
+    return clear;
+}
+
+static bool has_secrets(const struct call_headers *h) {
+    bool secret = false;
+    for (u32 i = 0; i < h->count; i++) secret |= h->at[i].secret;
+    return secret;
+}
+
+static void secret_in_clear(struct lint *l, const struct queue_config *q) {
+    const struct deliver_config *d = q->deliver;
+    const struct reconcile_config *r = q->reconcile;
+    if (d && has_secrets(&d->headers) && in_clear(call_template_origin(d->url)))
+        found(l, q, QUEUE_KEY_deliver, "deliver.url is not https, and secret_headers go there");
+    if (r && has_secrets(&r->headers) && in_clear(call_template_origin(r->url)))
+        found(l, q, QUEUE_KEY_reconcile, "reconcile.url is not https, and secret_headers go there");
+}
+
+static void proxy_in_clear(struct lint *l) {
+    const struct config *c = l->config;
+    for (u32 i = 0; i < c->proxies.count; i++)
+        if (in_clear(c->proxies.at[i].upstream))
+            found_in_file(l, c->proxies.at[i].at, "the upstream of proxy %s is not https", c->proxies.at[i].name.p);
+}
+
+static void proxy_lookup_of_anything(struct lint *l) {
+    const struct config *c = l->config;
+    for (u32 i = 0; i < c->proxies.count; i++)
+        if (asks_of_nothing(c->proxies.at[i].reconcile))
+            found_in_file(l, c->proxies.at[i].at, "reconcile.url of proxy %s has no value of the call",
+                          c->proxies.at[i].name.p);
+}
+
+/* ---- money, and payloads */
+
 static void class_below_money(struct lint *l, const struct queue_config *q) {
     if (q->preset != PRESET_MONEY || q->rules.semantics == SEMANTICS_EXACTLY_ONCE) return;
     found(l, q, QUEUE_KEY_semantics, "a money queue is %s", semantics_text((enum semantics)q->rules.semantics));
@@ -421,11 +511,8 @@ static void source_unsigned_id(struct lint *l) {
 
 static void notify_in_clear(struct lint *l) {
     const struct config *c = l->config;
-    static const char *const here[] = {"http://127.", "http://localhost", "http://[::1]"};
-    bool clear = slice_starts(c->alerts.notify_url, SL("http://"));
-    for (size_t i = 0; i < sizeof here / sizeof *here; i++)
-        if (slice_starts(c->alerts.notify_url, slice_str(here[i]))) clear = false;
-    if (clear) found_in_file(l, c->said[TOP_KEY_alerts_notify_url], "alerts.notify.url is not https");
+    if (in_clear(c->alerts.notify_url))
+        found_in_file(l, c->said[TOP_KEY_alerts_notify_url], "alerts.notify.url is not https");
 }
 
 /* "password=..." of libpq's keyword form, or user:password@ of its URL form. */
@@ -433,6 +520,21 @@ static bool has_password(slice dsn) {
     if (strcasestr(dsn.p, "password=")) return true;
     const char *user = strstr(dsn.p, "://"), *at = strchr(dsn.p, '@');
     return user && at && memchr(user + 3, ':', at > user + 3 ? (size_t)(at - user - 3) : 0);
+}
+
+static bool written_out(const struct call_headers *h) {
+    bool plain = false;
+    for (u32 i = 0; i < h->count; i++)
+        plain |= h->at[i].secret && slice_eq(h->at[i].written, SL("\"" NODE_WITHHELD "\""));
+    return plain;
+}
+
+static void queue_secret_in_file(struct lint *l, const struct queue_config *q) {
+    const struct deliver_config *d = q->deliver;
+    bool deliver = d && (d->sign.plain || written_out(&d->headers));
+    if (deliver || (q->reconcile && written_out(&q->reconcile->headers)))
+        found_in_file(l, q->said[deliver ? QUEUE_KEY_deliver : QUEUE_KEY_reconcile], "queue %s has a secret in clear",
+                      q->name.p);
 }
 
 static void secret_in_file(struct lint *l) {
@@ -443,6 +545,7 @@ static void secret_in_file(struct lint *l) {
     for (u32 i = 0; i < c->sources.count; i++)
         if (c->sources.at[i].secrets.plain)
             found_in_file(l, c->sources.at[i].at, "source %s has a secret in clear", c->sources.at[i].name.p);
+    for (u32 i = 0; i < c->queues.count; i++) queue_secret_in_file(l, c->queues.at[i]);
     if (c->alerts.notify_secrets.plain)
         found_in_file(l, c->said[TOP_KEY_alerts_notify_secrets], "alerts.notify.secrets holds one in clear");
 }
