@@ -4,7 +4,9 @@
 #include <stdio.h>
 
 #include "base/json.h"
+#include "config/call_template.h"
 #include "config/config_priv.h"
+#include "config/path.h"
 #include "config/template.h"
 
 static void line(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -41,6 +43,9 @@ static void promise(const struct queue_config *q, struct buf *b) {
     else
         buf_lit(b, "\n");
     line(b, "%s", words[q->rules.semantics]);
+    if (slice_starts(q->name, SL(GATE_PREFIX)))
+        line(b, "These are the keys of the proxy %s (/gate/%s/...): nobody sends or receives here.",
+             q->name.p + strlen(GATE_PREFIX), q->name.p + strlen(GATE_PREFIX));
     if (q->loss_ppm) line(b, "Accepted loss: %g %% of the messages.", (double)q->loss_ppm / 10000);
 }
 
@@ -131,6 +136,79 @@ static void repeats(const struct queue_config *q, struct buf *b) {
     if (q->log_duplicates) line(b, "Each repeat is a line in the log, with its key (log_duplicates).");
 }
 
+/* ---- calls */
+
+/* "401, 403 and 5xx"; nothing: "none". */
+static const char *statuses_text(const struct statuses *s, struct buf *b) {
+    buf_reset(b);
+    for (u32 i = 0; i < s->count; i++)
+        buf_printf(b, s->at[i] < STATUS_LEAST ? "%s%uxx" : "%s%u", i ? ", " : "", s->at[i]);
+    buf_slice_add(b, s->count ? SL("") : SL("none"));
+    buf_char(b, '\0');
+    return b->p;
+}
+
+static void send_words(const struct deliver_config *d, struct buf *b) {
+    slice url = call_template_text(d->url);
+    line(b, "Each message goes to %.*s (%s), with its effect key as Idempotency-Key.", (int)url.n, url.p, d->method.p);
+    if (d->approve) line(b, "Before the first call it is held: a person resolves it as retry, or it is not sent.");
+    if (d->rate_per_min)
+        line(b, "At most %u calls are under way at a time, and %u are made in a minute, look-ups among them.",
+             d->concurrency, d->rate_per_min);
+    else
+        line(b, "At most %u calls are under way at a time.", d->concurrency);
+    line(b, "%s%s", d->sign.count ? "They are signed (webhook-signature). " : "",
+         d->allow_private ? "Addresses of private networks and of this machine may be called."
+                          : "An address of a private network or of this machine is refused.");
+}
+
+static void answer_words(const struct queue_config *q, struct buf *b) {
+    const struct deliver_config *d = q->deliver;
+    struct buf list = {0};
+    line(b, "2xx: done; the answer is the result, the first %s of it.", value_size_text(d->keep_body).p);
+    line(b, "%s: transient.", statuses_text(&d->said.transient, &list));
+    line(b, "%s: rejected.", statuses_text(&d->said.rejected, &list));
+    line(b, "%s: poison. A single status beats its hundred.", statuses_text(&d->said.poison, &list));
+    line(b, "Refused before anything was sent: transient. Cut, or not answered within %s: unknown.",
+         value_duration_text(d->timeout_ms).p);
+    if (q->idempotency != IDEMPOTENCY_KEY)
+        line(b, "So are 408 and 5xx but 503: the downstream does not deduplicate, and it may have been done.");
+    line(b, "When %g %% of %u calls or more within %s fail, nothing is sent but a probe, the first after %s.",
+         (double)d->circuit.ratio_ppm / 10000, d->circuit.of, value_duration_text(d->circuit.within_ms).p,
+         value_duration_text(d->circuit.open_ms).p);
+    buf_free(&list);
+}
+
+static void lookup_words(const struct queue_config *q, struct buf *b) {
+    const struct reconcile_config *r = q->reconcile;
+    struct buf found = {0}, absent = {0};
+    slice url = call_template_text(r->url), field = r->exists ? r->exists->text : SL("");
+    line(b, "What is unknown is looked up: GET %.*s", (int)url.n, url.p);
+    line(b, "  %s after the attempt's end, then every %s, %u times at most; then it is held.",
+         value_duration_text(r->after_ms).p, value_duration_text(r->every_ms).p, r->attempts);
+    line(b, "%s%s%.*s: found. It is settled with that answer, and nothing is sent.",
+         statuses_text(&r->found_said, &found), r->exists ? " with the field " : "", (int)field.n, field.p);
+    line(b, "%s%s: absent. %s", statuses_text(&r->absent_said, &absent),
+         r->exists ? ", or found without that field" : "",
+         q->idempotency == IDEMPOTENCY_KEY
+             ? "It is done again, under the same key."
+             : "It is held: the downstream does not deduplicate (downstream.idempotency).");
+    if (q->idempotency == IDEMPOTENCY_KEY && q->remembers_ms)
+        line(b, "  If its first attempt is older than %s it is held: the downstream may have forgotten the key.",
+             value_duration_text(q->remembers_ms).p);
+    line(b, "Any other answer is none: it is asked again.");
+    buf_free(&found);
+    buf_free(&absent);
+}
+
+static void call_words(const struct queue_config *q, struct buf *b) {
+    if (!q->deliver && !q->reconcile) return;
+    heading(b, "What the broker calls");
+    if (q->deliver) send_words(q->deliver, b);
+    if (q->deliver) answer_words(q, b);
+    if (q->reconcile) lookup_words(q, b);
+}
+
 /* ---- failures */
 
 static const char *many(u32 n) {
@@ -139,6 +217,10 @@ static const char *many(u32 n) {
 
 static void unknown_words(const struct queue_config *q, struct buf *b) {
     const struct rules *r = &q->rules;
+    if (q->reconcile) {
+        line(b, "Unknown: the broker looks it up, as above; nothing is done before the answer.");
+        return;
+    }
     switch ((enum on_unknown)r->on_unknown) {
     case ON_UNKNOWN_RETRY:
         line(
@@ -279,12 +361,18 @@ static void operator_words(const struct queue_config *q, struct buf *b) {
              name, name);
         line(b, "  history stay; what was settled meanwhile is not run again.");
     }
-    bool holds = r->on_unknown != ON_UNKNOWN_RETRY || r->on_conflict == ON_CONFLICT_HOLD;
+    bool holds =
+        r->on_unknown != ON_UNKNOWN_RETRY || r->on_conflict == ON_CONFLICT_HOLD || (q->deliver && q->deliver->approve);
     if (holds && r->semantics != SEMANTICS_AT_MOST_ONCE) {
         line(b, "- Held: `hapax held list %s`. Look the effect up downstream by its effect key, then", name);
         line(b, "  `hapax held resolve` as done, rejected, retry or dead%s.",
              r->on_conflict == ON_CONFLICT_HOLD ? "; a conflict as new or duplicate" : "");
     }
+    if (q->deliver)
+        line(b,
+             "- Pushing: `hapax push status` says how its target does; `hapax push pause %s` stops it, `resume` goes "
+             "on.",
+             name);
     alert_words(q, b);
     if (r->semantics != SEMANTICS_AT_MOST_ONCE) watch_words(q, holds, b);
     line(b, "- \"Why was this ignored?\": `hapax key show %s KEY` lists every arrival of the key.", name);
@@ -298,6 +386,7 @@ static void operator_words(const struct queue_config *q, struct buf *b) {
 void explain_queue(const struct queue_config *q, struct buf *out) {
     promise(q, out);
     repeats(q, out);
+    call_words(q, out);
     failures(q, out);
     order_words(q, out);
     limit_words(q, out);

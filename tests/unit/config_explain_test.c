@@ -11,6 +11,9 @@
 
 enum { WIDTH_MAX = 150 };
 
+#define PUSH(keys) "deliver: {url: 'https://h/${a}', " keys "}"
+#define LOOK(keys) "reconcile: {url: 'https://h/${hapax.effect_key}', " keys "}"
+
 static void each_queue(const char *flow, void (*each)(const struct queue_config *q, struct buf *out), struct buf *out) {
     char yaml[2048];
     struct config *c;
@@ -52,6 +55,8 @@ static void the_operators_page_follows_the_rules(void **state) {
         {"class: analytics, loss: 1%", "| `loss_rate` | above 1 % |", "`group_blocked`"},
         {"class: audit", "| `dead_letters` | 10 within 15m |", "`duplicates_high`"},
         {"origin: '${header.x}'", "`key_skew`", NULL},
+        {PUSH(""), "\n## What the broker calls\n\n- Each message goes to https://h/${a} (POST)", NULL},
+        {LOOK(""), "effect_key} 30s after the attempt's end", "push pause"},
         {"event_type: '${type}'", "| paid | 90 | 10 | 0 | 10 % of what comes |\n", NULL},
         {"event_type: '${type}'", "| a\\|b\\<c\\> | 5 | 0 | 2 | none is the same: what changes between tries?", NULL},
         {"event_type: '${type}'", "| quiet | 7 | 0 | 0 | none so far |\n", NULL},
@@ -128,6 +133,33 @@ static void the_words_follow_the_rules(void **state) {
         {"window: forever", "20 % of 100", "past half"},
         {"keep_payload: 6h", "hapax replay q --since 6h", "are not kept"},
         {"", "are not kept", "hapax replay"},
+        /* calls */
+        {"", "Transient: tried", "What the broker calls"},
+        {PUSH(""), "Each message goes to https://h/${a} (POST), with its effect key as Idempotency-Key.", "looked up"},
+        {PUSH("method: PUT, concurrency: 3, rate: 2/s"), "At most 3 calls are under way at a time, and 120 are made",
+         "POST"},
+        {PUSH("approve: true"), "a person resolves it as retry, or it is not sent", NULL},
+        {PUSH("approve: true"), "hapax held list q", NULL},
+        {PUSH(""), "An address of a private network or of this machine is refused.", "signed"},
+        {PUSH("sign: {secrets: ['${S}']}, allow_private: true"),
+         "They are signed (webhook-signature). Addresses of private", "${S}"},
+        {PUSH("secret_headers: {x-api-key: '${K}'}"), "Each message goes", "${K}"},
+        {PUSH("keep: {body: 1KiB}"), "the first 1KiB of it", NULL},
+        {PUSH(""), "401, 403, 408, 409, 425, 429, 5xx: transient.", NULL},
+        {PUSH("classify: {rejected: [409]}"), "409: rejected.", "402"},
+        {PUSH("timeout: 3s"), "not answered within 3s: unknown", NULL},
+        {PUSH(""), "So are 408 and 5xx but 503", NULL},
+        {PUSH("") ", downstream: {idempotency: key}", "Cut, or not answered", "So are 408"},
+        {PUSH("circuit: {ratio: 20%, of: 5}"), "When 20 % of 5 calls or more within 1m fail", NULL},
+        {PUSH(""), "hapax push pause q", "LOOK"},
+        {LOOK(""), "What is unknown is looked up: GET https://h/${hapax.effect_key}", "Each message goes"},
+        {LOOK(""), "30s after the attempt's end, then every 30s, 10 times at most; then it is held.", NULL},
+        {LOOK(""), "Unknown: the broker looks it up", "next delivery"},
+        {LOOK("exists: a.b"), "200 with the field a.b: found.", NULL},
+        {LOOK("exists: a.b, absent: [404, 410]"), "404, 410, or found without that field: absent.", NULL},
+        {LOOK(""), "It is held: the downstream does not deduplicate", "It is done again"},
+        {LOOK("") ", downstream: {idempotency: key}", "It is done again, under the same key.", "older than"},
+        {LOOK("") ", downstream: {idempotency: key, remembers: 1d}", "older than 1d it is held", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct buf b = {0};
@@ -144,7 +176,8 @@ static void lines_fit_a_wide_terminal(void **state) {
     struct buf b = {0};
     explain(
         "class: money, on_conflict: hold, dead: {owner: somebody, alert: {count: 3, within: 5m}}, limits: {lag: 1h},"
-        "lag: {p95: 1s, alert: 5m, for: 2m}, schema: {required: [a]}, keep_payload: 1d",
+        "lag: {p95: 1s, alert: 5m, for: 2m}, schema: {required: [a]}, keep_payload: 1d, downstream: {idempotency: key, "
+        "remembers: 1d}, " PUSH("rate: 100/s, sign: {secrets: ['${S}']}, allow_private: true") ", " LOOK("exists: a.b"),
         &b);
     slice rest = slice_of(b.p, b.len - 1), line;
     while (rest.n) {
