@@ -27,12 +27,16 @@ bool problem_retryable(enum problem p) {
     return problems[p].retryable;
 }
 
-static void put_problem(struct buf *b, const struct problem_row *row, slice detail, bool applied_unknown) {
+u16 failure_status(const struct failure *f) {
+    return f->status ? f->status : problems[f->problem].status;
+}
+
+static void put_problem(struct buf *b, const struct problem_row *row, u16 status, slice detail, bool applied_unknown) {
     buf_lit(b, "{\"type\":\"urn:hapax:");
     buf_slice_add(b, slice_str(row->code));
     buf_char(b, '"');
     json_put_member(b, "title", slice_str(row->title));
-    json_put_member_i64(b, "status", row->status);
+    json_put_member_i64(b, "status", status);
     json_put_member(b, "detail", utf8_valid(detail) ? detail : SL("(not UTF-8)"));
     json_put_member(b, "code", slice_str(row->code));
     json_put_member_bool(b, "retryable", row->retryable);
@@ -45,7 +49,7 @@ void broker_render_problem(struct buf *body, u16 status, const char *code, const
         if (problems[i].status == status &&
             (row->status != status || slice_eq(slice_str(code), slice_str(problems[i].code))))
             row = &problems[i];
-    put_problem(body, row, slice_str(detail), applied_unknown);
+    put_problem(body, row, row->status, slice_str(detail), applied_unknown);
     buf_char(body, '}');
 }
 
@@ -79,7 +83,7 @@ void failure_free(struct failure *f) {
 }
 
 void failure_render(const struct failure *f, struct buf *body) {
-    put_problem(body, &problems[f->problem], buf_slice(&f->detail), f->applied_unknown);
+    put_problem(body, &problems[f->problem], failure_status(f), buf_slice(&f->detail), f->applied_unknown);
     if (f->more.len) buf_char(body, ',');
     buf_slice_add(body, buf_slice(&f->more));
 }

@@ -20,6 +20,7 @@ struct failure {
     const char *allow;    /* 405: the methods there are */
     i64 retry_ms;         /* 429, 503, 507: when to try again, if that is known */
     bool applied_unknown; /* else nothing happened */
+    u16 status;           /* 0: the problem's own */
     u64 compare_left;     /* how many bytes of payloads may still be compared to say what changed */
 };
 
@@ -27,6 +28,7 @@ struct failure {
 bool failure_set(struct failure *f, enum problem p, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void failure_free(struct failure *f);
 u16 problem_status(enum problem p);
+u16 failure_status(const struct failure *f);
 bool problem_retryable(enum problem p);
 void failure_render(const struct failure *f, struct buf *body); /* without the closing brace: members may follow */
 

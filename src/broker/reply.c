@@ -42,8 +42,10 @@ void reply_json(struct call *c, u16 status, slice body) {
 }
 
 /* In whole seconds, and not too early: whoever comes back then is not refused for the same reason. */
-static void put_retry_after(struct buf *fields, u16 status, i64 retry_ms) {
-    if (status != 429 && status != 503 && status != 507) return;
+static void put_retry_after(struct buf *fields, const struct failure *f) {
+    u16 status = failure_status(f);
+    i64 retry_ms = f->retry_ms;
+    if (status != 429 && status != 503 && status != 507 && f->problem != PROBLEM_in_progress) return;
     buf_printf(fields, "Retry-After: %lld\r\n", retry_ms > 1000 ? (long long)((retry_ms + 999) / 1000) : 1LL);
 }
 
@@ -64,11 +66,11 @@ void reply_failure(struct call *c) {
     buf_char(&s->body, '}');
     buf_reset(&s->fields);
     if (c->failure.allow) buf_printf(&s->fields, "Allow: %s\r\n", c->failure.allow);
-    u16 status = problem_status(c->failure.problem);
+    u16 status = failure_status(&c->failure);
     if (status == 401) buf_lit(&s->fields, "WWW-Authenticate: Bearer\r\n");
     if (c->failure.problem == PROBLEM_unauthorized) access_refused(c);
     if (c->failure.problem == PROBLEM_forbidden) access_forbidden(c);
-    put_retry_after(&s->fields, status, c->failure.retry_ms);
+    put_retry_after(&s->fields, &c->failure);
     reply_with(c->b, c->conn, status, SL("application/problem+json"), buf_slice(&s->fields), buf_slice(&s->body), 0);
 }
 

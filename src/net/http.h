@@ -87,6 +87,7 @@ struct http_reply {
     struct http_after after;
     u64 receipt; /* not 0: on_receipt(receipt, written) is called once it is known whether any byte of it was written */
     bool close;  /* close the connection after it */
+    bool length_said; /* to a HEAD: its fields say how long the body would be, if anybody knows */
     /* Only the head, `body` is empty: the rest follows with http_feed until http_feed_end. The request counts as not yet
      * answered until then, so that on_gone says when its client has left. To a HEAD it is the whole reply. */
     bool feed;

@@ -6,10 +6,19 @@
     X(200, "OK")                                                                                                       \
     X(201, "Created")                                                                                                  \
     X(202, "Accepted")                                                                                                 \
+    X(203, "Non-Authoritative Information")                                                                            \
     X(204, "No Content")                                                                                               \
+    X(206, "Partial Content")                                                                                          \
+    X(300, "Multiple Choices")                                                                                         \
+    X(301, "Moved Permanently")                                                                                        \
+    X(302, "Found")                                                                                                    \
+    X(303, "See Other")                                                                                                \
     X(304, "Not Modified")                                                                                             \
+    X(307, "Temporary Redirect")                                                                                       \
+    X(308, "Permanent Redirect")                                                                                       \
     X(400, "Bad Request")                                                                                              \
     X(401, "Unauthorized")                                                                                             \
+    X(402, "Payment Required")                                                                                         \
     X(403, "Forbidden")                                                                                                \
     X(404, "Not Found")                                                                                                \
     X(405, "Method Not Allowed")                                                                                       \
@@ -25,12 +34,15 @@
     X(417, "Expectation Failed")                                                                                       \
     X(421, "Misdirected Request")                                                                                      \
     X(422, "Unprocessable Content")                                                                                    \
+    X(425, "Too Early")                                                                                                \
     X(428, "Precondition Required")                                                                                    \
     X(429, "Too Many Requests")                                                                                        \
     X(431, "Request Header Fields Too Large")                                                                          \
     X(500, "Internal Server Error")                                                                                    \
     X(501, "Not Implemented")                                                                                          \
+    X(502, "Bad Gateway")                                                                                              \
     X(503, "Service Unavailable")                                                                                      \
+    X(504, "Gateway Timeout")                                                                                          \
     X(505, "HTTP Version Not Supported")                                                                               \
     X(507, "Insufficient Storage")
 
@@ -71,7 +83,7 @@ void http_reply_put(struct buf *b, const struct http_reply *reply, slice connect
     bool bodiless = http_reply_bodiless(reply);
     buf_grow(b, 192 + reply->content_type.n + reply->fields.n + (with_body ? reply->body.n : 0));
     put_head(b, reply, connection);
-    if (!bodiless) {
+    if (!bodiless && !(reply->length_said && !with_body)) {
         buf_lit(b, "Content-Length: ");
         buf_dec(b, reply->body.n);
         buf_lit(b, "\r\n");
