@@ -9,6 +9,7 @@
 #include "broker/operator.h"
 #include "broker/render.h"
 #include "broker/scope.h"
+#include "config/config.h"
 
 static void reply_state(struct call *c, enum state state, const struct seen *s, bool restored, bool again) {
     struct buf *body = &c->b->scratch->body;
@@ -148,11 +149,26 @@ static void put_as(struct buf *detail, const struct deed *d) {
     buf_char(detail, '}');
 }
 
+/* In the place of the upstream's: with which status a proxy answers from then on. */
+static bool say_status(struct call *c, const struct deed *d, struct resolve_in *in, struct buf *head) {
+    if (d->status == 0) return true;
+    if (in->as != DECISION_DONE && in->as != DECISION_REJECTED)
+        return fail(c, PROBLEM_param_invalid, "status goes with done and rejected");
+    if (!slice_starts(c->arg[0], SL(GATE_PREFIX)))
+        return fail(c, PROBLEM_param_invalid, "status is for the keys of proxies: nobody is answered with it here");
+    if (d->status < 200 || d->status > 599) return fail(c, PROBLEM_param_invalid, "status must be 200 to 599");
+    buf_printf(head, "%u\r\n", (unsigned)d->status);
+    if (in->content_type.n) buf_printf(head, "Content-Type: %.*s\r\n", (int)in->content_type.n, in->content_type.p);
+    in->http = buf_slice(head);
+    return true;
+}
+
 static bool resolve(struct call *c, const struct deed *d, enum decision as, struct seen *s, enum state *state) {
     struct broker *b = c->b;
-    struct buf decoded = {0}, detail = {0};
+    struct buf decoded = {0}, detail = {0}, head = {0};
     struct resolve_in in = {.as = as};
-    bool ok = result_mean(&d->result, &decoded, &in.content_type, &in.result, &c->failure);
+    bool ok =
+        result_mean(&d->result, &decoded, &in.content_type, &in.result, &c->failure) && say_status(c, d, &in, &head);
     if (ok) {
         put_as(&detail, d);
         struct audit_in audit = deed_named(d, DEED_RESOLVE, buf_slice(&detail));
@@ -162,6 +178,7 @@ static bool resolve(struct call *c, const struct deed *d, enum decision as, stru
     }
     buf_free(&decoded);
     buf_free(&detail);
+    buf_free(&head);
     return ok;
 }
 
@@ -169,7 +186,7 @@ static void answer_resolve(struct call *c, struct seen *(*find)(struct call *c))
     struct deed d;
     enum decision as = DECISION_NONE;
     enum state state = STATE_PENDING;
-    bool ok = deed_read(c, &d, "as result result_base64 content_type") && parse_as(c, &d, &as);
+    bool ok = deed_read(c, &d, "as result result_base64 content_type status") && parse_as(c, &d, &as);
     struct seen *s = ok ? find(c) : NULL;
     if (s && resolve(c, &d, as, s, &state))
         reply_state(c, state, s, false, false);

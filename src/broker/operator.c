@@ -50,6 +50,7 @@ static bool take_member(struct json *j, slice name, struct deed *d) {
     if (slice_eq(name, SL("ids"))) return json_value(j, &type, &d->ids);
     if (slice_eq(name, SL("max")) || slice_eq(name, SL("messages"))) return take_count(j, &d->max);
     if (slice_eq(name, SL("rate"))) return take_count(j, &d->rate);
+    if (slice_eq(name, SL("status"))) return take_count(j, &d->status);
     if (slice_eq(name, SL("dry_run"))) return json_bool(j, &d->dry_run);
     return result_member(j, name, &d->result, &taken) && taken;
 }

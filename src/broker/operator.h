@@ -26,8 +26,7 @@ struct call;
     X(CONFIG_RELOAD, "config_reload", false)                                                                           \
     X(DRILL, "drill", false)                                                                                           \
     X(PUSH_PAUSE, "push_pause", false)                                                                                 \
-    X(PUSH_RESUME, "push_resume", true)                                                                                \
-    X(PUSH_TEST, "push_test", false)
+    X(PUSH_RESUME, "push_resume", true)
 #define DEED_ENUM(name, text, relieves) DEED_##name,
 enum deed_kind { DEED_LIST(DEED_ENUM) DEED_COUNT };
 #undef DEED_ENUM
@@ -39,7 +38,7 @@ struct deed {
     struct buf who; /* as the trail names them */
     slice as, state, class_name, reason, since;
     slice ids; /* an array, as it was written */
-    u64 max, rate;
+    u64 max, rate, status;
     bool dry_run;
     struct result_said result;
 };

@@ -472,6 +472,7 @@ enum resolve_verdict {
 struct resolve_in {
     enum decision as; /* DONE REJECTED RETRY DEAD NEW DUPLICATE */
     slice result, content_type;
+    slice http; /* as rec_settle.http; empty: none */
 };
 enum resolve_verdict core_resolve(struct core *c, struct core_now now, const struct seen *seen,
                                   const struct resolve_in *in, const struct audit_in *audit, enum state *state);

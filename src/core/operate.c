@@ -51,8 +51,9 @@ static enum resolve_verdict resolve_settled(struct core *c, const struct seen *s
     r.settle.reason = state == STATE_CANCELLED ? SL("duplicate") : audit->why;
     r.settle.content_type = in->content_type;
     r.settle.result = in->result;
+    r.settle.http = in->http;
     r.settle.history = slice_of(h->p, h->len);
-    u64 said = in->result.n + in->content_type.n + r.settle.reason.n + history_item_size(&item);
+    u64 said = in->result.n + in->http.n + in->content_type.n + r.settle.reason.n + history_item_size(&item);
     u64 beyond = said > RESULT_ALWAYS_FITS ? said - RESULT_ALWAYS_FITS : 0;
     if (!audit_deed(c, audit, m->queue, &r.settle.ref, r.settle.key, beyond)) return RESOLVE_FULL;
     settle_emit(c, &r);
