@@ -48,6 +48,7 @@ bool access_anonymous(const struct broker *b);
 
 /* Who shows this. Never NULL: a wrong token makes a caller who may do nothing. */
 const struct caller *access_caller(struct broker *b, slice authorization);
+const struct caller *access_by_token(struct broker *b, slice token); /* the bare token; empty: none is shown */
 
 /* Whom a caller of before is now: after a reload, or when time has passed. */
 const struct caller *access_again(struct broker *b, const struct caller *who);

@@ -31,6 +31,7 @@ struct candidate {
     slice scope;  /* whose its key is, where that matters */
     bool again;   /* it is a copy of what was refused before: no second copy */
     bool foresee; /* and it is only asked what would become of it */
+    bool made;    /* key and fingerprint are what they are: no rule makes them */
     const struct key_hash *known;
     struct admission *a;
     struct failure *f;
@@ -142,6 +143,7 @@ static bool pass_rules(struct candidate *k, header_lookup *header, void *header_
         return failure_set(
             k->f, PROBLEM_rules_unreadable,
             "what it holds can be received and settled; it takes messages again once it is given rules anew");
+    if (k->made) return true;
     if (!k->rules) {
         k->in->fingerprint = core_fingerprint(k->b->core, k->in->payload);
         return true;
@@ -366,7 +368,7 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
     bool sought = in->key.n && (!k->rules || k->rules->rules.semantics != SEMANTICS_AT_LEAST_ONCE);
     in->hash = hash_of(k);
     a->seen = sought ? lookup_key(b, b->lookup, in->queue, in->hash, in->key) : NULL;
-    if (!rules->special) in->fingerprint = plain_fingerprint(b, in->payload, a->seen);
+    if (!rules->special && !k->made) in->fingerprint = plain_fingerprint(b, in->payload, a->seen);
     if (sought && !(a->seen && seen_in_force(b, a->seen))) look_under_own_key(b, in, a);
     a->key = in->key;
     if (!a->seen && key_names_replay(in->key)) { /* one that is known came in before this was asked, and is answered */
@@ -375,7 +377,7 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
                     "two apart");
         return false;
     }
-    if (a->seen) agree_with(k, a->seen);
+    if (a->seen && !k->made) agree_with(k, a->seen);
     if (k->foresee) return foresee(k, a);
     room_prepare(b, in->payload.n + in->attrs.n);
     a->verdict = core_send(b->core, b->now, in, a->seen, &a->out);
@@ -389,6 +391,11 @@ bool admit_message(struct broker *b, struct send_in *in, slice scope, const stru
                    header_lookup *header, void *header_ctx, struct admission *a, struct failure *f) {
     struct candidate k = {.b = b, .in = in, .scope = scope, .known = known, .f = f};
     return enter(&k, header, header_ctx, a);
+}
+
+bool admit_made(struct broker *b, struct send_in *in, slice scope, struct admission *a, struct failure *f) {
+    struct candidate k = {.b = b, .in = in, .scope = scope, .f = f, .made = true};
+    return enter(&k, NULL, NULL, a);
 }
 
 /* ---- once more */

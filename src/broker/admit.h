@@ -33,6 +33,8 @@ struct key_hash {
  * that is (scope.h). known may be NULL: it saves hashing the key once more. */
 bool admit_message(struct broker *b, struct send_in *in, slice scope, const struct key_hash *known,
                    header_lookup *header, void *header_ctx, struct admission *a, struct failure *f);
+/* The same for what comes with its key and fingerprint: the queue's rules for messages are not asked. */
+bool admit_made(struct broker *b, struct send_in *in, slice scope, struct admission *a, struct failure *f);
 /* A copy of what is not admitted, for the dead lane, with the reason. false: none could be kept. */
 bool admit_copy(struct broker *b, const struct send_in *in, slice scope, slice why, struct ref *copy);
 /* The headers of a message as far as it remembers them: attributes, content type, group. ctx: struct send_in. */

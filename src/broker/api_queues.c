@@ -144,11 +144,6 @@ static bool may_have_called(struct call *c, const struct queue_config *q) {
     return private ? may_everywhere(c, RIGHT_ADMIN) : may(c, RIGHT_ADMIN, c->arg[0]);
 }
 
-static bool not_a_proxys(struct call *c) {
-    if (!slice_starts(c->arg[0], SL(GATE_PREFIX))) return true;
-    return fail(c, PROBLEM_config_invalid, "queues called " GATE_PREFIX "NAME are those of `proxies`, in the file");
-}
-
 static bool no_room_for_queue(struct call *c) {
     if (core_queues_left(c->b->core) == 0)
         return fail(c, PROBLEM_queue_limit, "%u queues are the most one broker has", QUEUES_MAX);
@@ -182,8 +177,8 @@ void api_queue_put(struct call *c) {
     bool known = core_queue_find(b->core, c->arg[0], &queue);
     if (!known) queue = 0;
     bool ok = deed_read(c, &d, NULL) && queue_name_ok(c, c->arg[0]) && (!known || not_from_file(c, queue)) &&
-              not_a_proxys(c) && preconditions_hold(c, queue) && read_rules(c, &config) && may_have_called(c, config) &&
-              put_rules_down(c, &d, &queue, &config);
+              not_of_a_proxy(c) && preconditions_hold(c, queue) && read_rules(c, &config) &&
+              may_have_called(c, config) && put_rules_down(c, &d, &queue, &config);
     config_queue_free(config);
     deed_free(&d);
     if (!ok) return reply_failure(c);

@@ -15,6 +15,7 @@
 #include "broker/jobs.h"
 #include "broker/lookup.h"
 #include "broker/named.h"
+#include "broker/proxy.h"
 #include "broker/push.h"
 #include "broker/queue_rules.h"
 #include "broker/rations.h"
@@ -27,7 +28,6 @@
 #include "broker/shared.h"
 #include "broker/sink.h"
 #include "broker/target.h"
-#include "broker/target_reach.h"
 #include "broker/tasks.h"
 #include "broker/tenants.h"
 #include "broker/traffic.h"
@@ -105,9 +105,9 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->scratch = scratch_new();
     b->access = access_new(options->own);
     b->ingest = ingest_new();
+    b->gates = gates_new();
     b->pushes = pushes_new();
     b->targets = targets_new();
-    b->tests = target_tests_new();
     b->rations = rations_new();
     b->browsers = browsers_new(options->addresses, options->address_count);
     b->watch = watch_new();
@@ -155,6 +155,7 @@ void broker_stop(struct broker *b, struct broker_time t) {
 }
 
 void broker_free(struct broker *b) {
+    gates_free(b);
     jobs_free(b);
     feeds_free(b);
     waits_free(b);
@@ -178,7 +179,6 @@ void broker_free(struct broker *b) {
     ingest_free(b->ingest);
     pushes_free(b->pushes);
     targets_free(b->targets);
-    target_tests_free(b->tests);
     rations_free(b->rations);
     browsers_free(b->browsers);
     watch_free(b->watch);
@@ -208,6 +208,7 @@ static void cancel_ttls(struct broker *b) {
 bool broker_tick(struct broker *b, struct broker_time t) {
     broker_advance(b, t);
     b->ticked_mono_ms = t.mono_ms;
+    gates_renew(b);
     room_prepare(b, core_tick_bytes(b->core, TICK_BUDGET));
     bool more = core_tick(b->core, b->now, TICK_BUDGET);
     cancel_ttls(b);
@@ -237,6 +238,7 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
     fetches_run(b);
     jobs_run(b);
     waits_run(b);
+    gates_run(b);
     pushes_run(b);
     compaction_run(b);
     events_publish(b);

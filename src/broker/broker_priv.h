@@ -35,9 +35,9 @@ struct broker {
     struct time_texts *time_texts; /* seconds that were written as text */
     struct lookup *lookup, *other; /* the key or message a request is about; one it is compared with */
     struct ingest *ingest;         /* webhooks that came in */
+    struct gates *gates;           /* calls that go through a proxy */
     struct pushes *pushes;         /* messages that go out as requests, and look-ups */
     struct targets *targets;       /* where deliveries and look-ups go */
-    struct target_tests *tests;    /* of whether they are reached */
     struct access *access;         /* who asks, and what they may do */
     struct rations *rations;       /* what one client may have */
     struct browsers *browsers;     /* whose pages may ask */

@@ -11,6 +11,7 @@
 #include "broker/ingest.h"
 #include "broker/jobs.h"
 #include "broker/limits.h"
+#include "broker/proxy.h"
 #include "broker/queue_rules.h"
 #include "broker/route.h"
 #include "broker/series.h"
@@ -370,6 +371,23 @@ static void put_sources(struct metrics_job *j) {
     buf_free(&label);
 }
 
+static void put_proxies(struct metrics_job *j) {
+    struct buf label = {0}, *out = &j->job.reply;
+    char result[64];
+    for (u32 i = 0; i < gate_count(j->job.c.b); i++) {
+        const struct gate_counts *n = gate_counts_at(j->job.c.b, i);
+        buf_reset(&label);
+        buf_printf(&label, "proxy=\"%.*s\"", (int)n->name.n, n->name.p); /* which has nothing to escape */
+        for (u32 k = 0; k < GATE_RESULTS; k++) {
+            snprintf(result, sizeof result, "result=\"%s\"", gate_result_text(k));
+            put_line(out, "hapax_gate_requests_total", "", buf_slice(&label), result, SL(""));
+            buf_dec(out, n->at[k]);
+            buf_char(out, '\n');
+        }
+    }
+    buf_free(&label);
+}
+
 /* ---- tenants */
 
 static const struct {
@@ -421,6 +439,9 @@ static void put_all_routes(struct metrics_job *j) {
     put_head(j, &j->job.reply, SL("hapax_ingest_total"), type_texts[METRIC_COUNTER],
              "Webhooks that came in, by source and what became of them.");
     put_sources(j);
+    put_head(j, &j->job.reply, SL("hapax_gate_requests_total"), type_texts[METRIC_COUNTER],
+             "Calls through a proxy, by what became of them.");
+    put_proxies(j);
     put_head(j, &j->job.reply, SL("hapax_http_requests_total"), type_texts[METRIC_COUNTER],
              "Requests answered, by route and status.");
     put_routes(j, false);

@@ -37,6 +37,13 @@ bool queue_name_ok(struct call *c, slice name) {
     return config_queue_name_ok(name, &err) || fail(c, PROBLEM_queue_invalid, "%s", err.text);
 }
 
+bool not_of_a_proxy(struct call *c) {
+    slice name = c->arg[0];
+    return !slice_starts(name, SL(GATE_PREFIX)) ||
+           fail(c, PROBLEM_gate_queue, "%.*s is for the proxy of that name alone: call it by /gate/", (int)name.n,
+                name.p);
+}
+
 static void remember(struct broker *b, u16 queue) {
     struct queue_info q;
     core_queue_info(b->core, b->now, queue, &q);
@@ -47,7 +54,7 @@ static void remember(struct broker *b, u16 queue) {
 static bool may_make(struct call *c, slice name) {
     const struct config *config = config_in_force(c->b);
     if (!queue_name_ok(c, name)) return false;
-    return config->auto_create ||
+    return (config->auto_create && !slice_starts(name, SL(GATE_PREFIX))) ||
            fail(c, PROBLEM_no_such_queue, "queue '%.*s' is not declared in %.*s, nor made with PUT", (int)name.n,
                 name.p, (int)config->file.n, config->file.p);
 }
@@ -89,10 +96,12 @@ bool queue_of_call(struct call *c, bool create, u16 *queue) {
 }
 
 bool queue_to_send(struct call *c, size_t payload, u16 *queue) {
+    if (!not_of_a_proxy(c)) return false;
     return known(c, queue) || make_queue(c, c->arg[0], &payload, queue);
 }
 
 bool queue_to_receive(struct call *c, u16 *queue) {
+    if (!not_of_a_proxy(c)) return false;
     if (known(c, queue)) return true;
     *queue = 0;
     return may_make(c, c->arg[0]);

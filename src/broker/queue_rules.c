@@ -8,6 +8,7 @@
 #include "broker/limits.h"
 #include "broker/operator.h"
 #include "broker/parse.h"
+#include "broker/proxy.h"
 #include "broker/push.h"
 #include "broker/rations.h"
 #include "broker/report.h"
@@ -351,6 +352,7 @@ hx_st broker_configure(struct broker *b, struct broker_time t, struct config *co
     ingest_configure(b, config);
     rations_configure(b, config);
     bind_all(b, &to);
+    gates_configure(b, config);
     pushes_begin(b);
     tell_rest(b, &to);
     config_free(before);

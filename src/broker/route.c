@@ -9,6 +9,7 @@
 #include "broker/ingest.h"
 #include "broker/limits.h"
 #include "broker/parse.h"
+#include "broker/proxy.h"
 #include "broker/rations.h"
 #include "broker/traffic.h"
 
@@ -21,6 +22,8 @@ struct route {
     u64 body_max;
 };
 
+#define HTTP_ANY HTTP_OTHER
+
 static const struct route routes[] = {
 #define ROUTE(method, path, handler, right, params, body_max) {method, path, handler, right, params, body_max},
 #include "broker/route.def"
@@ -30,7 +33,8 @@ static const struct route routes[] = {
 #define ROUTES     (sizeof routes / sizeof routes[0])
 
 static const char *const method_names[] = {
-    [HTTP_GET] = "GET", [HTTP_HEAD] = "HEAD", [HTTP_POST] = "POST", [HTTP_PUT] = "PUT", [HTTP_DELETE] = "DELETE",
+    [HTTP_GET] = "GET", [HTTP_HEAD] = "HEAD",     [HTTP_POST] = "POST",
+    [HTTP_PUT] = "PUT", [HTTP_DELETE] = "DELETE", [HTTP_ANY] = "ANY",
 };
 
 u32 route_count(void) {
@@ -48,6 +52,7 @@ static bool matches(const char *pattern, slice path, slice args[2]) {
     const char *p = path.p, *end = p + path.n;
     u32 n = 0;
     for (; *pattern; pattern++) {
+        if (strcmp(pattern, "/...") == 0) return p == end || *p == '/';
         if (*pattern != '*') {
             if (p == end || *p++ != *pattern) return false;
             continue;
@@ -69,7 +74,7 @@ static const struct route *find_route(const struct http_request *req, slice args
     slice path = slice_of(req->path.p + 1, req->path.n - 1);
     for (u32 i = 0; i < ROUTES; i++) {
         if (!matches(routes[i].path, path, args)) continue;
-        if (routes[i].method == effective(req->method)) return &routes[i];
+        if (routes[i].method == effective(req->method) || routes[i].method == HTTP_ANY) return &routes[i];
         if (allow) buf_printf(allow, "%s%s", allow->len ? ", " : "", method_names[routes[i].method]);
         if (allow && routes[i].method == HTTP_GET) buf_lit(allow, ", HEAD");
     }
@@ -125,9 +130,17 @@ static bool allowed(struct call *c, const struct route *r) {
     return names_queue(r) ? may(c, r->right, c->arg[0]) : may_somewhere(c, r->right);
 }
 
+/* To a proxy Authorization is what the upstream is shown; our own token has a field of its own there. */
+static const struct caller *caller_of(struct broker *b, const struct http_request *req) {
+    slice prefix = SL("/gate/"), token = {0};
+    if (!slice_starts(req->path, prefix)) return access_caller(b, req->authorization);
+    http_field_get(req, SL("hapax-token"), &token);
+    return access_by_token(b, token);
+}
+
 /* The head alone decides who may not: none of their body is read. What it found is not looked for again. */
 static bool welcome(struct broker *b, struct http_request *head, const struct route *r, slice args[2]) {
-    struct call c = {.b = b, .req = head, .who = access_caller(b, head->authorization), .arg = {args[0], args[1]}};
+    struct call c = {.b = b, .req = head, .who = caller_of(b, head), .arg = {args[0], args[1]}};
     head->found[0] = c.who;
     bool ok = !r || !decode_args(&c) || allowed(&c, r);
     if (ok) head->found[1] = r;
@@ -150,6 +163,7 @@ u64 broker_body_limit(struct broker *b, struct http_request *head) {
     const struct route *r = find_route(head, args, NULL);
     if (!access_open(b) && !welcome(b, head, r, args)) return HTTP_BODY_UNWANTED;
     if (r && r->handler == api_in) return ingest_body_limit(b, head, args[0]);
+    if (r && r->handler == api_gate) return proxy_body_limit(b, head, args[0]);
     return r ? r->body_max : SMALL_BODY_MAX;
 }
 
@@ -202,7 +216,7 @@ static void dispatch(struct call *c) {
         return;
     }
     if (r && decode_args(c) && (c->req->found[1] || allowed(c, r)) &&
-        (is_health(r) || ration_of_token(c, is_watching(r))) && params_known(c, r->params)) {
+        (is_health(r) || ration_of_token(c, is_watching(r))) && (*r->params == '*' || params_known(c, r->params))) {
         if (!c->b->draining || r->method == HTTP_GET || r->handler == api_ack) {
             r->handler(c);
             buf_free(&allow);
@@ -223,7 +237,7 @@ static void dispatch(struct call *c) {
 void broker_request(struct broker *b, struct broker_time t, void *conn, void **user, const struct http_request *req) {
     broker_advance(b, t);
     struct call c = {.b = b, .conn = conn, .user = user, .req = req, .failure = {.compare_left = COMPARED_IN_TURN}};
-    c.who = req->found[0] ? req->found[0] : access_caller(b, req->authorization);
+    c.who = req->found[0] ? req->found[0] : caller_of(b, req);
     b->scratch->compare_left = COMPARED_IN_TURN;
     b->asked_mono_ms = t.mono_ms;
     b->request = req;

@@ -1,6 +1,7 @@
 #include "broker/sink.h"
 
 #include "broker/broker_priv.h"
+#include "broker/proxy.h"
 #include "broker/push.h"
 #include "broker/room.h"
 #include "broker/waits.h"
@@ -24,6 +25,7 @@ static void sink_outcome(void *ctx, const struct ref *ref) {
 
 static void sink_ready(void *ctx, u16 queue) {
     waits_wake_queue(broker_of(ctx), queue);
+    gates_ready(broker_of(ctx), queue);
     push_wake(broker_of(ctx), queue);
 }
 

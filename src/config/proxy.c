@@ -55,6 +55,7 @@ static struct queue_config *gate_of(const struct proxy_config *p, const struct c
     q->rules.lease_ms = (u32)(p->timeout_ms + LEASE_AFTER_MS);
     q->rules.on_unknown = ON_UNKNOWN_HOLD;
     if (p->reconcile) reconcile_rules(p->reconcile, &q->rules);
+    q->key_scope = KEY_SCOPE_CREDENTIAL;
     q->idempotency = p->idempotency;
     q->remembers_ms = p->remembers_ms;
     q->reconcile = p->reconcile;

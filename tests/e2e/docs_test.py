@@ -46,6 +46,8 @@ def every_call_refuses_a_parameter_it_does_not_have_and_takes_those_it_has(q):
     routes = table("route.def", r'^ROUTE\(HTTP_(\w+), "(.*?)", \w+, \w+, "(.*?)",')
     same(len(routes), len(table("route.def", "^ROUTE")))
     for method, path, names in routes:
+        if names == "*":
+            continue
         path = "/" + path.replace("*", q)
         refused = problem(hx.broker.call(method, f"{path}?no_such_thing=1", None if method == "GET" else b""), 400, "param_invalid")
         assert '"no_such_thing"' in refused["detail"], (path, refused)

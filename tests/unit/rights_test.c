@@ -114,10 +114,10 @@ static const struct matrix_case {
     {"GET /v1/events", RIGHT_OBSERVE, SOMEWHERE},
     {"GET /v1/stats", RIGHT_OBSERVE, EVERYWHERE},
     {"GET /v1/targets", RIGHT_OBSERVE, SOMEWHERE},
-    {"POST /v1/targets/*/test", RIGHT_OPERATE, QUEUE},
     {"POST /v1/targets/*/pause", RIGHT_OPERATE, QUEUE},
     {"POST /v1/targets/*/resume", RIGHT_OPERATE, QUEUE},
-    {"POST /in/*", RIGHT_OPEN, OPEN}, /* its signature, or a token, is asked for by the source */
+    {"POST /in/*", RIGHT_OPEN, OPEN},      /* its signature, or a token, is asked for by the source */
+    {"ANY /gate/*/...", RIGHT_OPEN, OPEN}, /* `send` on gate:NAME, by a field of its own: e2e/proxy_test */
     {"GET /healthz", RIGHT_OPEN, OPEN},
     {"GET /readyz", RIGHT_OPEN, OPEN},
     {"GET /", RIGHT_OPEN, OPEN},
@@ -593,7 +593,7 @@ static void no_rules_through_the_api_have_secrets_or_a_proxys_name(void **state)
                                               "[\"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"]}}}"),
                      400);
     assert_said("deliver.sign.secrets: rules that come through the API take no secrets");
-    assert_int_equal(call("PUT /v1/queues/gate:a", "{}"), 400);
+    assert_int_equal(call("PUT /v1/queues/gate:a", "{}"), 409);
     assert_int_equal(ask(NULL, "GET /v1/queues/a"), 404);
 }
 
