@@ -30,11 +30,17 @@ static void render_admission(struct broker *b, const struct admission *a, slice 
     if (waited_s >= 0) put_wait_applied(fields, waited_s);
 }
 
+/* A repeat is told of its original, and waits with that; not for what others repeated meanwhile, which is written down lazily. */
+static u64 admission_after(const struct broker *b, const struct admission *a) {
+    bool plain = a->verdict == SEND_DUPLICATE && a->original.other_key_len == 0;
+    return plain ? seen_after(b, a->seen) : b->after;
+}
+
 static void reply_admission(struct call *c, const struct admission *a, i64 waited_s) {
     struct scratch *s = c->b->scratch;
     render_admission(c->b, a, c->arg[0], waited_s);
-    reply_with(c->b, c->conn, admission_status(a), SL("application/json"), buf_slice(&s->fields), buf_slice(&s->body),
-               0);
+    reply_after(c->b, c->conn, admission_after(c->b, a), admission_status(a), SL("application/json"),
+                buf_slice(&s->fields), buf_slice(&s->body), 0);
 }
 
 struct send_fields {

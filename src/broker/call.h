@@ -50,6 +50,9 @@ void reply_failure(struct call *c);
 void reply_json(struct call *c, u16 status, slice body);
 /* The reply waits for every record appended so far. receipt: of the leases it hands out, or 0. */
 void reply_with(struct broker *b, void *conn, u16 status, slice content_type, slice fields, slice body, u64 receipt);
+/* The same for one that saw only what is below a position. */
+void reply_after(struct broker *b, void *conn, u64 after, u16 status, slice content_type, slice fields, slice body,
+                 u64 receipt);
 /* A request that waited, answered with a problem. */
 void reply_late_failure(struct broker *b, void *conn, enum problem p, const char *detail);
 

@@ -85,6 +85,11 @@ i64 seen_first_ms(const struct seen *s) {
     return s->settle ? s->settle->first_seen_ms : s->message->first_seen_ms;
 }
 
+u64 seen_after(const struct broker *b, const struct seen *s) {
+    u64 own = s->at.pos + 1, others = s->settle ? b->ruled : b->moved;
+    return own > others ? own : others;
+}
+
 bool seen_in_force(struct broker *b, const struct seen *s) {
     return s->message || core_key_left_ms(b->core, b->now, s->settle) > 0;
 }

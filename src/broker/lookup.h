@@ -25,5 +25,8 @@ u64 seen_fingerprint(const struct seen *s);
 i64 seen_first_ms(const struct seen *s);                    /* when it first came, wall clock */
 bool seen_in_force(struct broker *b, const struct seen *s); /* unsettled, or not past its window */
 enum state seen_state(struct broker *b, const struct seen *s);
+/* The position behind all that an answer about it shows, but for how often it came, which is written down lazily: its own record, whatever
+ * moved an unsettled message since (which one is not known here), and the rules that say how long it is remembered. */
+u64 seen_after(const struct broker *b, const struct seen *s);
 
 #endif

@@ -21,18 +21,23 @@ void scratch_free(struct scratch *s) {
     mem_free(s);
 }
 
-void reply_with(struct broker *b, void *conn, u16 status, slice content_type, slice fields, slice body, u64 receipt) {
+void reply_after(struct broker *b, void *conn, u64 after, u16 status, slice content_type, slice fields, slice body,
+                 u64 receipt) {
     struct http_reply reply = {
         .status = status,
         .content_type = content_type,
         .fields = fields,
         .body = body,
-        .after = {.position = b->after},
+        .after = {.position = after},
         .receipt = receipt,
         .close = b->draining,
     };
-    traffic_replied(b, status, b->after);
+    traffic_replied(b, status, after);
     b->options.port.respond(b->options.port.ctx, conn, &reply);
+}
+
+void reply_with(struct broker *b, void *conn, u16 status, slice content_type, slice fields, slice body, u64 receipt) {
+    reply_after(b, conn, b->after, status, content_type, fields, body, receipt);
 }
 
 /* What somebody asked to see is his alone, and old at once: no cache between here and his screen keeps it. */

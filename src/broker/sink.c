@@ -29,8 +29,17 @@ static void sink_ready(void *ctx, u16 queue) {
     push_wake(broker_of(ctx), queue);
 }
 
+#define BIT(type) (1u << (type))
+#define RULES     (BIT(REC_QUEUE) | BIT(REC_WINDOW))
+#define MOVES                                                                                                          \
+    (RULES | BIT(REC_LEASE) | BIT(REC_START) | BIT(REC_EXTEND) | BIT(REC_RETURN) | BIT(REC_STEP) | BIT(REC_EFFECT) |   \
+     BIT(REC_DECIDE))
+
 static void sink_record(void *ctx, const struct record *r) {
-    watch_record(broker_of(ctx), r);
+    struct broker *b = broker_of(ctx);
+    if (BIT(r->type) & RULES) b->ruled = b->after;
+    if (BIT(r->type) & MOVES) b->moved = b->after;
+    watch_record(b, r);
 }
 
 static void sink_expired(void *ctx, u16 queue, u64 hash) {

@@ -413,7 +413,10 @@ static u64 move(struct model *m, struct message *msg, explain_fn explain, void *
         if (next.count < msg->set->count)
             msg->versions[msg->version_count - 1].set = msg->set = model_set_copy(m, &next);
     } else {
+        struct set closed;
+        model_set_close(m, msg, msg->set, &closed);
         version_push(m, msg, model_set_copy(m, &next), ++m->moves);
+        msg->versions[msg->version_count - 1].noticed = !anew && subset(&next, &closed);
         if (next.count == 1) count_fate(&next.at[0]);
     }
     live_update(m, msg);

@@ -64,6 +64,7 @@ struct set {
 struct version {
     u64 index; /* the move that made it */
     struct set *set;
+    bool noticed; /* time alone may have made it, at any moment since the one before: the index is when it was seen */
 };
 
 struct message {

@@ -189,7 +189,13 @@ static void answered_duplicate(struct model *m, struct op *op, const struct send
     if (!op->parked) duplicate_arrived(m, msg);
     model_check_identity(m, msg, v);
     struct shown shown = {.scratch = scratch, .view = *v, .state = view_text(v, "state")};
-    model_saw(op, model_move(m, msg, explain_known_shown, &shown, "duplicate"));
+    u64 index = model_move(m, msg, explain_known_shown, &shown, "duplicate");
+    if (op->kind == OP_SEND && !op->parked && !own) {
+        op->told = msg;
+        op->told_version = msg->version_count - 1;
+    } else {
+        model_saw(op, index);
+    }
     i64 duplicates;
     if (view_i64(v, "duplicates", &duplicates)) model_check_duplicates(msg, duplicates);
     model_promise(m, op, msg, v);
@@ -586,6 +592,7 @@ void model_answered_queue(struct model *m, struct op *op, const struct http_repl
 
 void model_answered(struct model *m, struct op *op, const struct http_reply *reply, struct arena *scratch) {
     op->saw = 0;
+    op->told = NULL;
     switch (op->kind) {
     case OP_SEND:
         answered_send(m, op, reply, scratch);
@@ -689,8 +696,18 @@ void model_gone(struct model *m, struct op *op) {
     model_unpark(m, op);
 }
 
+/* A repeat waits for what it is told of its original, and for nothing that was decided since. Where time made that, it lies somewhere
+ * behind the version before: a cut may be there too, but then the original is what was told. */
+static void told_of_original(struct model *m, const struct op *op) {
+    struct version *v = op->told->versions;
+    u32 i = op->told_version;
+    for (; i > 0 && v[i].noticed; i--) v[i - 1].set = v[op->told_version].set;
+    if (v[i].index > m->floor) m->floor = v[i].index;
+}
+
 void model_delivered(struct model *m, const struct op *op) {
     if (op->saw > m->floor) m->floor = op->saw;
+    if (op->told) told_of_original(m, op);
     if (op->promised && op->promised_until > op->promised->promised_until)
         op->promised->promised_until = op->promised_until;
     if (op->deed) {

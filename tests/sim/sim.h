@@ -154,6 +154,8 @@ struct op {
     struct message *waits_for; /* a parked send or result */
     i64 parked_mono;
     u64 saw;                  /* index of the latest move the reply tells of */
+    struct message *told;     /* a repeat: its original, */
+    u32 told_version;         /* and which version of it the reply tells of */
     bool deed;                /* an operator's, done: it has to be in the audit trail */
     struct message *promised; /* how long this one is remembered was told */
     i64 promised_until;       /* by the run clock */

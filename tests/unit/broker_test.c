@@ -1081,6 +1081,46 @@ static void nothing_leaves_before_what_it_saw_is_durable(void **state) {
     assert_true(w.released >= saw);
 }
 
+/* P1: with all it is told of its original, and with nothing that others did meanwhile. */
+static void a_repeat_waits_with_its_original_and_not_for_others(void **state) {
+    static const char sends[] = "POST /v1/queues/q/messages", receives[] = "POST /v1/queues/q/receive";
+    (void)state;
+    submit(sends, "k", SL("x"), NULL);
+    u64 original = w.after;
+    submit(sends, "k", SL("x"), NULL);
+    assert_int_equal(w.after, original);
+    submit(sends, "other", SL("x"), NULL);
+    u64 other = w.after;
+    assert_true(other > original);
+    submit(sends, "k", SL("x"), NULL);
+    assert_int_equal(w.after, original);
+    assert_said("\"state\":\"pending\"");
+    submit(receives, NULL, SL(""), NULL);
+    u64 handed_out = w.after;
+    assert_true(handed_out > other);
+    submit(sends, "k", SL("x"), NULL);
+    assert_int_equal(w.after, handed_out);
+    assert_said("\"state\":\"leased\"");
+    work();
+    assert_int_equal(settle("ack", ""), 200);
+    submit(sends, "k", SL("x"), NULL);
+    assert_said("\"state\":\"done\"");
+    u64 settled = w.after;
+    assert_true(settled > handed_out);
+    submit(sends, "third", SL("x"), NULL);
+    assert_true(w.after > settled);
+    submit(sends, "k", SL("x"), NULL);
+    assert_int_equal(w.after, settled);
+    submit("PUT /v1/queues/q", NULL, SL("{\"window\":\"20s\"}"), NULL); /* it shows for how long it is remembered */
+    u64 ruled = w.after;
+    assert_true(ruled > settled);
+    submit(sends, "k", SL("x"), NULL);
+    assert_true(w.after >= ruled);
+    submit(sends, "k", SL("another"), NULL); /* a conflict is written down at once */
+    assert_int_equal(w.status, 422);
+    assert_true(w.after > ruled);
+}
+
 static void effects_leave_in_the_order_they_were_parked(void **state) {
     (void)state;
     work();
@@ -1362,6 +1402,7 @@ int main(void) {
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_clock_read_earlier_in_the_turn_is_not_charged_twice, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nothing_leaves_before_what_it_saw_is_durable, set_up, tear_down_effects),
+        cmocka_unit_test_setup_teardown(a_repeat_waits_with_its_original_and_not_for_others, set_up, tear_down_effects),
         cmocka_unit_test_setup_teardown(effects_leave_in_the_order_they_were_parked, set_up, tear_down_effects),
         cmocka_unit_test_setup_teardown(effects_are_bounded, set_up, tear_down_effects),
         cmocka_unit_test_setup_teardown(nothing_leaves_after_a_failed_journal, set_up, tear_down_effects),
