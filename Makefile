@@ -56,13 +56,14 @@ TOOL_BIN   := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(TOOL_SRC)))
 
 .DEFAULT_GOAL := all
 .SECONDARY:
-.PHONY: all deps run test bench sim crash fuzz slow mutants timing lint install clean help test-tools sanitized
+.PHONY: all deps run demo test bench sim crash fuzz slow mutants timing lint install clean help test-tools sanitized
 
 all: $(BUILD)/hapaxd $(BUILD)/hapax $(foreach lib,hapax hapax_pq hapax_sqlite,$(BUILD)/lib$(lib).a $(BUILD)/lib$(lib).so)
 
 help:
 	@echo "make            build hapaxd, hapax, libhapax.a, libhapax.so into build/"
 	@echo "make run        install what is missing, build, start the broker"
+	@echo "make demo       a bad day at a container terminal, without Hapax and with it, and a picture of both"
 	@echo "make test       install what is missing, build, run every test (short forms)"
 	@echo "make lint       formatting, include walls, banned calls, clang-tidy"
 	@echo "make bench      side-by-side benchmark with Redis, NATS, beanstalkd, PostgreSQL"
@@ -133,6 +134,12 @@ run:
 	@tools/deps --build
 	@$(MAKE) --no-print-directory -s all
 	@tools/run
+
+# Two hours of a feed that repeats itself, in ten seconds each.
+demo:
+	@tools/deps --demo
+	@$(MAKE) --no-print-directory -s all
+	@examples/terminal-slots/demo.py --svg $(BUILD)/terminal-slots.svg
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/hapax $(DESTDIR)$(PREFIX)/share/man/man1
