@@ -190,7 +190,7 @@ bool rfc3339_parse(slice text, i64 *unix_ms_out) {
 static bool take_month(slice *s, int *month) {
     static const char names[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
     for (*month = 1; *month <= 12; ++*month) {
-        if (!slice_starts(*s, slice_of(names + (*month - 1) * 3, 3))) continue;
+        if (!slice_starts(*s, slice_of(&names[(size_t)(*month - 1) * 3], 3))) continue;
         *s = slice_of(s->p + 3, s->n - 3);
         return true;
     }

@@ -124,9 +124,15 @@ u64 fetch_bytes(const struct outbound_request *r) {
     return r->body.n + r->answer_max + OUTBOUND_CALL_BYTES;
 }
 
-bool fetch_room(const struct broker *b, u64 bytes) {
+u32 fetches_left(const struct broker *b, u64 bytes) {
     const struct fetches *f = b->fetches;
-    return b->options.port.fetch && f->count < f->max && bytes <= f->bytes_max - f->bytes;
+    u64 left = bytes ? (f->bytes_max - f->bytes) / bytes : UINT32_MAX;
+    if (!b->options.port.fetch) return 0;
+    return left < f->max - f->count ? (u32)left : f->max - f->count;
+}
+
+bool fetch_room(const struct broker *b, u64 bytes) {
+    return fetches_left(b, bytes) > 0;
 }
 
 /* All it depends on is durable. */

@@ -27,6 +27,8 @@ void fetches_free(struct fetches *f); /* none of those under way is told */
 u64 fetch_bytes(const struct outbound_request *r);
 /* One of so many bytes (fetch_bytes) would be taken now. */
 bool fetch_room(const struct broker *b, u64 bytes);
+/* So many of them would. */
+u32 fetches_left(const struct broker *b, u64 bytes);
 /* `r` is copied. `done` is called once, never from within this. false: there is no room, or nothing can be called at all. */
 bool fetch(struct broker *b, const struct outbound_request *r, fetch_done *done, u64 arg);
 

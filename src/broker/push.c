@@ -26,6 +26,7 @@ struct pushes {
     struct push *under_way;
     struct lane {
         struct terms *terms; /* of the rules in force; NULL: not needed yet */
+        u32 under_way;
         bool listed;
     } * lanes; /* [queue] */
     u32 lanes_cap;
@@ -42,6 +43,7 @@ struct pushes *pushes_new(void) {
 }
 
 static void forget(struct pushes *p, struct push *push) {
+    p->lanes[push->ref.queue].under_way--;
     *(push->prev ? &push->prev->next : &p->under_way) = push->next;
     if (push->next) push->next->prev = push->prev;
     terms_drop(push->terms);
@@ -50,7 +52,10 @@ static void forget(struct pushes *p, struct push *push) {
 }
 
 void pushes_free(struct pushes *p) {
-    while (p->under_way) forget(p, p->under_way);
+    while (p->under_way) {
+        target_ended(p->under_way->target, 0, TARGET_NEITHER, p->under_way->probe, 0);
+        forget(p, p->under_way);
+    }
     for (u32 i = 0; i < p->lanes_cap; i++) terms_drop(p->lanes[i].terms);
     push_request_free(&p->request);
     payload_view_free(&p->view);
@@ -333,6 +338,7 @@ static struct push *push_new(struct broker *b, const struct errand *e) {
     };
     if (p->under_way) p->under_way->prev = push;
     p->under_way = push;
+    p->lanes[e->queue].under_way++;
     return push;
 }
 
@@ -356,9 +362,12 @@ static enum step lease_and_send(struct broker *b, const struct errand *e, struct
     return STEP_SHORT;
 }
 
+/* A target that answers slowly keeps what is sent to it under way. It may have as much as is left, so that there is always something
+ * left for another: of all that can be under way one takes half, the next a quarter. The end of one of its own wakes it. */
 static enum step send_one(struct broker *b, const struct errand *e) {
-    const struct pushes *p = b->pushes;
-    if (!fetch_room(b, fetch_bytes(&p->request.r))) return STEP_SHORT;
+    u32 left = fetches_left(b, fetch_bytes(&b->pushes->request.r));
+    if (left == 0) return STEP_SHORT;
+    if (lane_of(b->pushes, e->queue)->under_way >= left) return STEP_NOTHING;
     struct push *push = push_new(b, e);
     push->promised = promise_bytes(push->terms);
     if (!room_promise(b, push->promised)) {
@@ -435,9 +444,10 @@ static enum step step(struct broker *b, u16 queue) {
     return STEP_NOTHING;
 }
 
-static enum step serve(struct broker *b, u16 queue) {
+/* A few of one queue, then the next one has its turn. */
+static enum step serve(struct broker *b, u16 queue, struct budget *g) {
     enum step s = STEP_TAKEN;
-    for (u32 i = 0; i < TOGETHER && s == STEP_TAKEN; i++) s = step(b, queue);
+    for (u32 i = 0; i < TOGETHER && s == STEP_TAKEN && (i == 0 || !budget_spent(g)); i++) s = step(b, queue);
     return s;
 }
 
@@ -452,7 +462,7 @@ void pushes_run(struct broker *b) {
         p->first = (p->first + 1) % p->cap;
         p->count--;
         p->lanes[queue].listed = false;
-        enum step s = serve(b, queue);
+        enum step s = serve(b, queue, &g);
         if (s != STEP_NOTHING) push_wake(b, queue);
         if (s == STEP_SHORT) p->short_until_ms = b->time.mono_ms + NO_ROOM_MS;
     }

@@ -237,10 +237,19 @@ static void moved(struct broker *b, struct happening *h, u8 state) {
     watch_happened(b, h);
 }
 
+/* Did its last delivery ask what became of an earlier one? */
+static bool was_lookup(const struct broker *b, const struct ref *ref) {
+    struct message_view v;
+    u32 no = core_message_find(b->core, ref->hash, ref->seq);
+    if (no == MESSAGE_NONE) return false;
+    core_message_view(b->core, b->now, no, &v);
+    return v.lookup;
+}
+
 static void return_written(struct broker *b, const struct rec_return *r) {
     struct happening h = {.queue = r->ref.queue, .ref = r->ref, .reason = r->reason};
     bool ran_out = r->ended == ENDED_EXPIRED, failed = r->ended == ENDED_NACKED;
-    if (failed && r->traits & TRAIT_LOOKUP)
+    if (failed && was_lookup(b, &r->ref))
         watched(b->watch, r->ref.queue)->answers[r->failure_class == CLASS_ABSENT ? ANSWER_ABSENT : ANSWER_UNKNOWN]++;
     if (ran_out || failed) {
         h.kind = ran_out ? HAPPENING_EXPIRED : HAPPENING_FAILED;

@@ -308,7 +308,9 @@ def retry_after_pauses_the_target_in_seconds_or_as_a_date(q):
             shown = until(lambda: [a for a in b.key(name, "k1")["attempts"] if a["ended"] == "nacked"], "it was answered")
             members(shown[0], **{"class": "transient"})
             b.put(name, "k2")
-            target = until(lambda: [t for t in b.get("/v1/targets").json()["items"] if t["queue"] == name], "the target is shown")[0]
+            target = [t for t in b.get("/v1/targets").json()["items"] if t["queue"] == name][0]
+            members(target, state="paused")
+            assert 2900 < hx.stamp(target["waits_until"]) - time.time() < 3100, target
             same(b.state(name, "k2"), "pending")
             assert r.quiet(), target
 
@@ -581,6 +583,60 @@ def no_more_than_concurrency_are_under_way(q):
         for n in range(12):
             becomes(q, f"k{n}", "done")
         same(most[1], 3)
+
+
+def metric(b, name):
+    """The values of a metric, by what follows its name."""
+    lines = b.get("/metrics").body.decode().splitlines()
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name)}
+
+
+@test
+def requests_and_look_ups_are_counted_by_what_came_of_them(q):
+    with Receiver(Answer(503), Answer(200, at=20, then=RESET, effect=True), Answer(422), Answer(404)) as r:
+        r.lookups.append(Answer(500))
+        queue(q, r, reconcile={}, deliver={"concurrency": 1})
+        for key in ("k1", "k2", "k3"):
+            hx.broker.put(q, key)
+            until(lambda: hx.broker.state(q, key) in ("done", "rejected", "dead"), "it is settled")
+        pushes = {re.search('class="([^"]*)"', name).group(1): n for name, n in metric(hx.broker, f'hapax_push_requests_total{{queue="{q}"').items() if n}
+        same(pushes, {"transient": 1, "unknown": 1, "rejected": 1, "poison": 1})
+        looked = {re.search('answer="([^"]*)"', name).group(1): n for name, n in metric(hx.broker, f'hapax_reconciliations_total{{queue="{q}"').items() if n}
+        same(looked, {"found": 1, "unknown": 1})
+
+
+@test
+def ten_thousand_messages_for_a_dead_target_cost_it_a_few_calls_and_the_broker_no_time():
+    with refused_port() as port, Receiver() as r, hx.Broker() as b:
+        queue("dead", f"http://127.0.0.1:{port}", of=b, retry={"transient": {"attempts": 6, "backoff": "1ms", "max": "1ms"}},
+              deliver={"circuit": {"ratio": "50%", "of": 10, "within": "1m", "open": "5m"}})
+        queue("alive", r, of=b)
+        for part in range(10):
+            b.batch("dead", [{"key": f"k{part}-{n}", "payload": "x"} for n in range(1000)])
+        until(lambda: [t for t in b.get("/v1/targets").json()["items"] if t["queue"] == "dead" and t["state"] == "open"], "the circuit is open")
+        until(lambda: [t for t in b.get("/v1/targets").json()["items"] if t["queue"] == "dead" and t["in_flight"] == 0], "nothing is under way")
+        before = metric(b, "process_cpu_seconds_total")["process_cpu_seconds_total"]
+        calls = sum(metric(b, 'hapax_push_requests_total{queue="dead"').values())
+        for n in range(50):
+            b.put("alive", f"a{n}")
+            r.next()
+        time.sleep(2)
+        after = metric(b, "process_cpu_seconds_total")["process_cpu_seconds_total"]
+        same(sum(metric(b, 'hapax_push_requests_total{queue="dead"').values()), calls)
+        assert calls < 100, f"{calls} calls to a dead target"
+        assert after - before < 1, f"{after - before} s of processor time, of about 2"
+        same(b.list("dead", state="dead"), [])
+
+
+@test(alone=True)
+def a_thousand_queues_deliver_side_by_side():
+    rules = lambda port: "".join(f'  q{n}: {{deliver: {{url: "http://127.0.0.1:{port}/q{n}", allow_private: true}}}}\n' for n in range(1000))
+    with Receiver() as r, hx.Broker(config="queues:\n" + rules(r.port)) as b:
+        for n in range(1000):
+            b.put(f"q{n}", "k")
+        paths = {r.next().path for _ in range(1000)}
+        same(len(paths), 1000)
+        until(lambda: all(q["counters"]["acked"] == 1 for q in b.get("/v1/queues?limit=1000").json()["items"]), "all are done")
 
 
 if __name__ == "__main__":
