@@ -11,6 +11,7 @@
 #include "broker/room.h"
 #include "broker/target.h"
 #include "broker/target_page.h"
+#include "broker/target_reach.h"
 
 #define PASSED_BETWEEN 256u /* queues passed over between two looks at the clock */
 
@@ -104,4 +105,13 @@ void api_target_pause(struct call *c) {
 
 void api_target_resume(struct call *c) {
     set_paused(c, false);
+}
+
+void api_target_test(struct call *c) {
+    u16 queue;
+    struct deed d;
+    bool ok = deed_read(c, &d, "") && target_of_call(c, &queue) && target_test_room(c) &&
+              deed_audit(c, &d, DEED_PUSH_TEST, queue, SL("")) && target_test_start(c, queue);
+    deed_free(&d);
+    if (!ok) reply_failure(c);
 }

@@ -28,6 +28,7 @@
 #include "broker/shared.h"
 #include "broker/sink.h"
 #include "broker/target.h"
+#include "broker/target_reach.h"
 #include "broker/tasks.h"
 #include "broker/tenants.h"
 #include "broker/traffic.h"
@@ -108,6 +109,7 @@ static struct broker *broker_new(const struct broker_options *options, struct br
     b->gates = gates_new();
     b->pushes = pushes_new();
     b->targets = targets_new();
+    b->tests = target_tests_new();
     b->rations = rations_new();
     b->browsers = browsers_new(options->addresses, options->address_count);
     b->watch = watch_new();
@@ -179,6 +181,7 @@ void broker_free(struct broker *b) {
     ingest_free(b->ingest);
     pushes_free(b->pushes);
     targets_free(b->targets);
+    target_tests_free(b->tests);
     rations_free(b->rations);
     browsers_free(b->browsers);
     watch_free(b->watch);

@@ -40,6 +40,7 @@ struct broker {
     struct gates *gates;           /* calls that go through a proxy */
     struct pushes *pushes;         /* messages that go out as requests, and look-ups */
     struct targets *targets;       /* where deliveries and look-ups go */
+    struct target_tests *tests;    /* of whether they are reached */
     struct access *access;         /* who asks, and what they may do */
     struct rations *rations;       /* what one client may have */
     struct browsers *browsers;     /* whose pages may ask */

@@ -26,7 +26,8 @@ struct call;
     X(CONFIG_RELOAD, "config_reload", false)                                                                           \
     X(DRILL, "drill", false)                                                                                           \
     X(PUSH_PAUSE, "push_pause", false)                                                                                 \
-    X(PUSH_RESUME, "push_resume", true)
+    X(PUSH_RESUME, "push_resume", true)                                                                                \
+    X(PUSH_TEST, "push_test", false)
 #define DEED_ENUM(name, text, relieves) DEED_##name,
 enum deed_kind { DEED_LIST(DEED_ENUM) DEED_COUNT };
 #undef DEED_ENUM

@@ -24,7 +24,7 @@ struct stand {
 static void say(struct stand *s, const char *state, i64 since_ms, const char *why, const char *more) {
     s->state = state;
     s->since_ms = since_ms;
-    snprintf(s->why, sizeof s->why, "%s%s%s", why, *more ? ": " : "", more);
+    snprintf(s->why, sizeof s->why, "%s%s", why, more);
 }
 
 static bool lacks_secrets(const struct queue_config *q) {
@@ -33,16 +33,14 @@ static bool lacks_secrets(const struct queue_config *q) {
 
 static void stand_of(const struct broker *b, const struct queue_config *q, const struct target_view *v,
                      struct stand *s) {
+    if (v->paused && *v->paused_why) return say(s, "paused", v->paused_ms, "by ", v->paused_why);
     if (v->paused)
-        return say(s, "paused", v->paused_ms,
-                   *v->paused_why ? "until an operator resumes it"
-                                  : "since before the broker began; the audit trail has by whom",
-                   v->paused_why);
+        return say(s, "paused", v->paused_ms, "since before the broker began; the audit trail has by whom", "");
     if (lacks_secrets(q))
         return say(s, "paused", 0, "a secret that its rules name is not there: only the config file can give it", "");
     if (v->wait_ms) return say(s, "paused", 0, "the target asked for time (Retry-After)", "");
     if (v->circuit == CIRCUIT_OPEN)
-        return say(s, circuit_text(v->circuit), wall_of(b, v->down_ms), "too many calls failed", v->error->why);
+        return say(s, circuit_text(v->circuit), wall_of(b, v->down_ms), "too many calls failed: ", v->error->why);
     if (v->circuit == CIRCUIT_HALF_OPEN)
         return say(s, circuit_text(v->circuit), wall_of(b, v->down_ms),
                    "one call is under way to see whether it is back", "");

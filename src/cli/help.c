@@ -127,7 +127,7 @@ static void help_all(void) {
     table_print(t, &out, "  ");
     buf_lit(&out, "\n`hapax help VERB` explains one. --url or HAPAX_URL names the broker, default\n" HX_DEFAULT_URL
                   "; --json prints JSON. Exit codes: 0 done; 1 refused, not\n"
-                  "found, nothing received; 2 wrong usage; 3 not reached, or not known whether\napplied.\n");
+                  "found, nothing received; 2 wrong usage; 3 not reached, or outcome unknown.\n");
     print_clean_buf(&out);
 }
 

@@ -245,7 +245,8 @@ const struct flag flags_audit[] = {
     {"queue", "QUEUE", "of this queue only"},
     {"who", "NAME", "by this person only"},
     {"what", "VERB",
-     "only pause, resume, purge, cancel, revoke, resolve, redrive, replay, drill, erase, forget, queue_put, ..."},
+     "only pause, resume, purge, cancel, revoke, resolve, redrive, replay, drill, erase, forget, queue_put, "
+     "push_pause, ..."},
     {"since", "WHEN", "of the last 24h, 7d, ..., or since a time like 2026-01-31T12:00:00Z"},
     {"limit", "N", "how many at most"},
     {"cursor", "CURSOR", "go on where a list ended: its next_cursor"},

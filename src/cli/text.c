@@ -176,10 +176,11 @@ enum tone text_tone_of(slice word) {
     static const struct {
         const char *word;
         enum tone tone;
-    } tones[] = {{"done", TONE_GOOD},      {"accepted", TONE_GOOD}, {"dead", TONE_BAD},      {"poison", TONE_BAD},
-                 {"failed", TONE_BAD},     {"held", TONE_DOUBT},    {"unknown", TONE_DOUBT}, {"conflict", TONE_DOUBT},
-                 {"paused", TONE_DOUBT},   {"pressed", TONE_DOUBT}, {"expired", TONE_DOUBT}, {"cancelled", TONE_DOUBT},
-                 {"rejected", TONE_DOUBT}, {"firing", TONE_BAD},    {"resolved", TONE_GOOD}};
+    } tones[] = {{"done", TONE_GOOD},      {"accepted", TONE_GOOD},  {"dead", TONE_BAD},      {"poison", TONE_BAD},
+                 {"failed", TONE_BAD},     {"held", TONE_DOUBT},     {"unknown", TONE_DOUBT}, {"conflict", TONE_DOUBT},
+                 {"paused", TONE_DOUBT},   {"pressed", TONE_DOUBT},  {"expired", TONE_DOUBT}, {"cancelled", TONE_DOUBT},
+                 {"rejected", TONE_DOUBT}, {"firing", TONE_BAD},     {"resolved", TONE_GOOD}, {"closed", TONE_GOOD},
+                 {"open", TONE_BAD},       {"half_open", TONE_DOUBT}};
     for (size_t i = 0; i < sizeof(tones) / sizeof(tones[0]); i++)
         if (slice_eq(word, slice_str(tones[i].word))) return tones[i].tone;
     return TONE_PLAIN;

@@ -151,7 +151,7 @@ export async function pages(path, params, most, signal) {
     let cursor;
     for (let left = most / PAGE; left > 0; left--) {
         const page = await get(path + query({ ...params, limit: PAGE, cursor }), signal);
-        for (const item of page.items) items.set(item.id ?? item.name, item);
+        for (const item of page.items) items.set(item.id ?? item.name ?? item.queue, item);
         cursor = page.next_cursor;
         if (!cursor) break;
     }

@@ -239,6 +239,37 @@ export function pauseQueue(q, done) {
     });
 }
 
+const targetPath = (t, deed) => `/v1/targets/${encodeURIComponent(t.queue)}/${deed}`;
+
+// what: pause, or resume, which tries an open circuit at once.
+export function steerTarget(t, done, what) {
+    const pause = what === 'pause', words = pause ? 'Pause' : t.state === 'open' ? 'Try now' : 'Resume';
+    ask({
+        title: `${words}: the target of ${t.queue}`,
+        words: h('p', {}, pause ? 'Nothing more is sent there, look-ups neither; what is under way ends as it ends. Messages are accepted, and wait.'
+            : 'Deliveries go on. If the circuit is open, one is tried at once; the others follow when it is answered.'),
+        button: words, danger: pause,
+        act: async ({ by, note }) => {
+            const now = await post(targetPath(t, what), { by, note });
+            return pause ? 'Paused.' : `It goes on: ${now.state.replace('_', '-')}${now.why ? `, ${now.why}` : ''}.`;
+        },
+        done,
+    });
+}
+
+export function testTarget(t, done) {
+    ask({
+        title: `Test the target of ${t.queue}`,
+        words: h('p', {}, 'One OPTIONS for / goes to its host: no body, no key, none of the configured headers, so that nothing is done there. It tells whether the target is reached, not whether it takes a delivery.'),
+        button: 'Test',
+        act: async ({ by, note }) => {
+            const r = await post(targetPath(t, 'test'), { by, note });
+            return r.reached ? `Reached: ${r.url} answered ${r.status} after ${count(r.took_ms)} ms.` : `Not reached: ${r.url}: ${r.why}`;
+        },
+        done,
+    });
+}
+
 export function stopTask(task, done) {
     ask({
         title: `Stop task ${task.id}`, words: h('p', {}, 'What it did stays, the rest is left as it is.'), button: 'Stop it', danger: true,

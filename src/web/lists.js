@@ -1,10 +1,10 @@
 // Alerts, tasks, audit, relays, targets.
 import { h } from './dom.js';
-import { get, query, stats, to } from './api.js';
+import { allowed, get, pages, query, stats, to } from './api.js';
 import { count, duration, moment } from './format.js';
 import { badge, plainly, quiet, table } from './parts.js';
 import { alertList } from './overview.js';
-import { stopTask } from './deeds.js';
+import { steerTarget, stopTask, testTarget } from './deeds.js';
 
 const DAY_MS = 86400000;
 
@@ -108,9 +108,37 @@ export const relays = () => ({
     ],
 });
 
-export const targets = () => ({
+const TARGETS_MOST = 5000;
+
+const lastWords = (e) => (e ? h('div', { class: 'quiet' }, 'Last error ', moment(e.at), `: ${e.lookup ? 'look-up, ' : ''}${e.class}${e.status ? ` ${e.status}` : ''}, ${e.detail}`) : '');
+const whyWords = (t) => [t.why ?? '', t.next_probe ? ['; next try ', moment(t.next_probe)] : '', t.waits_until ? [' until ', moment(t.waits_until)] : '', lastWords(t.last_error)];
+
+function targetDeeds(t, ui) {
+    if (!allowed(t, 'operate')) return '';
+    const button = (words, deed, what) => h('button', { type: 'button', class: 'small', 'aria-label': `${words} ${t.queue}`, onclick: () => deed(t, ui.refresh, what) }, `${words} …`);
+    return h('span', { class: 'buttons' }, button('Test', testTarget), t.state === 'open' ? button('Try now', steerTarget, 'resume') : '',
+        t.state === 'paused' ? button('Resume', steerTarget, 'resume') : button('Pause', steerTarget, 'pause'));
+}
+
+const targetTable = (items, ui) => h('div', { class: 'stacked', key: 'targets' }, table('Targets', [
+    { title: 'queue', class: 'wide', cell: (t) => [queueLink(t.queue), h('div', { class: 'quiet' }, t.url ?? t.reconcile_url)] },
+    { title: 'state', class: 'whole', cell: (t) => badge(t.state.replace('_', '-')) },
+    { title: 'since', cell: (t) => (t.since ? moment(t.since) : '') },
+    { title: 'why', class: 'wide', cell: whyWords },
+    { title: 'waiting', class: 'n', cell: (t) => (t.waiting ? h('a', { href: to('q', t.queue, 'pending') }, count(t.waiting)) : '0') },
+    { title: 'in flight', class: 'n', cell: (t) => `${count(t.in_flight)} / ${count(t.window ?? t.concurrency)}` },
+    { title: 'done', class: 'n', cell: (t) => count(t.requests.done) },
+    { title: 'failed', class: 'n', cell: (t) => count(t.requests.transient + t.requests.unknown) },
+    { title: 'p95', class: 'n', cell: (t) => duration(t.latency.p95_ms) },
+    { title: '', cell: (t) => targetDeeds(t, ui) },
+], items, (t) => t.queue));
+
+export const targets = (params, ui) => ({
     title: 'Targets',
-    still: true,
-    load: async () => 0,
-    view: () => [h('h1', {}, 'Targets'), quiet('This broker does not push: messages are fetched by consumers, and there are no targets to show.')],
+    load: (signal) => pages('/v1/targets', {}, TARGETS_MOST, signal),
+    view: ({ items, more }) => [
+        h('h1', {}, 'Targets'),
+        items.length ? targetTable(items, ui) : quiet('No queue delivers: messages are fetched by consumers. A queue whose rules have ', h('code', {}, 'deliver'), ' is pushed, and its target is shown here.'),
+        more ? quiet(`There are more than these ${count(items.length)}.`) : '',
+    ],
 });

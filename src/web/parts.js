@@ -7,7 +7,7 @@ import { duration, moment } from './format.js';
 const SIGNS = { ok: '✓', waiting: '◦', person: '!', failed: '✕', none: '·' };
 const KINDS = {
     done: 'ok', rejected: 'ok', cancelled: 'none', pending: 'waiting', leased: 'waiting', held: 'person', dead: 'failed', expired: 'none',
-    firing: 'failed', resolved: 'ok', running: 'waiting', failed: 'failed',
+    firing: 'failed', resolved: 'ok', running: 'waiting', failed: 'failed', closed: 'ok', open: 'failed', 'half-open': 'waiting', paused: 'person',
 };
 export const badge = (text, kind = KINDS[text] ?? 'none') =>
     h('span', { class: `badge ${kind}` }, h('span', { class: 'sign', 'aria-hidden': 'true' }, SIGNS[kind]), text);

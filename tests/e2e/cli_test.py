@@ -89,7 +89,7 @@ VERBS = ["send", "receive", "ack", "nack", "extend", "step", "start", "release",
          "key resolve", "key replay", "key erase", "key forget", "queues list", "queues show", "queues explain", "queues pause",
          "queues resume", "queues set", "queues purge", "queues delete", "messages list", "messages show", "messages cancel", "revoke",
          "dead list", "dead redrive", "held list", "held show", "held resolve", "tasks list", "tasks show", "tasks cancel", "replay", "inject",
-         "find", "consumers", "alerts", "audit", "stats", "doctor", "tail", "top", "lint", "bench", "token new", "token hash", "verify", "gate install", "gate upgrade", "gate status",
+         "find", "consumers", "alerts", "audit", "stats", "doctor", "tail", "top", "lint", "bench", "token new", "token hash", "verify", "push status", "push test", "push pause", "push resume", "gate install", "gate upgrade", "gate status",
          "gate uninstall", "gate sweep", "gate reconcile", "relay init", "relay status", "relay", "version", "help"]
 
 

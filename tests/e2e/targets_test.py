@@ -4,7 +4,8 @@ import hashlib
 import json
 
 import hx
-from hx import members, problem, same, test
+from hx import hapax, members, problem, same, test
+from receiver import HANG, Answer, Receiver, refused_port
 
 CONFIG = """\
 auto_create: true
@@ -88,7 +89,7 @@ def who_sees_and_steers_targets_is_asked_per_queue():
         same(target(b, headers=bearer("eye"))["may"], ["observe"])
         assert "operate" in target(b, headers=bearer("hand"))["may"]
         problem(b.call("GET", "/v1/targets?queue=slots", None, bearer("other")), 404, "no_such_queue")
-        for deed in ("pause", "resume"):
+        for deed in ("pause", "resume", "test"):
             problem(b.call("POST", f"/v1/targets/slots/{deed}", None, bearer("eye")), 403, "forbidden")
             problem(b.call("POST", f"/v1/targets/slots/{deed}", None, bearer("other")), 404, "no_such_queue")
             same(b.call("POST", f"/v1/targets/slots/{deed}", None, bearer("hand")).status, 200)
@@ -144,6 +145,92 @@ def a_target_comes_and_goes_with_the_rules():
         b.rules("q", deliver={"url": "https://example.com/a"})
         same(b.call("DELETE", "/v1/queues/q").status, 204)
         same(b.get("/v1/targets").json()["items"], [])
+
+
+# ---- the test
+
+def at(url, **deliver):
+    return {"deliver": {"url": f"{url}/book?now=yes", "headers": {"x-trace": "t"}, "allow_private": True, **deliver}}
+
+
+@test
+def a_test_reaches_the_target_and_brings_it_nothing_it_could_act_on():
+    with hx.Broker() as b, Receiver(always=Answer(405, effect=False)) as r:
+        b.rules("q", **at(r.url))
+        b.post("/v1/targets/q/pause")  # whatever keeps deliveries back
+        b.put("q", "k1")
+        reply = b.post("/v1/targets/q/test", {"by": "ann", "note": "is it up?"})
+        members(reply.json(), queue="q", sent="OPTIONS", url=f"{r.url}/", reached=True, status=405)
+        request = r.next()
+        same((request.method, request.path, request.body), ("OPTIONS", "/", b""))
+        same([name for name, _ in request.headers if name.startswith(("idempotency", "webhook", "hapax", "x-"))], [])
+        members(b.get("/v1/audit?queue=q&what=push_test").json()["items"][0], who="ann", why="is it up?")
+        members(target(b, "q"), requests={"done": 0, "transient": 0, "rejected": 0, "poison": 0, "unknown": 0}, in_flight=0)
+        same(b.queue("q")["ready"], 1)
+        assert r.quiet()
+
+
+@test
+def a_test_says_why_a_target_is_not_reached():
+    with hx.Broker() as b, refused_port() as port:
+        for url, more, why in ((f"http://127.0.0.1:{port}", {}, "connect"), ("http://127.0.0.1:9", {"allow_private": False}, "allow_private"),
+                               ("https://no.such.host.invalid", {}, "")):
+            b.rules("q", **at(url, **more))
+            said = b.post("/v1/targets/q/test").json()
+            same(said["reached"], False)
+            assert why in said["why"] and said["why"], said
+
+
+@test
+def a_test_of_a_target_that_hangs_ends_and_whoever_left_meanwhile_leaves_nothing_behind():
+    with hx.Broker() as b, Receiver(always=Answer(at=0, then=HANG)) as r:
+        b.rules("q", **at(r.url))
+        with b.connect() as left:
+            left.start("POST", "/v1/targets/q/test")
+            r.next()
+        members(b.post("/v1/targets/q/test").json(), reached=False)
+        same(b.get("/v1/targets?queue=q").json()["items"][0]["in_flight"], 0)
+
+
+@test
+def no_more_than_sixteen_tests_are_under_way():
+    with hx.Broker() as b, Receiver(always=Answer(at=0, then=HANG)) as r:
+        b.rules("q", **at(r.url))
+        calls = [b.connect() for _ in range(16)]
+        for c in calls:
+            c.start("POST", "/v1/targets/q/test")
+            r.next()
+        problem(b.post("/v1/targets/q/test"), 503, "overloaded")
+        for c in calls:
+            members(c.reply().json(), reached=False)
+            c.close()
+        r.close()
+        members(b.post("/v1/targets/q/test").json(), reached=False)
+
+
+# ---- the command
+
+@test
+def hapax_push_shows_and_steers_targets():
+    with hx.Broker() as b, refused_port() as nobody, Receiver(always=Answer(204, effect=False)) as r:
+        b.rules("q", **at(r.url))
+        b.rules("plain")
+        assert "closed" in hapax("push", "status", of=b).text
+        said = hapax("push", "pause", "q", "--by", "ann", "--note", "INC-7", of=b)
+        assert "q is not delivered: 0 waiting, 0 in flight" in said.text, said
+        assert "ann: INC-7" in hapax("push", "status", exits=1, of=b).text
+        one = hapax("push", "status", "q", exits=1, of=b)
+        assert "paused" in one.text and f"{r.url}/book" in one.text, one
+        same(hapax("push", "status", "--json", exits=1, of=b).json, b.get("/v1/targets").json())
+        said = hapax("push", "test", "q", of=b)
+        assert f"{r.url}/ is reached: OPTIONS was answered with 204" in said.text, said
+        assert "q is delivered" in hapax("push", "resume", "q", of=b).text
+        hapax("push", "status", of=b)
+        b.rules("q", **at(f"http://127.0.0.1:{nobody}"))
+        assert "is not reached" in hapax("push", "test", "q", exits=1, of=b).text
+        same(hapax("push", "test", "q", "--json", exits=1, of=b).json["reached"], False)
+        hapax("push", "status", "plain", exits=1, of=b)
+        hapax("push", "pause", "nothing", exits=1, of=b)
 
 
 hx.main(shared=False)

@@ -99,6 +99,18 @@ def every_table_fits_80_columns_and_names_the_key(q):
 
 
 @test
+def the_targets_fit_80_columns_and_say_why_one_is_not_called(q):
+    for name, url in ((q, "https://terminal.example/slots/${container}?by=${hapax.effect_key}"), (q + "-b", "https://partner.example/events")):
+        hx.broker.rules(name, deliver={"url": url})
+    hx.broker.post(f"/v1/targets/{q}/pause", {"by": "ada", "note": "INC-42: the terminal books everything twice and nobody knows why, so nothing is sent"})
+    screen = fits(look("push", "status", exits=1))
+    assert re.search(rf"^{q}\s+paused\s+0\s", screen.plain, re.M) and "ada: INC" in screen.plain, screen
+    assert screen.plain.count("\n") <= 24, screen
+    one = look("push", "status", q, exits=1)
+    assert "nobody knows why, so nothing is sent" in re.sub(r"\s+", " ", one.plain) and one.plain.count("\n") <= 24, one
+
+
+@test
 def what_found_no_room_is_named_and_wide_shows_it(q):
     troubled(q)
     identity = hx.broker.list(q, state="dead")[0]["id"]

@@ -15,6 +15,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -49,7 +50,7 @@ struct server {
 };
 
 static inline size_t request_bytes(const struct buf *b) {
-    const char *end = memmem(b->p, b->len, "\r\n\r\n", 4);
+    const char *end = b->len ? memmem(b->p, b->len, "\r\n\r\n", 4) : NULL;
     if (!end) return 0;
     const char *said = memmem(b->p, (size_t)(end - b->p), "Content-Length: ", 16);
     return (size_t)(end - b->p) + 4 + (said ? strtoul(said + 16, NULL, 10) : 0);
@@ -198,6 +199,7 @@ static inline void heard_free(struct heard *h) {
 }
 
 static inline void kit_open_with(resolver_fn *lookup, const char *authorities) {
+    signal(SIGPIPE, SIG_IGN); /* as hapaxd does */
     kit.loop = loop_new();
     kit.out = outbound_new_with(loop_uv(kit.loop), 64, lookup, authorities);
 }

@@ -114,6 +114,7 @@ static const struct matrix_case {
     {"GET /v1/events", RIGHT_OBSERVE, SOMEWHERE},
     {"GET /v1/stats", RIGHT_OBSERVE, EVERYWHERE},
     {"GET /v1/targets", RIGHT_OBSERVE, SOMEWHERE},
+    {"POST /v1/targets/*/test", RIGHT_OPERATE, QUEUE},
     {"POST /v1/targets/*/pause", RIGHT_OPERATE, QUEUE},
     {"POST /v1/targets/*/resume", RIGHT_OPERATE, QUEUE},
     {"POST /in/*", RIGHT_OPEN, OPEN},      /* its signature, or a token, is asked for by the source */

@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 // The dashboard in a browser: what its pages show, what they do, and how they behave when the broker does not.
+import { createServer } from 'node:http';
 import { Broker, has, main, ok, open, same, shot, test, until, violations, wider } from './harness.mjs';
 
 const FAST = { retry: { transient: { attempts: 1 }, unknown: { attempts: 1 } } };
@@ -22,6 +23,9 @@ async function fill(b) {
     await b.send('payments', 'p-3', { amount: 4 });
     await b.take('payments', { consumer: 'worker-9', lease: '10m' });
     await b.must('POST', '/v1/queues/mail/pause', { by: 'ann', note: 'the provider is down' });
+    await b.rules('pushed', { deliver: { url: 'https://terminal.example/slots/${container}?by=${hapax.effect_key}' } });
+    await b.rules('halted', { deliver: { url: 'https://partner.example/events' } });
+    await b.must('POST', '/v1/targets/halted/pause', { by: 'ann', note: 'they move to another building' });
 }
 await fill(shop);
 
@@ -61,6 +65,52 @@ for (const width of [375, 768, 1024])
             await shot(page, `${name}-${width}`);
         }
     });
+
+const targetRow = (page, queue) => page.locator('.plain-table tbody tr', { has: page.locator(`a[href="#/q/${queue}"]`) });
+
+test('a target shows where it leads, how it stands and why', async () => {
+    const page = await open(shop, '#/targets');
+    const words = (await targetRow(page, 'pushed').innerText()).replace(/\s+/g, ' ');
+    for (const want of ['closed', '0 / 32', 'https://terminal.example/slots/${container}']) ok(words.includes(want), `${want} is not in ${words}`);
+    ok((await targetRow(page, 'halted').innerText()).includes('ann: they move to another building'), 'who paused it, and why');
+    const down = { ...(await shop.get('/v1/targets?queue=pushed')).items[0], state: 'open', why: 'too many calls failed: connection refused', next_probe: new Date(Date.now() + 30000).toISOString(), waiting: 10412,
+        requests: { done: 7, transient: 40, rejected: 0, poison: 0, unknown: 2 }, latency: { count: 49, p50_ms: 3, p95_ms: 1200, p99_ms: 2000 },
+        last_error: { at: new Date().toISOString(), class: 'transient', status: 503, detail: 'it is too busy' } };
+    await answer(page, '/v1/targets', () => ({ items: [down], next_cursor: null }));
+    const row_ = targetRow(page, 'pushed');
+    await row_.locator('.badge.failed', { hasText: 'open' }).waitFor();
+    const told = (await row_.innerText()).replace(/\s+/g, ' ');
+    for (const want of ['connection refused', 'next try', '10,412', '42', '1.2 s', 'transient 503, it is too busy']) ok(told.includes(want), `${want} is not in ${told}`);
+    await shot(page, 'targets-open-1440');
+});
+
+test('a target is tested, paused and resumed from its page, and the audit names who', async () => {
+    const asked = [];
+    const server = createServer((req, res) => {
+        asked.push(`${req.method} ${req.url}`);
+        res.writeHead(204).end();
+    });
+    await new Promise((on) => server.listen(0, '127.0.0.1', on));
+    await shop.rules('steered', { deliver: { url: `http://127.0.0.1:${server.address().port}/work`, allow_private: true } });
+    const page = await open(shop, '#/targets'), row_ = targetRow(page, 'steered');
+    await row_.locator('button', { hasText: 'Test' }).click();
+    await has(page, 'dialog', 'nothing is done there');
+    await confirm(page, 'is it there?');
+    await has(page, '.became', 'answered 204');
+    same(asked, ['OPTIONS /']);
+    await page.locator('dialog button', { hasText: 'Close' }).click();
+    await row_.locator('button', { hasText: 'Pause' }).click();
+    await confirm(page, 'they asked for it');
+    await has(page, '.became', 'Paused.');
+    await page.locator('dialog button', { hasText: 'Close' }).click();
+    await row_.locator('.badge.person', { hasText: 'paused' }).waitFor();
+    await row_.locator('button', { hasText: 'Resume' }).click();
+    await confirm(page, 'they are back');
+    await has(page, '.became', 'It goes on: closed.');
+    same((await shop.get('/v1/audit?queue=steered')).items.filter((a) => a.what.startsWith('push_')).map((a) => `${a.who} ${a.what}: ${a.why}`),
+        ['ann push_resume: they are back', 'ann push_pause: they asked for it', 'ann push_test: is it there?']);
+    server.close();
+});
 
 test('an empty broker says how to send the first message', async () => {
     const empty = await new Broker().start();
