@@ -19,6 +19,7 @@
 #include "broker/report.h"
 #include "broker/scope.h"
 #include "broker/series.h"
+#include "broker/target.h"
 #include "broker/traffic.h"
 
 #define HOUR_MS             ((i64)3600 * 1000)
@@ -35,6 +36,7 @@
 #define HANDED_LEAST        100u
 #define SYNCS_LEAST         100u
 #define INGEST_REFUSED_MOST 0.5 /* of what a source sends */
+#define PUSH_DOWN_MS        ((i64)5 * 60 * 1000)
 #define ORIGINS             1024u
 #define ORIGINS_SKEWED      5u
 #define SYNC_MINUTES        5u
@@ -439,6 +441,14 @@ static struct condition relay_behind(const struct broker *b, const struct queue_
     return aged(oldest_ms, most_ms, 0);
 }
 
+/* Somebody who paused it knows. */
+static struct condition target_down(const struct broker *b, u16 queue) {
+    const struct target *t = target_of(b, queue);
+    struct target_view v = {0};
+    if (t) target_look(t, b->time.mono_ms, &v);
+    return aged(v.down_ms && !v.paused ? b->time.mono_ms - v.down_ms : 0, PUSH_DOWN_MS, 0);
+}
+
 static struct condition refusing(const struct broker *b, const struct queue_alerting *qa) {
     bool lately = qa->ingest_look && b->alerts->looks - qa->ingest_look <= 1;
     return (struct condition){
@@ -469,6 +479,7 @@ void alerts_judge_queue(struct broker *b, const struct queue_info *q) {
     judge(b, ALERT_KEY_SKEW, q->queue, skewed(b, qa));
     judge(b, ALERT_RELAY_LAG, q->queue, relay_behind(b, q));
     judge(b, ALERT_INGEST_REFUSED, q->queue, refusing(b, qa));
+    judge(b, ALERT_PUSH_DOWN, q->queue, target_down(b, q->queue));
 }
 
 /* ---- of the process */

@@ -18,7 +18,8 @@ const struct flag flags_doctor[] = {
     {0},
 };
 const char about_doctor[] =
-    "Asks the broker for its stats, alerts and queues, and looks at the machine if it runs on this one: disk, open\n"
+    "Asks the broker for its stats, alerts, queues and targets, and looks at the machine if it runs on this one: disk, "
+    "open\n"
     "files, clock, kernel settings, the file system of its data. Says what is wrong, the gravest first, and what to "
     "do;\n"
     "the pages it names are in docs/runbooks. Changes nothing. Exit code 1: something is wrong; 0: nothing is, though\n"
@@ -242,6 +243,29 @@ static void look_at_queues(struct doctor *d) {
     hx_reply_free(&reply);
 }
 
+static void look_at_target(struct doctor *d, slice target) {
+    struct buf queue = {0}, why = {0};
+    i64 waiting = member_number(target, "waiting");
+    bool paused = member_is(target, "state", SL("paused")), closed = member_is(target, "state", SL("closed"));
+    member_text(target, "queue", &queue);
+    member_text(target, "why", &why);
+    if (!closed)
+        doctor_found(d, paused ? FOUND_target_paused : FOUND_target_down,
+                     "The target of %.*s %s, and %lld message%s wait%s: %.*s.", (int)queue.len, queue.p,
+                     paused ? "is paused" : "fails", (long long)waiting, text_plural((u64)waiting),
+                     waiting == 1 ? "s" : "", (int)why.len, why.p);
+    buf_free(&queue);
+    buf_free(&why);
+}
+
+static void look_at_targets(struct doctor *d) {
+    hx_reply reply;
+    hx_error err;
+    if (ask(d, "/v1/targets?limit=1000", &reply, &err))
+        doctor_each(d, member_raw(body_of(&reply), "items"), look_at_target);
+    hx_reply_free(&reply);
+}
+
 /* A reload that was refused leaves tokens in force that the file does not have any more. */
 static void look_at_config(struct doctor *d, slice stats) {
     slice config = member_raw(stats, "config");
@@ -300,6 +324,7 @@ static i64 look_at_broker(struct doctor *d) {
         pid = member_number(member_raw(stats, "process"), "pid");
         look_at_alerts(d);
         look_at_queues(d);
+        look_at_targets(d);
         doctor_door(d, d->cli, stats);
     } else if (!doctor_kept_out(d, d->cli->url, &err)) {
         doctor_found(d, FOUND_unreachable, "The broker at %s does not answer: %s", d->cli->url, err.detail);

@@ -180,6 +180,21 @@ def queues_that_wait_for_somebody_are_told_as_advice():
 
 
 @test
+def targets_that_fail_or_are_paused_are_told_as_advice():
+    to = {"url": "http://127.0.0.1:1/", "allow_private": True, "circuit": {"of": 2}}
+    with hx.Broker() as b, machine(b) as root:
+        for q in ("well", "down", "halted"):
+            b.rules(q, deliver=to)
+        b.post("/v1/targets/halted/pause", {"by": "ada", "note": "INC-42"})
+        b.put("down", "a", "b", "c")
+        told = hx.until(lambda: found(b, "--root", root).get("target_down"), "it is told")
+        assert told["summary"].startswith("The target of down fails, and 3 messages wait: too many calls failed"), told
+        told = found(b, "--root", root)["target_paused"]
+        same(told["summary"], "The target of halted is paused, and 0 messages wait: by ada: INC-42.")
+        assert told["runbook"].endswith("push-down.md") and told["level"] == "advice", told
+
+
+@test
 def a_reload_that_was_refused_is_told_until_one_is_in_force():
     line = "queues: {q: {}}\n"
     with hx.Broker(config=line) as b, machine(b) as root:

@@ -77,6 +77,14 @@ def relay_scene():
     return b
 
 
+def down_scene():
+    """Nobody listens where the queue delivers to."""
+    b = hx.Broker(config="queues:\n  payments:\n    deliver: {url: 'http://127.0.0.1:1/charge', allow_private: true, circuit: {of: 2}}\n")
+    b.put("payments", "k1", "k2", "k3")
+    hx.until(lambda: b.get("/v1/targets").json()["items"][0]["state"] == "open", "the circuit is open")
+    return b
+
+
 def refused_scene():
     b = hx.Broker(config='sources: {terminal: {queue: slots, verify: {scheme: github, secrets: ["${SECRET}"]}}}\nqueues: {slots: {}}\n', env={"SECRET": "s"})
     same(b.call("POST", "/in/terminal", b"{}").status, 401)
@@ -114,6 +122,7 @@ SCENES = {
     "duplicates-vanished.md": day(vanished_day),
     "ingest-refused.md": refused_scene,
     "memory.md": day(bad_day, options=["--memory", "64MiB"]),
+    "push-down.md": down_scene,
     "relay-stuck.md": relay_scene,
     "replay.md": day(good_day),
 }

@@ -2,6 +2,9 @@
  * fires none. The clock is the test's, so days pass in milliseconds. */
 #include "unit/broker_world.h"
 
+#include "broker/broker_priv.h"
+#include "broker/target.h"
+
 #define MINUTE ((i64)60 * 1000)
 #define HOUR   (60 * MINUTE)
 #define DAY    (24 * HOUR)
@@ -408,6 +411,58 @@ static void rows_that_wait_to_be_relayed_are_told(void **state) {
     assert_fires("relay_lag", "q");
 }
 
+/* Calls the queue's target if it may be called. */
+static void call_target(struct target *t, enum target_outcome outcome) {
+    bool probe;
+    i64 again_ms;
+    if (!target_may_send(t, w.t.mono_ms, &probe, &again_ms)) return;
+    target_sent(t, w.t.mono_ms, probe);
+    target_ended(t, w.t.mono_ms, outcome, probe, 0);
+}
+
+static void call_for(struct target *t, i64 ms, enum target_outcome outcome) {
+    for (; ms > 0; ms -= 1000) {
+        call_target(t, outcome);
+        pass(1000);
+    }
+}
+
+static void a_target_that_fails_for_five_minutes_is_told_until_it_is_back(void **state) {
+    (void)state;
+    struct target_rules r = target_rules_default();
+    u16 queue;
+    send("q", "k", "x");
+    assert_true(core_queue_find(w.broker->core, SL("q"), &queue));
+    targets_bind(w.broker, queue, &r, 1);
+    struct target *t = target_of(w.broker, queue);
+    call_for(t, 4 * MINUTE, TARGET_FAILED); /* probes too */
+    assert_alert("push_down", "q", "ok");
+    call_for(t, 2 * MINUTE, TARGET_FAILED);
+    assert_fires("push_down", "q");
+    assert_int_equal(call("GET /v1/alerts", ""), 200);
+    assert_said("\"threshold\":300,");
+    assert_said("\"runbook\":\"docs/runbooks/push-down.md\"");
+    call_for(t, 10 * MINUTE, TARGET_TAKEN);
+    assert_alert("push_down", "q", "resolved");
+}
+
+static void who_paused_a_target_is_not_told_that_it_is_down(void **state) {
+    (void)state;
+    struct target_rules r = target_rules_default();
+    u16 queue;
+    send("q", "k", "x");
+    assert_true(core_queue_find(w.broker->core, SL("q"), &queue));
+    targets_bind(w.broker, queue, &r, 1);
+    struct target *t = target_of(w.broker, queue);
+    call_for(t, MINUTE, TARGET_FAILED);
+    target_pause(t, 0, true, SL(""), SL(""));
+    elapse(10 * MINUTE);
+    assert_alert("push_down", "q", "ok");
+    target_pause(t, 0, false, SL(""), SL(""));
+    elapse(MINUTE);
+    assert_alert("push_down", "q", "firing");
+}
+
 static void what_is_off_does_not_fire(void **state) {
     (void)state;
     assert_int_equal(call("PUT /v1/queues/q", "{\"alerts\":{\"off\":[\"dead_letters\"]}}"), 201);
@@ -488,6 +543,8 @@ int main(void) {
         T(memory_near_its_limit_is_told),
         T(a_disk_that_syncs_ten_times_slower_than_usual_is_told),
         T(rows_that_wait_to_be_relayed_are_told),
+        T(a_target_that_fails_for_five_minutes_is_told_until_it_is_back),
+        T(who_paused_a_target_is_not_told_that_it_is_down),
         T(what_is_off_does_not_fire),
         T(a_queue_made_anew_has_no_alerts_of_the_former),
         T(types_are_counted_apart_the_first_fifty_of_them),
