@@ -2,9 +2,11 @@
 """Targets: what is told of them, and how operators steer them. Every test has a broker of its own."""
 import hashlib
 import json
+import re
+import threading
 
 import hx
-from hx import hapax, members, problem, same, test
+from hx import hapax, members, problem, same, test, until
 from receiver import HANG, Answer, Receiver, refused_port
 
 CONFIG = """\
@@ -147,10 +149,102 @@ def a_target_comes_and_goes_with_the_rules():
         same(b.get("/v1/targets").json()["items"], [])
 
 
-# ---- the test
+# ---- the circuit
 
 def at(url, **deliver):
     return {"deliver": {"url": f"{url}/book?now=yes", "headers": {"x-trace": "t"}, "allow_private": True, **deliver}}
+
+
+def stands(b, state, queue="q"):
+    return until(lambda: next((t for t in [target(b, queue)] if t["state"] == state), None), f"the target is {state}")
+
+
+def metric(b, name, labels):
+    found = re.search(rf"^{name}{{{labels}}} (\S+)$", b.get("/metrics").body.decode(), re.M)
+    return int(found.group(1))
+
+
+def many(b, queue, count):
+    """They wait, all of them, before the first is sent."""
+    b.post(f"/v1/targets/{queue}/pause")
+    for first in range(0, count, 1000):
+        same(b.batch(queue, [{"key": f"k{n}", "payload": "x"} for n in range(first, min(first + 1000, count))]).status, 200)
+    b.post(f"/v1/targets/{queue}/resume")
+
+
+@test
+def an_outage_with_ten_thousand_waiting_burns_no_attempts_beyond_those_under_way():
+    with hx.Broker() as b, Receiver(always=Answer(503)) as r:
+        b.rules("q", **at(r.url, concurrency=4, circuit={"of": 5, "open": "1ms"}), retry={"transient": {"attempts": 1}})
+        many(b, "q", 10000)
+        until(lambda: len(r.requests) >= 5 + 3 + 6, "it was probed six times and more")  # 5 open it, 3 more were under way
+        b.post("/v1/targets/q/pause")
+        until(lambda: target(b, "q")["in_flight"] == 0, "the last one has ended")
+        failed = metric(b, "hapax_failures_total", 'queue="q",class="transient"')
+        assert 5 <= failed <= 8, failed
+        members(b.queue("q"), dead=failed, pending=10000 - failed)
+        told = target(b, "q")
+        same(told["requests"]["transient"], len(r.requests), told)
+        members(told["last_error"], **{"class": "transient", "status": 503})
+
+
+@test
+def one_target_that_fails_or_hangs_leaves_the_others_alone():
+    with hx.Broker() as b, Receiver(always=Answer(500)) as bad, Receiver(always=Answer(at=0, then=HANG)) as hung, Receiver() as good:
+        b.rules("bad", **at(bad.url, circuit={"of": 2, "open": "5m"}))
+        b.rules("hung", **at(hung.url, concurrency=2, timeout="5m"))
+        b.rules("good", **at(good.url))
+        many(b, "bad", 500)
+        many(b, "hung", 500)
+        stands(b, "open", "bad")
+        until(lambda: target(b, "hung")["in_flight"] == 2, "it hangs")
+        many(b, "good", 500)
+        until(lambda: b.queue("good")["keys"] == 500, "all of the good one's are done")
+        members(target(b, "good"), state="closed", waiting=0, requests={"done": 500, "transient": 0, "rejected": 0, "poison": 0, "unknown": 0})
+        members(target(b, "hung"), state="closed", in_flight=2, waiting=498)
+        same((target(b, "bad")["state"], sorted(good.effects.values())), ("open", [1] * 500))
+
+
+@test
+def a_rejection_is_an_answer_and_opens_nothing():
+    with hx.Broker() as b, Receiver(always=Answer(422)) as r:
+        b.rules("q", **at(r.url, circuit={"of": 2, "open": "5m"}))
+        b.put("q", *[f"k{n}" for n in range(20)])
+        until(lambda: target(b, "q")["requests"]["rejected"] == 20, "all are answered")
+        same(target(b, "q")["state"], "closed")
+
+
+@test
+def one_probe_tells_that_it_is_back_and_then_it_gets_more_call_by_call():
+    turns, up = threading.Semaphore(0), threading.Event()
+
+    def answer(_):
+        if not up.is_set():
+            return Answer(503)
+        turns.acquire(timeout=hx.TIMEOUT)
+        return Answer(200)
+
+    with hx.Broker() as b, Receiver(always=answer) as r:
+        b.rules("q", **at(r.url, concurrency=8, circuit={"of": 2, "open": "5m"}))
+        many(b, "q", 200)
+        down = stands(b, "open")
+        assert "too many calls failed" in down["why"] and hx.stamp(down["next_probe"]) > hx.stamp(down["since"]), down
+        until(lambda: target(b, "q")["in_flight"] == 0, "those of before have ended")
+        before = len(r.requests)
+        up.set()
+        b.post("/v1/targets/q/resume")
+        stands(b, "half_open")
+        for under_way in (1, 1, 2, 4, 8):  # the probe; then one, and twice as many each round trip
+            until(lambda: len(r.requests) == before + under_way, f"{under_way} are under way")
+            members(target(b, "q"), in_flight=under_way)
+            before += under_way
+            turns.release(under_way)
+        turns.release(1000)
+        until(lambda: b.queue("q")["keys"] == 200, "all are done")
+        same(sorted(set(r.effects.values())), [1])
+
+
+# ---- the test
 
 
 @test
