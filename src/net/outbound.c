@@ -171,6 +171,8 @@ static void finish(struct outbound_call *c, CURLcode result) {
     bool whole = result == CURLE_OK || (result == CURLE_WRITE_ERROR && c->cut);
     if (whole && c->head.ended && c->head.status <= 599) return tell(c, OUTBOUND_ANSWERED, "");
     if (whole) return tell(c, OUTBOUND_BROKEN, c->head.ended ? "an unknown status" : "the answer's head is not whole");
+    bool again = result == CURLE_SEND_FAIL_REWIND || result == CURLE_ABORTED_BY_CALLBACK; /* libcurl would have */
+    if (c->sent && again) return tell(c, OUTBOUND_BROKEN, "the connection was closed before anything was answered");
     if (c->sent) return tell(c, OUTBOUND_BROKEN, curl_easy_strerror(result));
     bool elsewhere = result == CURLE_COULDNT_CONNECT || result == CURLE_OPERATION_TIMEDOUT;
     if (!elsewhere || !try_next(c)) tell(c, OUTBOUND_NOT_SENT, curl_easy_strerror(result));
