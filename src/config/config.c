@@ -10,14 +10,18 @@
 
 /* ---- the file's own keys */
 
+hx_st gate_refuse(const struct node *n, slice queue, struct errbuf *err) {
+    if (!slice_starts(queue, SL(GATE_PREFIX))) return ST_OK;
+    return node_error(n, err, "queues called " GATE_PREFIX "NAME are those of `proxies`");
+}
+
 static hx_st read_queue(const struct binding *b, const struct node *n) {
     struct config *c = binding_config(b);
     struct errbuf why;
     struct queue_config *q = NULL;
     hx_st st = ST_OK;
     if (!config_queue_name_ok(n->name->text, &why)) st = node_error(n->name, b->err, "%s", why.text);
-    if (slice_starts(n->name->text, SL(GATE_PREFIX)))
-        st = node_error(n->name, b->err, "queues called " GATE_PREFIX "NAME are those of `proxies`");
+    st = both(st, gate_refuse(n->name, n->name->text, b->err));
     if (n->kind == NODE_NULL) return node_error(n, b->err, "nothing is given; write {} for the default rules");
     st = both(st, config_queue_from_node(n->name->text, n, b->secrets, &q, b->err));
     if (q) c->queues.at[c->queues.count++] = q;
@@ -81,7 +85,8 @@ static hx_st read_relay(const struct binding *b, const struct node *n, struct re
     r->queue_at = (struct said_at){queue->line, queue->column};
     r->dsn_plain = !strstr(dsn->text.p, "${");
     struct errbuf why;
-    return config_queue_name_ok(r->queue, &why) ? ST_OK : node_error(queue, b->err, "%s", why.text);
+    if (!config_queue_name_ok(r->queue, &why)) return node_error(queue, b->err, "%s", why.text);
+    return gate_refuse(queue, r->queue, b->err);
 }
 
 hx_st relays_read(const struct binding *b, const struct node *n) {

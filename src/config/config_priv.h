@@ -204,6 +204,8 @@ void proxies_diff(const struct config *before, const struct config *after, struc
 /* ---- queue.c, config.c: the types that are structs of their own */
 
 hx_st queues_read(const struct binding *b, const struct node *n);
+/* A queue that is a proxy's is nobody else's: neither its rules nor what comes in. */
+hx_st gate_refuse(const struct node *n, slice queue, struct errbuf *err);
 hx_st listeners_read(const struct binding *b, const struct node *n);
 hx_st relays_read(const struct binding *b, const struct node *n);
 hx_st sources_read(const struct binding *b, const struct node *n);

@@ -144,10 +144,10 @@ static hx_st put_file(const struct binding *b, const struct node *n, struct buf 
 }
 
 static hx_st read_one(const struct binding *b, const struct key *k, const struct node *n, slice *out) {
-    struct buf text = secret_room();
-    const struct node *file = file_named(n);
     if (b->secrets == SECRETS_FROM_ENVIRONMENT && is_withheld(n))
         return node_error(n, b->err, NODE_WITHHELD " is what is shown in the place of a secret: write ${NAME}");
+    struct buf text = secret_room();
+    const struct node *file = file_named(n);
     hx_st st = n->kind == NODE_NULL ? bind_no_value(n, b->err)
                : file               ? put_file(b, file, &text)
                                     : put_text(b, k, n, &text);

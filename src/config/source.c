@@ -50,6 +50,7 @@ static hx_st check_source(const struct binding *b, const struct node *n, struct 
                           "verify.scheme is missing: who may send here? none takes what a token may send");
     s->queue_at = (struct said_at){queue->line, queue->column};
     if (!config_queue_name_ok(s->queue, &why)) return node_error(queue, b->err, "%s", why.text);
+    if (gate_refuse(queue, s->queue, b->err) != ST_OK) return ST_INVALID;
     lower_header(b, s);
     hx_st st = check_scheme(b, n, s);
     if (st != ST_OK || s->scheme != SCHEME_STANDARD) return st;

@@ -377,6 +377,10 @@ static void whatever_is_wrong_gets_a_line_with_its_place(void **state) {
          "Use "
          "exactly_once"},
         {"queues: {'gate:x': {}}\n", "f:1:10: queues: queues called gate:NAME are those of `proxies`"},
+        {"sources: {s: {queue: 'gate:x', verify: {scheme: none}}}\n",
+         "f:1:22: sources.s.queue: queues called gate:NAME are those of `proxies`"},
+        {"relay: [{dsn: d, queue: 'gate:x'}]\n",
+         "f:1:25: relay[0].queue: queues called gate:NAME are those of `proxies`"},
         /* proxies */
         {"proxies: []\n", "f:1:10: proxies: expected a map of proxies, not a list"},
         {"proxies: {p: {}}\n", "f:1:14: proxies.p: upstream is missing: what should be called?"},
