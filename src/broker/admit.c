@@ -158,6 +158,7 @@ slice said_header(void *ctx, slice name) {
     if (slice_eq(name, SL("hapax-group"))) return in->group;
     if (slice_eq(name, SL("hapax-request-id"))) return in->request_id;
     if (slice_eq(name, SL("traceparent"))) return in->traceparent;
+    if (slice_eq(name, SL("tracestate"))) return in->tracestate;
     if (!slice_starts(name, slice_str(prefix))) return (slice){0};
     slice attr = slice_of(name.p + sizeof prefix - 1, name.n - (sizeof prefix - 1)), known, value;
     for (size_t at = 0; attrs_next(in->attrs, &at, &known, &value);)

@@ -18,6 +18,8 @@ import time
 import kit
 from kit import (FS_SHUTDOWN, HAPAX, MAKE_DIRECTORY, UNDO, Client, Lost, NotReady, Skip, check, complain, mounted, mounted_ext4,
                  new_broker, test, until)
+import hx
+import receiver
 from storm import Storm
 
 LONG = os.environ.get("FAULTS") == "long"
@@ -642,6 +644,38 @@ def room_made_by_others_is_used_without_a_restart(directory):
     ledger.verify(c)
     broker.kill()
     ledger.drain(broker.start().client())
+
+
+@test
+def a_full_disk_stores_every_answer_that_is_under_way_and_sends_nothing_it_could_not_store(directory):
+    disk = mounted(directory, "tmpfs", "-o", "size=64m", "tmpfs")
+    broker, ledger, go, body = broker_on(disk, directory).start(), Ledger(), threading.Event(), b"r" * (1 << 20)
+
+    def answer(_):
+        go.wait(hx.TIMEOUT)
+        return receiver.Answer(200, body)
+
+    with receiver.Receiver(always=answer) as r:
+        c = broker.client()
+        c.rules("push", downstream={"idempotency": "key"},
+                deliver={"url": r.url + "/x", "allow_private": True, "timeout": "60s", "concurrency": 4, "keep": {"body": "1MiB"}})
+        c.put("push", *[f"k{n}" for n in range(6)])
+        for _ in range(4):
+            r.next()
+        send_until_full(ledger, c, os.urandom(8000).hex().encode())
+        go.set()
+        until(lambda: [c.state("push", key) for key in ("k0", "k1", "k2", "k3")] == ["done"] * 4, "what was under way is stored")
+        for n in range(4):
+            check(c.get(f"/v1/queues/push/keys/k{n}/result").body == body, f"k{n} has another answer")
+        check([c.state("push", "k4"), c.state("push", "k5")] == ["pending"] * 2, "sent without room for the answer")
+        check(len(r.requests) == 4, f"{len(r.requests)} requests came")
+        check(c.post("/v1/queues/ledger/purge", {"by": "ann"}).status == 200, "the rest goes")
+        until(lambda: [c.state("push", "k4"), c.state("push", "k5")] == ["done"] * 2, "there is room again")
+        broker.kill()
+        c = broker.start().client()
+        for n in range(6):
+            check(c.get(f"/v1/queues/push/keys/k{n}/result").body == body, f"k{n} has another answer after a kill")
+        check(len(r.requests) == 6, f"{len(r.requests)} requests came")
 
 
 def used_bytes(data):
