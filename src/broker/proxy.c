@@ -248,16 +248,16 @@ bool gate_has_room(struct call *c, const struct gate *g, const struct outbound_r
 
 /* ---- what is told */
 
-static void tell(struct broker *b, void *conn, u16 status, slice fields, slice body, bool to_head) {
+static void tell(struct broker *b, void *conn, u64 after, u16 status, slice fields, slice body, bool to_head) {
     struct http_reply reply = {
         .status = status,
         .body = body,
         .fields = fields,
-        .after = {.position = b->after},
+        .after = {.position = after},
         .close = b->draining,
         .length_said = to_head,
     };
-    traffic_replied(b, status, b->after);
+    traffic_replied(b, status, after);
     b->options.port.respond(b->options.port.ctx, conn, &reply);
 }
 
@@ -290,23 +290,23 @@ static bool stored_answer(struct broker *b, const struct rec_settle *s, u16 *sta
     if (s->state == STATE_CANCELLED || s->erased) return false;
     buf_reset(fields);
     buf_slice_add(fields, lines);
-    if (!by_upstream) *status = s->state == STATE_DONE ? 200 : 422; /* an operator's word */
-    if (!by_upstream && s->content_type.n)
+    if (!by_upstream) *status = s->state == STATE_DONE ? 200 : 422;  /* an operator's word */
+    if (s->content_type.n && !lines_name(lines, SL("content-type"))) /* nor does a look-up keep fields */
         buf_printf(fields, "Content-Type: %.*s\r\n", (int)s->content_type.n, s->content_type.p);
     if (!lines_name(lines, SL("idempotent-replayed"))) buf_lit(fields, "Idempotent-Replayed: true\r\n");
     *body = s->result;
     return true;
 }
 
-static void tell_settled(struct broker *b, void *conn, u32 counts, const struct rec_settle *s) {
+static void tell_settled(struct broker *b, void *conn, u32 counts, const struct seen *s) {
     u16 status;
     slice body;
     gate_happened(b, counts, GATE_REPLAYED);
-    if (stored_answer(b, s, &status, &body))
-        tell(b, conn, status, buf_slice(&b->scratch->fields), body, false);
+    if (stored_answer(b, s->settle, &status, &body))
+        tell(b, conn, seen_after(b, s), status, buf_slice(&b->scratch->fields), body, false);
     else
         tell_problem(b, conn, PROBLEM_settled, 0, false,
-                     s->erased ? "its answer was erased" : "an operator has cancelled it, or purged its queue");
+                     s->settle->erased ? "its answer was erased" : "an operator has cancelled it, or purged its queue");
 }
 
 /* ---- repeats that wait */
@@ -315,7 +315,7 @@ static void tell_waited(struct broker *b, void *conn, u32 counts, const struct r
     const struct gate_call *ended = s ? NULL : ended_about(b, ref);
     if (ended) {
         gate_happened(b, counts, GATE_JOINED);
-        tell(b, conn, ended->status, buf_slice(&ended->fields), buf_slice(&ended->body), false);
+        tell(b, conn, b->after, ended->status, buf_slice(&ended->fields), buf_slice(&ended->body), false);
     } else if (!s || call_about(b, ref)) {
         gate_happened(b, counts, GATE_IN_PROGRESS);
         tell_in_progress(b, conn);
@@ -337,7 +337,7 @@ static void answer_repeat(struct broker *b, struct wait *w, bool over) {
     if (shared_again(b, conn, &ref, REPLAY_FORM)) return gate_happened(b, counts, GATE_REPLAYED);
     const struct seen *s = lookup_id(b, b->lookup, ref.hash, ref.seq);
     if (!s || !s->settle) return tell_waited(b, conn, counts, &ref, s);
-    if (!stored_answer(b, s->settle, &status, &body)) return tell_settled(b, conn, counts, s->settle);
+    if (!stored_answer(b, s->settle, &status, &body)) return tell_settled(b, conn, counts, s);
     struct buf copy = {0};
     buf_slice_add(&copy, body);
     gate_happened(b, counts, GATE_REPLAYED);
@@ -519,7 +519,7 @@ static void tell_first(struct broker *b, struct gate_call *x, const struct outco
     void *conn = x->caller->conn;
     buf_slice_add(fields, buf_slice(&o->once));
     wait_end(b, x->caller);
-    tell(b, conn, x->status, buf_slice(fields), o->body, x->head && o->problem.len == 0);
+    tell(b, conn, b->after, x->status, buf_slice(fields), o->body, x->head && o->problem.len == 0);
     fields->len = common;
 }
 
@@ -619,7 +619,7 @@ bool gate_run(struct call *c, const struct gate *g, struct send_in *in, slice sc
     if (!admit_made(b, in, scope, &a, &c->failure)) return false;
     CHECK(a.verdict == SEND_DUPLICATE);
     if (standing == STANDING_SETTLED) {
-        tell_settled(b, c->conn, g->counts, a.seen->settle);
+        tell_settled(b, c->conn, g->counts, a.seen);
     } else if (standing == STANDING_RUNS) {
         wait_for_first(c, g, &a.out.ref);
     } else {

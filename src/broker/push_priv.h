@@ -90,7 +90,8 @@ struct push_subject {
     u32 generation;
     u16 attempt;
     i64 wall_ms;
-    slice key; /* as it was sent */
+    slice key;      /* as it was sent */
+    slice known_by; /* by the downstream; empty: the message has no key */
 };
 /* false: it cannot be made of this message; r->why says why. */
 bool push_request_deliver(struct push_request *r, const struct queue_config *q, const struct push_subject *s,

@@ -63,8 +63,8 @@ void push_request_free(struct push_request *r) {
 
 /* A deliberate replay is a new effect: key~gN. Without a key every message is an effect of its own. */
 static void put_effect_key(struct buf *out, const struct push_subject *s) {
-    if (s->m->key.n)
-        buf_slice_add(out, s->m->key);
+    if (s->known_by.n)
+        buf_slice_add(out, s->known_by);
     else
         core_id_text(&s->m->ref, out);
     if (s->generation) buf_printf(out, "~g%u", s->generation);

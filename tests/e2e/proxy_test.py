@@ -2,12 +2,11 @@
 """Calls go through a proxy to an upstream: once under a key, however often they come, and every repeat gets the first one's answer."""
 import contextlib
 import hashlib
-import itertools
 import json
 import threading
 
 import hx
-from hx import Later, hapax, members, problem, same, test, until
+from hx import Later, members, problem, same, test, until
 from receiver import CLOSE, HANG, RESET, Answer, Receiver, chunked, informational, refused_port
 
 JSON = ("Content-Type", "application/json")
@@ -348,6 +347,69 @@ def what_an_operator_says_of_an_unknown_call_is_its_answer():
         same((call(b, "k4").status, len(r.requests)), (200, 6), "retry: the next call with the key is the first")
         for bad in ({"as": "done", "status": 99}, {"as": "done", "status": 600}, {"as": "retry", "status": 200}):
             same(b.post("/v1/queues/gate:pay/keys/k0/resolve", {"by": "x", **bad}).status in (400, 409), True)
+
+
+# ---- looked up
+
+def looked_up(r, **keys):
+    return {"url": f"{r.url}/slots?key=${{hapax.effect_key}}&plain=${{hapax.key}}", "found": [200], "absent": [404], "after": "0s", "every": "1s", "allow_private": True, **keys}
+
+
+@contextlib.contextmanager
+def reconciled(*answers, idempotency="key", **keys):
+    with Receiver(*answers) as r:
+        with hx.Broker(config=config(r.url, reconcile=looked_up(r, **keys), downstream={"idempotency": idempotency}, timeout="2s"), keep_port=True) as b:
+            yield b, r
+
+
+@test
+def what_a_look_up_finds_is_the_answer_and_nothing_is_sent_again():
+    with reconciled(Answer(at=0, then=CLOSE, effect=True), exists="items[0].id") as (b, r):
+        problem(call(b, "k-1"), 504, "outcome_unknown", "unknown")
+        reply = until(lambda: (a := call(b, "k-1")).status == 200 and a, "it was looked up")
+        same((reply.json()["items"][0]["key"], reply.header("Content-Type"), replayed(reply)), ("k-1", "application/json", True))
+        same((len(r.requests), r.effects, r.asked[0].query), (1, {"k-1": 1}, {"key": "k-1", "plain": "k-1"}))
+        members(b.key("gate:pay", "k-1"), state="done")
+
+
+@test
+def what_a_look_up_does_not_find_frees_the_key_and_is_sent_by_its_caller_alone():
+    with reconciled(Answer(at=0, then=CLOSE, effect=False), Answer(201, "made")) as (b, r):
+        problem(call(b), 504, "outcome_unknown", "unknown")
+        until(lambda: b.get("/v1/queues/gate:pay/keys/k1").status == 404, "it is free")
+        same(len(r.requests), 1, "nobody has asked again")
+        same((call(b).status, call(b).body, len(r.requests)), (201, b"made", 2))
+
+
+@test
+def what_a_look_up_does_not_find_is_for_a_person_where_the_upstream_knows_no_keys():
+    with reconciled(Answer(at=0, then=CLOSE, effect=False), idempotency="none") as (b, r):
+        problem(call(b), 504, "outcome_unknown", "unknown")
+        held(b)
+        problem(call(b), 409, "outcome_unknown", "unknown")
+        resolve(b, **{"as": "retry"})
+        same((call(b).status, len(r.requests)), (200, 2))
+
+
+@test
+def a_call_of_a_broker_that_was_killed_is_looked_up():
+    with reconciled(Answer(at=0, then=HANG, effect=True), exists="items[0].id") as (b, r):
+        with b.connect() as c:
+            c.start("POST", "/gate/pay/charges", b'{"amount":1}', [("Idempotency-Key", "k1"), JSON])
+            r.next()
+            b.restart()
+        reply = until(lambda: (a := call(b)).status == 200 and a, "it was looked up")
+        same((reply.json()["items"][0]["key"], len(r.requests), r.effects), ("k1", 1, {"k1": 1}))
+
+
+@test
+def a_look_up_without_an_answer_is_made_again_and_then_a_person_decides():
+    with reconciled(Answer(at=0, then=CLOSE), attempts=2) as (b, r):
+        r.lookups.extend([Answer(500), Answer(500)])
+        problem(call(b), 504, "outcome_unknown", "unknown")
+        held(b)
+        same((len(r.asked), len(r.requests)), (2, 1))
+        problem(call(b), 409, "outcome_unknown", "unknown")
 
 
 # ---- without a key
