@@ -135,16 +135,18 @@ class World:
         check(self.died.is_set(), f"nothing came as far as `{point}`")
         return True
 
+    def strace(self, fault, call):
+        """Around the running broker from now on."""
+        strace = subprocess.Popen(["strace", "-f", "-p", str(self.broker.process.pid), "-o", "/dev/null", "-e", f"trace={call}", "-e", fault],
+                                  stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        kit.UNDO.append(strace.kill)
+        if not any("attached" in line for line in strace.stderr):
+            raise kit.Skip("strace cannot attach")
+        return strace
+
     def die_in_call(self, call, n):
         """In the nth such call from now on; False if it does not make as many."""
-        strace = subprocess.Popen(["strace", "-f", "-p", str(self.broker.process.pid), "-o", "/dev/null", "-e", f"trace={call}",
-                                   "-e", f"inject={call}:signal=SIGKILL:when={n}"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        kit.UNDO.append(strace.kill)
-        for line in strace.stderr:
-            if "attached" in line:
-                break
-        else:
-            raise kit.Skip("strace cannot attach")
+        strace = self.strace(f"inject={call}:signal=SIGKILL:when={n}", call)
         end = time.monotonic() + 3
         while self.broker.running() and time.monotonic() < end:
             self.send()
@@ -156,7 +158,7 @@ class World:
 
     def kill(self, point):
         met = self.die(point)
-        self.struck[point if isinstance(point, str) else point[0]] += met
+        self.struck["random" if not met else point if isinstance(point, str) else point[0]] += 1
         self.armed = None
         code = self.broker.kill()
         check(code == -signal.SIGKILL, f"it ended by itself with {code} at {point}: {self.broker.last_words()}")
@@ -220,6 +222,23 @@ def same_id_always(world, client):
     for key, requests in world.requests().items():
         ids = {r.id for r in requests} | {client.key(key.split("-")[0], key)["id"]}
         check(len(ids) == 1, f"{key} was sent as {ids}")
+
+
+@test
+def nothing_leaves_before_its_lease_is_on_disk(directory):
+    """The disk is slow, and the broker dies when the request has arrived: it must know of it afterwards."""
+    world = World(directory, ["bare"], SEED)
+    world.answer = world.receiver.always = lambda request: Answer(seen=lambda _: world.strike("seen"))
+    strace = world.strace("inject=pwrite64:delay_enter=400000", "pwrite64")
+    world.armed = "seen"
+    world.send()
+    check(world.died.wait(60), "nothing was sent")
+    world.broker.kill()
+    strace.communicate()
+    world.broker.start()
+    client = world.drain()
+    check(client.state("bare", "bare-0") == "held", f"{client.key('bare', 'bare-0')}")
+    check(len(world.receiver.requests) == 1, f"it was sent {len(world.receiver.requests)} times: its lease was not written when it left")
 
 
 @test
