@@ -7,6 +7,7 @@
 #include "broker/compaction.h"
 #include "broker/feeds.h"
 #include "broker/metrics.h"
+#include "broker/room.h"
 #include "broker/tasks.h"
 #include "broker/tenants.h"
 #include "broker/traffic.h"
@@ -42,7 +43,7 @@ static void put_journal(struct broker *b, struct buf *body) {
     json_put_member_i64(body, "disk_bytes", (i64)s.disk_bytes);
     json_put_member_i64(body, "used_bytes", (i64)s.used_bytes);
     json_put_member_i64(body, "live_bytes", (i64)core_live_bytes(b->core));
-    json_put_member_i64(body, "reserved_bytes", (i64)core_reserved_bytes(b->core));
+    json_put_member_i64(body, "reserved_bytes", (i64)room_promised(b));
     json_put_member_i64(body, "room_bytes", (i64)journal_room(b->journal));
     json_put_member_i64(body, "segments", (i64)s.segments);
     json_put_member_i64(body, "spares", (i64)s.spares);

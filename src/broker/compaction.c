@@ -92,7 +92,7 @@ static u64 excess(struct broker *b, const struct journal_stats *s) {
 /* No room for new work, but something to gain. */
 static bool pressed(struct broker *b, const struct journal_stats *s) {
     u64 live = core_live_bytes(b->core);
-    u64 wanted = core_reserved_bytes(b->core) + s->segment_bytes;
+    u64 wanted = room_promised(b) + s->segment_bytes;
     return journal_room(b->journal) < wanted && s->used_bytes > live + live / 8 + 2 * s->segment_bytes;
 }
 

@@ -13,6 +13,7 @@
 #include "broker/limits.h"
 #include "broker/proxy.h"
 #include "broker/queue_rules.h"
+#include "broker/room.h"
 #include "broker/route.h"
 #include "broker/series.h"
 #include "broker/target.h"
@@ -158,7 +159,7 @@ static u64 queues_there(const struct broker *b) {
 
 void process_sample(struct broker *b, struct process_sample *p) {
     *p = (struct process_sample){.live_bytes = core_live_bytes(b->core),
-                                 .reserved_bytes = core_reserved_bytes(b->core),
+                                 .reserved_bytes = room_promised(b),
                                  .memory_max = b->options.memory_max,
                                  .queues = queues_there(b),
                                  .waiting = waits_count(b),

@@ -78,10 +78,14 @@ void room_promise_end(struct broker *b, u64 bytes) {
     tell_core(b);
 }
 
+u64 room_promised(const struct broker *b) {
+    return core_reserved_bytes(b->core) + b->room->kept;
+}
+
 /* How far ahead depends on how fast it has been going. */
 static void look(struct broker *b) {
     struct room *r = b->room;
-    u64 promised = core_reserved_bytes(b->core) + r->kept;
+    u64 promised = room_promised(b);
     if (promised > r->promised) r->used += promised - r->promised;
     r->promised = promised;
     if (b->now.run_ms - r->looked_run_ms < ROOM_LOOK_MS && r->ahead >= ROOM_AHEAD_MIN) return;

@@ -24,6 +24,7 @@ bool room_to_spare(struct broker *b, u64 bytes);
  * Until room_promise_end it is there for nobody, then for whoever asks the core first. false: there is none, and nothing is kept. */
 bool room_promise(struct broker *b, u64 bytes);
 void room_promise_end(struct broker *b, u64 bytes);
+u64 room_promised(const struct broker *b); /* to accepted messages, and for answers to come */
 /* At the end of a turn: has room preallocated in the background, as far ahead as the load calls for. */
 void room_look_ahead(struct broker *b);
 u64 room_appended(const struct broker *b); /* bytes, since start */
