@@ -7,17 +7,11 @@ static bool listed(const bool statuses[STATUSES], const struct outbound_answer *
            statuses[a->status - STATUS_LEAST];
 }
 
-/* May it be done again under the same key? Only if the downstream would know it: where it does not deduplicate, or may have
- * forgotten the first attempt, a request that is still on its way would be done beside the new one. */
-static bool may_resend(const struct push *push, i64 wall_ms) {
-    const struct terms *t = push->terms;
-    return t->resend && (t->remembers_ms == 0 || wall_ms - push->began_ms < t->remembers_ms);
-}
-
 static void decide_absent(const struct push *push, i64 wall_ms, struct words *w, struct verdict *out) {
     out->target = TARGET_TAKEN;
     out->told = CLASS_ABSENT;
-    out->in = (struct settle_in){.verb = VERB_NACK, .failure_class = CLASS_ABSENT, .hold = !may_resend(push, wall_ms)};
+    out->in = (struct settle_in){
+        .verb = VERB_NACK, .failure_class = CLASS_ABSENT, .hold = !may_resend(push->terms, push->began_ms, wall_ms)};
     if (out->in.hold)
         buf_slice_add(&w->reason, push->terms->resend
                                       ? SL("; not sent again: the downstream may not remember the first attempt")

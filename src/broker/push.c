@@ -215,7 +215,7 @@ static void pause_gone(struct broker *b, const struct push *push) {
     if (target_queue(push->target) != push->ref.queue) return;
     room_prepare(b, CONFIG_BYTES_MAX);
     enum pause_verdict v = targets_pause(b, push->ref.queue, true, &audit);
-    if (v == PAUSE_FULL) target_pause(push->target, b->now.wall_ms, true, audit.who, audit.why);
+    if (v == PAUSE_FULL) target_pause(push->target, b->time.mono_ms, true, audit.who, audit.why);
     if (v == PAUSE_NO_CHANGE) return;
     report_after(b, LOG_WARN, "push_paused",
                  "the target answered 410 Gone: nothing is pushed there until it is resumed",
@@ -235,7 +235,6 @@ static void tell_target(struct broker *b, const struct push *push, const struct 
     if (verdict->wait_ms) target_wait(push->target, mono_ms, verdict->wait_ms);
     u16 queue = target_queue(push->target);
     target_ended(push->target, mono_ms, verdict->target, push->probe, a->took_us);
-    targets_tell(b, queue);
     push_wake(b, queue);
 }
 
@@ -382,6 +381,22 @@ static enum step send_one(struct broker *b, const struct errand *e) {
     return step;
 }
 
+/* It was absent, and time has passed since: the target was down, or the broker. By now it may be too late to send it again. */
+static bool came_too_late(struct broker *b, const struct errand *e) {
+    struct history_item item;
+    bool absent = false;
+    if (e->lookup) return false;
+    for (u32 at = 0; history_next(e->view.history, &at, &item);) {
+        if (item.kind == HISTORY_ATTEMPT && item.lookup) absent |= item.failure_class == CLASS_ABSENT;
+        if (item.kind == HISTORY_DECISION && item.what == DECISION_RETRY) absent = false; /* somebody vouches for it */
+    }
+    if (!absent) return false;
+    struct terms *t = terms_for(b, e);
+    bool late = !may_resend(t, began_ms(e), b->now.wall_ms);
+    terms_drop(t);
+    return late;
+}
+
 /* What can be said of it without anybody being called. false: it is to be sent, or looked up. */
 static bool take_unsent(struct broker *b, const struct errand *e, enum step *step) {
     struct settle_in in = {.verb = VERB_NACK, .failure_class = CLASS_UNKNOWN};
@@ -390,6 +405,9 @@ static bool take_unsent(struct broker *b, const struct errand *e, enum step *ste
     } else if (awaits_approval(e)) {
         in.verb = VERB_HOLD;
         in.reason = SL("a person decides before it is sent (approve)");
+    } else if (came_too_late(b, e)) {
+        in.verb = VERB_HOLD;
+        in.reason = SL("it was absent, but by now the downstream may not know its key any more (remembers)");
     } else {
         return false;
     }

@@ -35,6 +35,13 @@ struct terms {
 };
 struct terms *terms_new(const struct queue_config *q);
 void terms_drop(struct terms *t); /* one use less; NULL is fine */
+/* What was looked up and is absent: may it be done again under the same key? Only if the downstream would know it. Where it does not
+ * deduplicate, or may have forgotten the first attempt, a request that is still on its way would be done beside the new one. A clock
+ * that was set back says nothing of how long ago that was. */
+static inline bool may_resend(const struct terms *t, i64 began_ms, i64 wall_ms) {
+    i64 age_ms = wall_ms - began_ms;
+    return t->resend && (t->remembers_ms == 0 || (age_ms >= 0 && age_ms < t->remembers_ms));
+}
 
 /* A request under way, and the lease it was made under. */
 struct push {

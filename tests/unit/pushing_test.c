@@ -235,6 +235,61 @@ static void a_disk_without_room_for_an_answer_sends_nothing(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_push, tear_down)
 
+/* ---- absent, and time passes before it is sent again */
+
+/* Sent, cut off, looked up and not there; but by then nothing is pushed. */
+static void be_absent_while_paused(void) {
+    rule("q", "{\"downstream\":{\"idempotency\":\"key\",\"remembers\":\"1h\"},"
+              "\"deliver\":{\"url\":\"https://t.example/do\"},"
+              "\"reconcile\":{\"url\":\"https://t.example/look\",\"found\":[200],\"absent\":[404]}}");
+    send("q", "k", "p");
+    assert_int_equal(w.fetch_count, 1);
+    end(0, OUTBOUND_BROKEN);
+    pass(30000);
+    assert_int_equal(w.fetch_count, 2);
+    assert_non_null(strstr(w.fetched.p, "GET https://t.example/look "));
+    assert_int_equal(call("POST /v1/targets/q/pause", "{}"), 200);
+    answer(1, 404, "");
+    assert_int_equal(w.fetch_count, 2);
+}
+
+static void what_was_absent_is_sent_again_while_the_downstream_knows_its_key(void **state) {
+    (void)state;
+    be_absent_while_paused();
+    pass(60000);
+    assert_int_equal(call("POST /v1/targets/q/resume", "{}"), 200);
+    work();
+    assert_int_equal(w.fetch_count, 3);
+    assert_non_null(strstr(w.fetched.p, "POST https://t.example/do "));
+    answer(2, 200, "");
+}
+
+static void what_was_absent_is_held_if_the_downstream_has_forgotten_its_key_meanwhile(void **state) {
+    (void)state;
+    be_absent_while_paused();
+    pass(2 * 3600000);
+    assert_int_equal(call("POST /v1/targets/q/resume", "{}"), 200);
+    work();
+    assert_int_equal(w.fetch_count, 2);
+    assert_key("q", "k", "\"state\":\"held\"");
+    assert_key("q", "k", "\"held_because\":\"absent\"");
+    assert_int_equal(call("POST /v1/queues/q/keys/k/resolve", "{\"as\":\"retry\",\"by\":\"ann\"}"), 200);
+    work();
+    assert_int_equal(w.fetch_count, 3); /* a person vouches for it */
+    answer(2, 200, "");
+}
+
+static void a_clock_that_was_set_back_does_not_make_the_downstream_remember(void **state) {
+    (void)state;
+    be_absent_while_paused();
+    pass(60000);
+    w.t.wall_ms -= 3600000;
+    assert_int_equal(call("POST /v1/targets/q/resume", "{}"), 200);
+    work();
+    assert_int_equal(w.fetch_count, 2);
+    assert_key("q", "k", "\"state\":\"held\"");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(nothing_is_sent_before_its_lease_is_durable),
@@ -244,6 +299,9 @@ int main(void) {
         TEST(a_probe_of_unknown_outcome_is_unknown),
         TEST(a_target_that_does_not_answer_leaves_room_for_others),
         TEST(targets_take_turns),
+        TEST(what_was_absent_is_sent_again_while_the_downstream_knows_its_key),
+        TEST(what_was_absent_is_held_if_the_downstream_has_forgotten_its_key_meanwhile),
+        TEST(a_clock_that_was_set_back_does_not_make_the_downstream_remember),
         cmocka_unit_test_setup_teardown(whatever_fills_the_disk_what_is_under_way_can_be_stored, set_up_small,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_disk_without_room_for_an_answer_sends_nothing, set_up_small, tear_down),
