@@ -7,6 +7,7 @@
  *   clients.c what clients do, well or badly behaved
  *   operator.c what operators do: rules, decisions, purges, replays, erasing
  *   policy.c  rules as they are drawn, and as PUT says them
+ *   outside.c where pushes go, and what may be sent there
  *   model*.c  what the broker may answer (model.h)
  *   view.c    JSON replies taken apart
  *
@@ -266,7 +267,8 @@ struct world {
 
     struct passing passing[PASSING];
     u32 passing_lives;
-    struct rng passing_rng; /* of its own: what the others do is the same with and without it */
+    struct rng passing_rng;  /* of its own: what the others do is the same with and without it */
+    struct outside *outside; /* NULL: nothing is pushed in this seed */
 };
 
 static inline struct broker_time world_time(const struct world *w) {
@@ -332,6 +334,18 @@ void net_ask_built(struct world *w, struct request *r, struct http_reply *out);
 void passing_act(struct world *w);
 void passing_life_ends(struct world *w);
 void passing_life_begins(struct world *w);
+
+/* outside.c */
+void outside_open(struct world *w, u64 seed);
+void outside_boot(struct world *w);
+bool outside_fetch(void *ctx, u64 number, const struct outbound_request *r);
+void outside_work(struct world *w);
+void outside_act(struct world *w);
+void outside_drain(struct world *w);
+void outside_life_ends(struct world *w);
+void outside_life_begins(struct world *w);
+u32 outside_calm(struct world *w);
+void outside_end(struct world *w);
 
 /* view.c: a JSON object or array taken apart; texts are unescaped and live in the arena */
 struct member {

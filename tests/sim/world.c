@@ -97,6 +97,7 @@ static void open_world(struct world *w, u64 seed) {
     w->disk = faulty_disk_new(w->inner, &w->faults);
     w->model = model_new(&w->arena, w->profile.queues, w->profile.keys);
     w->faults_on = true;
+    outside_open(w, seed);
 }
 
 static hx_st boot(struct world *w, struct errbuf *err) {
@@ -110,6 +111,7 @@ static hx_st boot(struct world *w, struct errbuf *err) {
     if (st != ST_OK) return st;
     journal_file_secret(w->journal, b.secret);
     b.journal = w->journal;
+    if (w->outside) b.port.fetch = outside_fetch;
     return broker_open(&b, world_time(w), &w->broker, err);
 }
 
@@ -222,6 +224,7 @@ static void census(struct world *w) {
 static void next_life(struct world *w, bool clean) {
     model_life_ends(w->model, clean);
     passing_life_ends(w);
+    outside_life_ends(w);
     memset(w->tasks, 0, sizeof w->tasks);
     net_forget_all(w);
     drop_objects(w);
@@ -233,6 +236,8 @@ static void next_life(struct world *w, bool clean) {
     clock_begins(w);
     census(w);
     passing_life_begins(w);
+    outside_boot(w);
+    outside_life_begins(w);
     w->first_pos = 0;
 }
 
@@ -251,6 +256,7 @@ static void die(struct world *w) {
 static void restart_cleanly(struct world *w) {
     trace("clean restart");
     broker_drain(w->broker, world_time(w));
+    outside_drain(w);
     net_arrivals(w);
     if (!world_dead(w)) broker_turn_end(w->broker, world_time(w));
     if (!world_dead(w)) broker_stop(w->broker, world_time(w));
@@ -378,6 +384,7 @@ static bool broker_part(struct world *w, bool clients) {
     for (u32 i = 0; i < 8 && broker_tick(w->broker, world_time(w)); i++) {
     }
     net_cuts(w);
+    outside_work(w);
     if (clients) net_arrivals(w);
     world_beside(w);
     tally.failed_mid_turn += world_dead(w);
@@ -414,6 +421,7 @@ static void wild_phase(struct world *w, u32 turns) {
     for (u32 i = 0; i < turns; i++) {
         clients_act(w);
         passing_act(w);
+        outside_act(w);
         disk_weather(w);
         turn(w, turn_ms(w), true);
         if (chance(w, w->profile.crash)) die(w);
@@ -451,6 +459,7 @@ static void long_phase(struct world *w) {
         bool busy = i % 500 == 0;
         if (busy) clients_act(w);
         if (i % 50 == 0) passing_act(w);
+        if (i % 50 == 25) outside_act(w);
         if (i % 29000 == 7000) restart_cleanly(w);
         if (i % 31000 == 13000) die(w);
         turn(w, 1000, true);
@@ -461,16 +470,19 @@ static void long_phase(struct world *w) {
 static void last_phase(struct world *w) {
     calm(w);
     u32 turns = 0;
-    while (model_unsettled(w->model) > 0 || w->calls_live > 0) {
+    u32 pushes = outside_calm(w);
+    while (model_unsettled(w->model) > 0 || w->calls_live > 0 || pushes > 0) {
         if (turns++ == DRAIN_TURNS_MAX) {
             struct buf text = {0};
             model_describe_unsettled(w->model, &text);
-            sim_fail("liveness: %u messages unsettled, %u calls open after %u turns without faults: %.*s",
-                     model_unsettled(w->model), w->calls_live, turns, (int)text.len, text.p);
+            sim_fail("liveness: %u messages unsettled, %u calls open, %u pushes after %u turns without faults: %.*s",
+                     model_unsettled(w->model), w->calls_live, pushes, turns, (int)text.len, text.p);
         }
         if (model_unsettled(w->model) > 0 && turns % 2) clients_drain(w);
         turn(w, between(w, 1, 1000), true);
+        pushes = outside_calm(w);
     }
+    outside_end(w);
     restart_cleanly(w);
     operator_checks_audit(w);
 }
@@ -498,6 +510,7 @@ void sim_run(u64 seed) {
     model_boot(w->model, w->mono_ms, w->wall_ms);
     work_until_idle(w);
     clock_begins(w);
+    outside_boot(w);
     operator_starts(w);
     if (w->profile.fat_result) brim_phase(w);
     wild_phase(w, w->profile.turns);
