@@ -18,7 +18,8 @@
 #define OUTBOUND_MAGIC 0x6f757462u
 #define TURN_US        5000 /* of a turn, for calls that begin, and for calls that end */
 #define SOCKETS_A_LOOK 64
-#define BUFFER_BYTES   16384L
+#define BUFFER_BYTES   4096L  /* wiped after each call, like all that was libcurl's */
+#define BODY_WHOLE_MAX 65536u /* libcurl sends as much together with the head, in one piece */
 /* Seconds. A server closes what was idle for long, many after 5 seconds and some after 2: what it closes while a request is on its way
  * there has an outcome nobody knows. libcurl counts in whole seconds, so that this is less than two. */
 #define IDLE_S_MAX 1L
@@ -266,6 +267,7 @@ static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_so
     const void *in = a->family == AF_INET ? (const void *)&((struct sockaddr_in *)&a->addr)->sin_addr
                                           : (const void *)&((struct sockaddr_in6 *)&a->addr)->sin6_addr;
     char text[RESOLVED_TEXT];
+    if (c->sent) return CURL_SOCKET_BAD; /* it would send the same again */
     if (purpose != CURLSOCKTYPE_IPCXN || (a->family != AF_INET && a->family != AF_INET6)) return CURL_SOCKET_BAD;
     if (!inet_ntop(a->family, in, text, sizeof text) || strcmp(text, c->to.at[c->tried - 1]) != 0)
         return CURL_SOCKET_BAD;
@@ -281,7 +283,7 @@ static int may_send(void *ctx, char *to, char *from, int to_port, int from_port)
     return CURL_PREREQFUNC_OK;
 }
 
-/* Once. There is no way back to its beginning: libcurl is given no function to seek with. */
+/* Of large ones. There is no way back to its beginning: libcurl is given no function to seek with. */
 static size_t read_body(char *out, size_t size, size_t count, void *ctx) {
     struct outbound_call *c = ctx;
     size_t left = c->body_bytes - c->body_read, n = size * count < left ? size * count : left;
@@ -318,7 +320,6 @@ static void set_limits(CURL *easy, const struct outbound *o) {
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
     SET(CURLOPT_BUFFERSIZE, BUFFER_BYTES);
-    SET(CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_BYTES);
     SET(CURLOPT_MAXAGE_CONN, IDLE_S_MAX);
     SET(CURLOPT_DNS_CACHE_TIMEOUT, 0L); /* libcurl would walk over all of it whenever a call ends */
     /* Certificates are looked up in the directory one by one: reading the file of all of them takes longer than a turn may. */
@@ -337,15 +338,18 @@ static void set_request(CURL *easy, struct outbound_call *c) {
     SET(CURLOPT_CURLU, c->url);
     SET(CURLOPT_USERAGENT, c->verbatim_head ? NULL : "hapax/" HAPAX_VERSION);
     SET(CURLOPT_HTTPHEADER, c->headers);
-    if (c->body_bytes) {
+    if (c->body_bytes > BODY_WHOLE_MAX) {
         SET(CURLOPT_UPLOAD, 1L);
         SET(CURLOPT_INFILESIZE_LARGE, (curl_off_t)c->body_bytes);
         SET(CURLOPT_READFUNCTION, read_body);
         SET(CURLOPT_READDATA, c);
-    } else { /* there is nothing to rewind: on a connection that was used before it would go out again */
+    } else if (c->body_bytes || says_length(c->method)) {
+        SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->body_bytes);
+        SET(CURLOPT_POSTFIELDS, c->body_bytes ? c->body : "");
+    }
+    if (c->body_bytes == 0) { /* on a connection that was used before it would go out again, were it not for may_send */
         SET(CURLOPT_FRESH_CONNECT, 1L);
         SET(CURLOPT_FORBID_REUSE, 1L);
-        if (says_length(c->method)) SET(CURLOPT_POSTFIELDS, "");
     }
     if (head) SET(CURLOPT_NOBODY, 1L);
     SET(CURLOPT_CUSTOMREQUEST, c->method);

@@ -1,9 +1,10 @@
 /* Outbound: requests to other servers, on the loop and without ever making it wait. libcurl speaks HTTP and TLS, libuv tells it
  * when there is something to read or write, a name is looked up by a thread of net/resolver.
  *
- * A request leaves at most once. libcurl would send one again by itself when a connection that it used before dies under it;
- * here a body is read once and cannot be rewound, a request without one gets a connection of its own, and whatever libcurl
- * makes up its mind to, a second beginning of the same call is refused before a byte of it leaves.
+ * A request leaves at most once. libcurl would send one again by itself when a connection that it used before dies under it.
+ * It asks before it opens a connection and before the first byte of a request, and a second time both are refused. A body that
+ * cannot be rewound would not do: of a request whose head has left, and nothing of the body, libcurl has nothing to rewind.
+ * Beside that, requests without a body get a connection of their own, and large bodies come by a function that reads once.
  *
  * How a call ends says what may have happened:
  *   OUTBOUND_ANSWERED  a whole answer came, of status 200 to 599

@@ -82,9 +82,16 @@ static inline void send_more(int fd, size_t n) {
     for (; n; n -= n < sizeof bytes ? n : sizeof bytes) send_all(fd, bytes, n < sizeof bytes ? n : sizeof bytes);
 }
 
-static inline const struct step *note_request(struct server *s, const struct buf *in) {
+static inline const struct step *next_step(struct server *s) {
     pthread_mutex_lock(&s->lock);
     const struct step *step = &s->steps[s->requests < s->step_count ? s->requests : s->step_count - 1];
+    pthread_mutex_unlock(&s->lock);
+    return step;
+}
+
+static inline const struct step *note_request(struct server *s, const struct buf *in) {
+    const struct step *step = next_step(s);
+    pthread_mutex_lock(&s->lock);
     s->requests++;
     buf_reset(&s->last);
     buf_add(&s->last, in->p, in->len);
@@ -104,9 +111,8 @@ static inline void *serve_connection(void *arg) {
     struct buf in = {0};
     mem_free(arg);
     for (bool more = true; more;) {
-        bool head_only = s->steps[0].then == RESET_IN_HEAD;
         buf_reset(&in);
-        if (!read_request(fd, &in, head_only)) break;
+        if (!read_request(fd, &in, next_step(s)->then == RESET_IN_HEAD)) break;
         const struct step *step = note_request(s, &in);
         send_all(fd, step->reply, strlen(step->reply));
         send_more(fd, step->more);

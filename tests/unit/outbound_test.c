@@ -42,6 +42,16 @@ static void a_post_with_a_body_on_a_connection_that_dies_is_sent_once(void **sta
     is_seen_once_however_it_dies("PUT", SL("{\"slot\":1}"));
 }
 
+/* Of which nothing may have been read yet when it dies: then libcurl has nothing to rewind. */
+static void a_large_body_on_a_connection_that_dies_is_sent_once(void **state) {
+    static const struct step in_body[] = {{OK_REPLY, KEEP, 0}, {"", RESET_IN_HEAD, 0}};
+    slice large = slice_of(mem_zalloc(1u << 20), 1u << 20);
+    (void)state;
+    is_seen_once_however_it_dies("POST", large);
+    is_seen_once("POST", large, in_body, 2);
+    mem_free((void *)(uintptr_t)large.p);
+}
+
 static void a_post_without_a_body_on_a_connection_that_dies_is_sent_once(void **state) {
     (void)state;
     is_seen_once_however_it_dies("POST", SL(""));
@@ -409,6 +419,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_get_on_a_connection_that_dies_is_sent_once),
         cmocka_unit_test(a_post_with_a_body_on_a_connection_that_dies_is_sent_once),
+        cmocka_unit_test(a_large_body_on_a_connection_that_dies_is_sent_once),
         cmocka_unit_test(a_post_without_a_body_on_a_connection_that_dies_is_sent_once),
         TEST(bodies_use_a_connection_again_and_requests_without_one_do_not),
         cmocka_unit_test(how_a_call_ends),
