@@ -17,7 +17,9 @@
 
 #define OUTBOUND_MAGIC 0x6f757462u
 #define TURN_US        5000 /* of a turn, for calls that begin, and for calls that end */
-#define SOCKETS_A_LOOK 64
+#define SOCKETS_A_TURN 64
+#define CALLS_A_TURN   64u /* that begin or are late; libcurl connects all it was given in one go */
+#define IDLE_EASIES    64u
 #define BUFFER_BYTES   4096L  /* wiped after each call, like all that was libcurl's */
 #define BODY_WHOLE_MAX 65536u /* libcurl sends as much together with the head, in one piece */
 /* Seconds. A server closes what was idle for long, many after 5 seconds and some after 2: what it closes while a request is on its way
@@ -28,15 +30,24 @@ struct outbound {
     u32 magic; /* it comes back from libcurl and libuv as a void * */
     uv_loop_t *loop;
     uv_timer_t timer; /* libcurl's */
-    uv_timer_t pump;  /* for what a turn had no time for */
-    uv_poll_t poll;   /* of the sockets, which are all in one epoll */
+    bool due;         /* it wants to be called at once */
+    uv_idle_t
+        pump; /* once a turn, while there is something: a timer of no time would run again and again in one turn */
+    uv_poll_t poll; /* of the sockets, which are all in one epoll */
     int sockets;
+    struct watched {
+        u8 events; /* it is in there for these; 0: it is not */
+        bool wanted;
+    } * watched; /* [descriptor] */
+    u32 watched_cap;
     u32 handles; /* of libuv's, to be closed */
     CURLM *multi;
+    CURL *idle[IDLE_EASIES]; /* set up, and without a call */
+    u32 idle_count;
     struct resolver *resolver;
     char *authorities; /* a directory */
     struct outbound_call *calls;
-    struct outbound_call *queue, **queue_end; /* those that have not begun */
+    struct outbound_call *queue, **queue_end; /* those that begin, go on or are late */
     u32 count, max;
     bool told; /* somebody was, and on_ended does not know yet */
     void (*on_ended)(void *ctx);
@@ -46,7 +57,7 @@ struct outbound {
 struct outbound_call {
     struct outbound *all;
     struct outbound_call *next, **link;   /* of all */
-    struct outbound_call *queued, **wait; /* of those that have not begun; wait NULL: it has */
+    struct outbound_call *queued, **wait; /* of the queue; wait NULL: it is not in it */
     outbound_fn done;
     void *ctx;
     u64 number;
@@ -61,13 +72,16 @@ struct outbound_call {
     char *body;
     size_t body_bytes, body_read;
     bool allow_private, verbatim_head;
+
+    /* Deadlines are ours: of thousands that end in the same moment libcurl would deal with all in one turn. */
+    uv_timer_t deadline;
     u64 began_us;
-    i64 connect_ms, total_ms;
+    i64 connect_ms, total_ms; /* from there */
+    i64 try_ms;               /* from there: so long may the address under way take */
+    bool late;                /* the timer has gone off */
 
     /* where it goes */
     struct resolver_wait wait_name;
-    uv_timer_t deadline; /* of the look-up */
-    bool timed;
     struct resolved to;
     u32 tried; /* addresses, the one under way too */
     bool sent; /* a byte of it may have left */
@@ -96,11 +110,25 @@ static void check_multi(CURLMcode rc) {
 
 /* ---- calls that end */
 
+#define SET(option, value) check_curl(curl_easy_setopt(easy, option, value))
+
+/* For the next call, without anything of this one that may be a secret. What a large body was sent by is large, too, and not kept. */
 static void drop_easy(struct outbound_call *c) {
-    if (!c->easy) return;
-    check_multi(curl_multi_remove_handle(c->all->multi, c->easy));
-    curl_easy_cleanup(c->easy);
+    CURL *easy = c->easy;
+    struct outbound *o = c->all;
+    if (!easy) return;
     c->easy = NULL;
+    if (c->tried) check_multi(curl_multi_remove_handle(o->multi, easy));
+    if (o->idle_count == IDLE_EASIES || c->body_bytes > BODY_WHOLE_MAX) {
+        curl_easy_cleanup(easy);
+        return;
+    }
+    SET(CURLOPT_CURLU, NULL);
+    SET(CURLOPT_URL, NULL);
+    SET(CURLOPT_HTTPHEADER, NULL);
+    SET(CURLOPT_POSTFIELDS, NULL);
+    SET(CURLOPT_CONNECT_TO, NULL);
+    o->idle[o->idle_count++] = easy;
 }
 
 static void free_call(uv_handle_t *h) {
@@ -135,10 +163,7 @@ static void free_parts(struct outbound_call *c) {
     mem_free(c->body);
     buf_free(&c->head.lines);
     buf_free(&c->answer);
-    if (c->timed)
-        uv_close((uv_handle_t *)&c->deadline, free_call);
-    else
-        mem_free(c);
+    uv_close((uv_handle_t *)&c->deadline, free_call);
 }
 
 void outbound_cancel(struct outbound_call *c) {
@@ -161,8 +186,8 @@ static void tell(struct outbound_call *c, enum outbound_end end, const char *why
     free_parts(c);
 }
 
-static i64 left_ms(const struct outbound_call *c, i64 of_ms) {
-    return of_ms - (i64)(((u64)clock_mono_us() - c->began_us) / 1000);
+static i64 elapsed_ms(const struct outbound_call *c) {
+    return (i64)(((u64)clock_mono_us() - c->began_us) / 1000);
 }
 
 static bool try_next(struct outbound_call *c);
@@ -175,18 +200,18 @@ static void finish(struct outbound_call *c, CURLcode result) {
     bool again = result == CURLE_SEND_FAIL_REWIND || result == CURLE_ABORTED_BY_CALLBACK; /* libcurl would have */
     if (c->sent && again) return tell(c, OUTBOUND_BROKEN, "the connection was closed before anything was answered");
     if (c->sent) return tell(c, OUTBOUND_BROKEN, curl_easy_strerror(result));
-    bool elsewhere = result == CURLE_COULDNT_CONNECT || result == CURLE_OPERATION_TIMEDOUT;
-    if (!elsewhere || !try_next(c)) tell(c, OUTBOUND_NOT_SENT, curl_easy_strerror(result));
+    if (result != CURLE_COULDNT_CONNECT || !try_next(c)) tell(c, OUTBOUND_NOT_SENT, curl_easy_strerror(result));
 }
 
 static bool turn_is_over(u64 since_us) {
     return (u64)clock_mono_us() - since_us > TURN_US;
 }
 
-static void on_pump(uv_timer_t *t);
+static void on_pump(uv_idle_t *t);
 
+/* In the next turn. */
 static void pump_soon(struct outbound *o) {
-    if (!uv_is_active((uv_handle_t *)&o->pump)) CHECK(uv_timer_start(&o->pump, on_pump, 0, 0) == 0);
+    CHECK(uv_idle_start(&o->pump, on_pump) == 0);
 }
 
 static void say_ended(struct outbound *o) {
@@ -212,51 +237,67 @@ static void finish_calls(struct outbound *o) {
 
 static void on_timer(uv_timer_t *t) {
     struct outbound *o = outbound_in(t->data);
-    int running;
-    check_multi(curl_multi_socket_action(o->multi, CURL_SOCKET_TIMEOUT, 0, &running));
-    finish_calls(o);
-    say_ended(o);
+    o->due = true;
+    pump_soon(o);
 }
 
 static int set_timer(CURLM *multi, long in_ms, void *ctx) {
     struct outbound *o = outbound_in(ctx);
     (void)multi;
-    if (in_ms < 0)
-        uv_timer_stop(&o->timer);
-    else
-        CHECK(uv_timer_start(&o->timer, on_timer, (u64)in_ms, 0) == 0);
+    uv_timer_stop(&o->timer);
+    o->due = in_ms == 0;
+    if (o->due) pump_soon(o);
+    if (in_ms > 0) CHECK(uv_timer_start(&o->timer, on_timer, (u64)in_ms, 0) == 0);
     return 0;
+}
+
+/* One epoll for all of libcurl's sockets, itself watched by the loop. A socket that libcurl wants to hear nothing of for now stays in
+ * there, until it says something: mostly the next call uses it first, and nothing has to be changed. Sockets that are closed fall
+ * out by themselves, and all of them are made by open_socket, which begins anew with their number. */
+static struct watched *watched_of(struct outbound *o, int fd) {
+    if ((u32)fd >= o->watched_cap) {
+        u32 cap = ((u32)fd + 256) * 2;
+        o->watched = mem_realloc(o->watched, cap * sizeof *o->watched);
+        memset(o->watched + o->watched_cap, 0, (cap - o->watched_cap) * sizeof *o->watched);
+        o->watched_cap = cap;
+    }
+    return &o->watched[fd];
+}
+
+static int set_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *ignored) {
+    struct outbound *o = outbound_in(ctx);
+    struct watched *w = watched_of(o, fd);
+    struct epoll_event e = {.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u),
+                            .data = {.fd = fd}};
+    (void)easy, (void)ignored;
+    w->wanted = what != CURL_POLL_REMOVE;
+    if (!w->wanted || w->events == e.events) return 0;
+    CHECK(epoll_ctl(o->sockets, w->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &e) == 0);
+    w->events = (u8)e.events;
+    return 0;
+}
+
+static void on_socket(struct outbound *o, int fd, u32 events) {
+    struct watched *w = watched_of(o, fd);
+    int running, flags = events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0;
+    if (!w->wanted) {
+        CHECK(epoll_ctl(o->sockets, EPOLL_CTL_DEL, fd, NULL) == 0);
+        w->events = 0;
+        return;
+    }
+    if (events & EPOLLIN) flags |= CURL_CSELECT_IN;
+    if (events & EPOLLOUT) flags |= CURL_CSELECT_OUT;
+    check_multi(curl_multi_socket_action(o->multi, fd, flags, &running));
 }
 
 static void on_sockets(uv_poll_t *poll, int status, int events) {
     struct outbound *o = outbound_in(poll->data);
-    struct epoll_event ready[SOCKETS_A_LOOK];
+    struct epoll_event ready[SOCKETS_A_TURN];
     (void)status, (void)events;
-    int running, n = epoll_wait(o->sockets, ready, SOCKETS_A_LOOK, 0);
-    for (int i = 0; i < n; i++) {
-        int flags = ready[i].events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0;
-        if (ready[i].events & EPOLLIN) flags |= CURL_CSELECT_IN;
-        if (ready[i].events & EPOLLOUT) flags |= CURL_CSELECT_OUT;
-        check_multi(curl_multi_socket_action(o->multi, ready[i].data.fd, flags, &running));
-    }
+    int n = epoll_wait(o->sockets, ready, SOCKETS_A_TURN, 0);
+    for (int i = 0; i < n; i++) on_socket(o, ready[i].data.fd, ready[i].events);
     finish_calls(o);
     say_ended(o);
-}
-
-/* One epoll for all of libcurl's sockets, itself watched by the loop: a socket costs one system call to come and one to go. `known` is
- * what libcurl keeps for us with a socket: whether it is in there. */
-static int set_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *known) {
-    struct outbound *o = outbound_in(ctx);
-    struct epoll_event e = {.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u),
-                            .data = {.fd = fd}};
-    (void)easy;
-    if (what == CURL_POLL_REMOVE) {
-        if (known) CHECK(epoll_ctl(o->sockets, EPOLL_CTL_DEL, fd, NULL) == 0 || errno == EBADF || errno == ENOENT);
-        return 0;
-    }
-    CHECK(epoll_ctl(o->sockets, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &e) == 0);
-    if (!known) check_multi(curl_multi_assign(o->multi, fd, o));
-    return 0;
 }
 
 /* ---- what libcurl asks while a call is under way */
@@ -271,7 +312,9 @@ static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_so
     if (purpose != CURLSOCKTYPE_IPCXN || (a->family != AF_INET && a->family != AF_INET6)) return CURL_SOCKET_BAD;
     if (!inet_ntop(a->family, in, text, sizeof text) || strcmp(text, c->to.at[c->tried - 1]) != 0)
         return CURL_SOCKET_BAD;
-    return socket(a->family, a->socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->protocol);
+    int fd = socket(a->family, a->socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->protocol);
+    if (fd >= 0) *watched_of(c->all, fd) = (struct watched){0};
+    return fd;
 }
 
 /* Before the first byte of a request, and before that of one which libcurl would send again. */
@@ -309,9 +352,9 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *ctx) {
 
 /* ---- calls that begin */
 
-#define SET(option, value) check_curl(curl_easy_setopt(easy, option, value))
-
-static void set_limits(CURL *easy, const struct outbound *o) {
+static CURL *new_easy(const struct outbound *o) {
+    CURL *easy = curl_easy_init();
+    CHECK(easy);
     SET(CURLOPT_PROTOCOLS_STR, "http,https");
     SET(CURLOPT_FOLLOWLOCATION, 0L);
     SET(CURLOPT_PROXY, "");
@@ -321,10 +364,16 @@ static void set_limits(CURL *easy, const struct outbound *o) {
     SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
     SET(CURLOPT_BUFFERSIZE, BUFFER_BYTES);
     SET(CURLOPT_MAXAGE_CONN, IDLE_S_MAX);
-    SET(CURLOPT_DNS_CACHE_TIMEOUT, 0L); /* libcurl would walk over all of it whenever a call ends */
+    SET(CURLOPT_CONNECTTIMEOUT_MS, (long)INT32_MAX); /* without it, five minutes */
+    SET(CURLOPT_DNS_CACHE_TIMEOUT, 0L);              /* libcurl would walk over all of it whenever a call ends */
     /* Certificates are looked up in the directory one by one: reading the file of all of them takes longer than a turn may. */
     SET(CURLOPT_CAINFO, NULL);
     SET(CURLOPT_CAPATH, o->authorities);
+    SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
+    SET(CURLOPT_PREREQFUNCTION, may_send);
+    SET(CURLOPT_WRITEFUNCTION, on_body);
+    SET(CURLOPT_HEADERFUNCTION, on_head);
+    return easy;
 }
 
 /* Of no body, too. */
@@ -332,9 +381,11 @@ static bool says_length(const char *method) {
     return strcmp(method, "POST") == 0 || strcmp(method, "PUT") == 0 || strcmp(method, "PATCH") == 0;
 }
 
+/* A handle may have had another call before: everything that differs between two is said. */
 static void set_request(CURL *easy, struct outbound_call *c) {
-    bool head = strcmp(c->method, "HEAD") == 0;
+    long bodiless = c->body_bytes == 0;
     SET(CURLOPT_PRIVATE, c);
+    SET(CURLOPT_HTTPGET, 1L);
     SET(CURLOPT_CURLU, c->url);
     SET(CURLOPT_USERAGENT, c->verbatim_head ? NULL : "hapax/" HAPAX_VERSION);
     SET(CURLOPT_HTTPHEADER, c->headers);
@@ -347,30 +398,35 @@ static void set_request(CURL *easy, struct outbound_call *c) {
         SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)c->body_bytes);
         SET(CURLOPT_POSTFIELDS, c->body_bytes ? c->body : "");
     }
-    if (c->body_bytes == 0) { /* on a connection that was used before it would go out again, were it not for may_send */
-        SET(CURLOPT_FRESH_CONNECT, 1L);
-        SET(CURLOPT_FORBID_REUSE, 1L);
-    }
-    if (head) SET(CURLOPT_NOBODY, 1L);
+    /* One without a body, on a connection that was used before, would go out again, were it not for may_send. */
+    SET(CURLOPT_FRESH_CONNECT, bodiless);
+    SET(CURLOPT_FORBID_REUSE, bodiless);
+    if (strcmp(c->method, "HEAD") == 0) SET(CURLOPT_NOBODY, 1L);
     SET(CURLOPT_CUSTOMREQUEST, c->method);
 }
 
-static void set_callbacks(CURL *easy, struct outbound_call *c) {
-    SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
+static CURL *take_easy(struct outbound_call *c) {
+    struct outbound *o = c->all;
+    CURL *easy = o->idle_count ? o->idle[--o->idle_count] : new_easy(o);
     SET(CURLOPT_OPENSOCKETDATA, c);
-    SET(CURLOPT_PREREQFUNCTION, may_send);
     SET(CURLOPT_PREREQDATA, c);
-    SET(CURLOPT_WRITEFUNCTION, on_body);
     SET(CURLOPT_WRITEDATA, c);
-    SET(CURLOPT_HEADERFUNCTION, on_head);
     SET(CURLOPT_HEADERDATA, c);
+    set_request(easy, c);
+    return easy;
+}
+
+static void on_deadline(uv_timer_t *t);
+
+static void set_deadline(struct outbound_call *c, i64 in_ms) {
+    CHECK(uv_timer_start(&c->deadline, on_deadline, in_ms > 0 ? (u64)in_ms : 0, 0) == 0);
 }
 
 /* To the next of its addresses; each has a part of the time there is to connect. false: there is none, or no time. */
 static bool try_next(struct outbound_call *c) {
     CURL *easy = c->easy;
-    i64 total_ms = left_ms(c, c->total_ms), connect_ms = left_ms(c, c->connect_ms);
-    if (c->tried == c->to.count || total_ms <= 0 || connect_ms <= 0) return false;
+    i64 elapsed = elapsed_ms(c), left = c->connect_ms - elapsed, others = c->to.count - c->tried;
+    if (others == 0 || left <= 0) return false;
     const char *at = c->to.at[c->tried];
     char to[RESOLVED_TEXT + 8];
     snprintf(to, sizeof to, strchr(at, ':') ? "::[%s]:" : "::%s:", at);
@@ -378,11 +434,10 @@ static bool try_next(struct outbound_call *c) {
     curl_slist_free_all(c->connect_to);
     c->connect_to = curl_slist_append(NULL, to);
     CHECK(c->connect_to);
-    connect_ms = (connect_ms + c->to.count - c->tried - 1) / (c->to.count - c->tried);
     c->tried++;
+    c->try_ms = elapsed + (left + others - 1) / others;
+    set_deadline(c, c->try_ms - elapsed);
     SET(CURLOPT_CONNECT_TO, c->connect_to);
-    SET(CURLOPT_CONNECTTIMEOUT_MS, (long)connect_ms);
-    SET(CURLOPT_TIMEOUT_MS, (long)total_ms);
     check_multi(curl_multi_add_handle(c->all->multi, easy));
     return true;
 }
@@ -391,19 +446,11 @@ static void connect_call(struct outbound_call *c) {
     if (c->to.count == 0) return tell(c, OUTBOUND_NOT_SENT, c->to.why);
     if (c->to.any_private && !c->allow_private)
         return tell(c, OUTBOUND_NOT_SENT, "the address is not public, and allow_private is not set");
-    CURL *easy = curl_easy_init();
-    CHECK(easy);
-    set_limits(easy, c->all);
-    set_request(easy, c);
-    set_callbacks(easy, c);
-    c->easy = easy;
-    if (try_next(c)) return;
-    curl_easy_cleanup(easy);
-    c->easy = NULL;
-    tell(c, OUTBOUND_NOT_SENT, "no time was left to connect");
+    c->easy = take_easy(c);
+    if (!try_next(c)) tell(c, OUTBOUND_NOT_SENT, "no time was left to connect");
 }
 
-/* Back into the queue: how many of a turn begin is decided there. */
+/* How many of them have their turn in one of the loop's is decided in take_turns. */
 static void enqueue(struct outbound_call *c) {
     struct outbound *o = c->all;
     c->queued = NULL;
@@ -416,50 +463,57 @@ static void enqueue(struct outbound_call *c) {
 static void on_found(void *ctx, const struct resolved *to) {
     struct outbound_call *c = ctx;
     c->to = *to;
-    uv_timer_stop(&c->deadline);
     enqueue(c);
 }
 
 static void on_deadline(uv_timer_t *t) {
     struct outbound_call *c = t->data;
-    resolver_leave(&c->wait_name);
-    c->refused = "the name was not found in time";
-    enqueue(c);
+    c->late = true;
+    if (!c->wait) enqueue(c);
 }
 
-static void await_name(struct outbound_call *c) {
-    i64 ms = left_ms(c, c->connect_ms < c->total_ms ? c->connect_ms : c->total_ms);
-    CHECK(uv_timer_init(c->all->loop, &c->deadline) == 0);
-    c->deadline.data = c;
-    c->timed = true;
-    CHECK(uv_timer_start(&c->deadline, on_deadline, ms > 0 ? (u64)ms : 0, 0) == 0);
+/* A timer that goes off too early, or was set before the first byte left, is set again. */
+static void end_late(struct outbound_call *c) {
+    i64 until = c->sent ? c->total_ms : c->easy ? c->try_ms : c->connect_ms, elapsed = elapsed_ms(c);
+    c->late = false;
+    if (elapsed < until) return set_deadline(c, until - elapsed);
+    if (c->sent) return tell(c, OUTBOUND_BROKEN, "no whole answer came in time");
+    if (!c->easy) return tell(c, OUTBOUND_NOT_SENT, "the name was not found in time");
+    if (!try_next(c)) tell(c, OUTBOUND_NOT_SENT, "there was no connection in time");
 }
 
-static void begin_call(struct outbound_call *c) {
+static void take_turn(struct outbound_call *c) {
     if (c->refused) return tell(c, OUTBOUND_NOT_SENT, c->refused);
+    if (c->late) return end_late(c);
     if (c->to.count || c->to.why) return connect_call(c);
     c->wait_name.fn = on_found;
     c->wait_name.ctx = c;
     const struct resolved *to = resolver_ask(c->all->resolver, c->host, &c->wait_name);
-    if (!to) return await_name(c);
+    if (!to) return set_deadline(c, c->connect_ms - elapsed_ms(c));
     c->to = *to;
     connect_call(c);
 }
 
-static void begin_calls(struct outbound *o) {
+static void take_turns(struct outbound *o) {
     u64 since = (u64)clock_mono_us();
-    while (o->queue && !turn_is_over(since)) {
+    for (u32 n = 0; o->queue && n < CALLS_A_TURN && !turn_is_over(since); n++) {
         struct outbound_call *c = o->queue;
         unqueue(c);
-        begin_call(c);
+        take_turn(c);
     }
     if (o->queue) pump_soon(o);
 }
 
-static void on_pump(uv_timer_t *t) {
+static void on_pump(uv_idle_t *t) {
     struct outbound *o = outbound_in(t->data);
+    int running;
+    uv_idle_stop(t);
+    if (o->due) {
+        o->due = false;
+        check_multi(curl_multi_socket_action(o->multi, CURL_SOCKET_TIMEOUT, 0, &running));
+    }
     finish_calls(o);
-    begin_calls(o);
+    take_turns(o);
     say_ended(o);
 }
 
@@ -579,7 +633,7 @@ struct outbound_call *outbound_call(struct outbound *o, const struct outbound_re
                                 .next = o->calls,
                                 .link = &o->calls,
                                 .began_us = (u64)clock_mono_us(),
-                                .connect_ms = r->connect_ms,
+                                .connect_ms = r->connect_ms < r->total_ms ? r->connect_ms : r->total_ms,
                                 .total_ms = r->total_ms,
                                 .answer_max = r->answer_max,
                                 .allow_private = r->allow_private,
@@ -587,6 +641,8 @@ struct outbound_call *outbound_call(struct outbound *o, const struct outbound_re
     if (c->next) c->next->link = &c->next;
     o->calls = c;
     o->count++;
+    CHECK(uv_timer_init(o->loop, &c->deadline) == 0);
+    c->deadline.data = c;
     take_request(c, r);
     enqueue(c);
     return c;
@@ -627,7 +683,7 @@ struct outbound *outbound_new_with(struct uv_loop_s *loop, u32 calls, resolver_f
     o->resolver = resolver_new(loop, lookup);
     o->authorities = strdup(authorities);
     CHECK(o->authorities);
-    CHECK(uv_timer_init(loop, &o->timer) == 0 && uv_timer_init(loop, &o->pump) == 0);
+    CHECK(uv_timer_init(loop, &o->timer) == 0 && uv_idle_init(loop, &o->pump) == 0);
     o->timer.data = o->pump.data = o;
     o->handles = 2;
     return o;
@@ -643,12 +699,14 @@ static void free_all(uv_handle_t *h) {
     if (--o->handles) return;
     o->magic = 0;
     mem_free(o->authorities);
+    mem_free(o->watched);
     mem_free(o);
 }
 
 void outbound_free(struct outbound *o) {
     if (!o) return;
     while (o->calls) outbound_cancel(o->calls);
+    while (o->idle_count) curl_easy_cleanup(o->idle[--o->idle_count]);
     if (o->multi) {
         check_multi(curl_multi_cleanup(o->multi));
         curl_global_cleanup();
