@@ -215,7 +215,7 @@ static void pause_gone(struct broker *b, const struct push *push) {
     if (target_queue(push->target) != push->ref.queue) return;
     room_prepare(b, CONFIG_BYTES_MAX);
     enum pause_verdict v = targets_pause(b, push->ref.queue, true, &audit);
-    if (v == PAUSE_FULL) target_pause(push->target, b->time.mono_ms, true, audit.who, audit.why);
+    if (v == PAUSE_FULL) target_pause(push->target, b->now.wall_ms, true, audit.who, audit.why);
     if (v == PAUSE_NO_CHANGE) return;
     report_after(b, LOG_WARN, "push_paused",
                  "the target answered 410 Gone: nothing is pushed there until it is resumed",
@@ -235,6 +235,7 @@ static void tell_target(struct broker *b, const struct push *push, const struct 
     if (verdict->wait_ms) target_wait(push->target, mono_ms, verdict->wait_ms);
     u16 queue = target_queue(push->target);
     target_ended(push->target, mono_ms, verdict->target, push->probe, a->took_us);
+    targets_tell(b, queue);
     push_wake(b, queue);
 }
 

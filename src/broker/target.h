@@ -103,13 +103,17 @@ struct target *target_of(const struct broker *b, u16 queue);
 u16 target_queue(const struct target *t); /* 0: it is no queue's any more */
 u32 targets_end(const struct broker *b);  /* no queue from this number on has one */
 /* As the queue's rules are now: it is made, kept with what is known of it, or (r is NULL) let go. place: tells whether they lead
- * where they led before. By queue_rules.c alone. */
+ * where they led before. If they do, an open circuit is tried at once: what failed may have been the rules, or a secret. By
+ * queue_rules.c alone. */
 void targets_bind(struct broker *b, u16 queue, const struct target_rules *r, u64 place);
 void targets_stay_paused(struct broker *b, u16 queue); /* as the core has it from before */
 
 /* Stops its pushing for all to see, over restarts, or lets it go on: then it is tried at once, whatever the circuit or a Retry-After
  * says. The audit names who; NO_CHANGE: it was so. By operators, and for a target that is gone (410). */
 enum pause_verdict targets_pause(struct broker *b, u16 queue, bool paused, const struct audit_in *audit);
+
+/* After target_ended: a line of the log if the queue's target has gone down with it, or is back. */
+void targets_tell(struct broker *b, u16 queue);
 
 /* The engine wants to look at it again then; the earlier of two times counts. */
 void target_again(struct broker *b, struct target *t, i64 at_ms);

@@ -22,6 +22,7 @@ struct target {
 
     /* targets.c's */
     u16 queue;
+    bool told_down; /* the log has it */
     u64 place;
     i64 again_ms; /* mono */
     u32 heap_at;  /* 1 behind its place in the heap of those; 0: it is not there */

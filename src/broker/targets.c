@@ -1,4 +1,5 @@
 #include "broker/broker_priv.h"
+#include "broker/report.h"
 #include "broker/target_priv.h"
 
 struct targets {
@@ -107,6 +108,22 @@ void targets_stay_paused(struct broker *b, u16 queue) {
     if (!t->paused) target_pause(t, 0, true, SL(""), SL(""));
 }
 
+void targets_tell(struct broker *b, u16 queue) {
+    struct target *t = target_of(b, queue);
+    if (!t) return;
+    const struct circuit *c = &t->circuit;
+    bool down = c->state != CIRCUIT_CLOSED;
+    if (down == t->told_down) return;
+    t->told_down = down;
+    if (down)
+        report(b, LOG_WARN, "target_down", "too many calls failed: nothing is sent to this queue's target but probes",
+               log_text("queue", core_queue_name(b->core, queue)), log_text("detail", slice_str(t->error.why)),
+               log_number("probe_in_ms", c->probe_ms - b->time.mono_ms));
+    else
+        report(b, LOG_INFO, "target_back", "this queue's target answers again",
+               log_text("queue", core_queue_name(b->core, queue)), log_number("down_ms", c->since_ms - c->failed_ms));
+}
+
 /* ---- as the rules are */
 
 static void grow(struct targets *ts, u16 queue) {
@@ -136,6 +153,7 @@ void targets_bind(struct broker *b, u16 queue, const struct target_rules *r, u64
     grow(ts, queue);
     if (t) {
         target_rule(t, now_ms, r, t->place != place);
+        circuit_try(&t->circuit, now_ms);
     } else {
         t = ts->of[queue] = target_new(r, b->options.seed ^ queue, now_ms);
         t->queue = queue;

@@ -42,10 +42,14 @@ static bool explain_key(const char *path, struct buf *b) {
                                         [TABLE_QUEUE] = "of a queue",
                                         [TABLE_DELIVER] = "of a queue's deliver",
                                         [TABLE_RECONCILE] = "of a queue's or a proxy's reconcile"};
+    static const char *const inside[TABLE_COUNT] = {[TABLE_DELIVER] = "deliver.", [TABLE_RECONCILE] = "reconcile."};
     struct key_info k;
-    for (int scope = 0; scope < TABLE_COUNT; scope++)
+    for (int scope = 0; scope < TABLE_COUNT; scope++) {
+        const char *prefix = inside[scope] ? inside[scope] : "";
+        const char *name = strncmp(path, prefix, strlen(prefix)) == 0 ? path + strlen(prefix) : path;
         for (u32 i = 0; config_key((enum key_table)scope, i, &k); i++)
-            if (strcmp(k.path, path) == 0) put_key(&k, where[scope], b);
+            if (strcmp(k.path, name) == 0) put_key(&k, where[scope], b);
+    }
     return b->len > 0;
 }
 

@@ -270,6 +270,13 @@ bool call_template_is_plain(const struct call_template *t) {
     return t->values == 0;
 }
 
+bool call_template_header(const struct call_template *t, u32 *part, slice *name) {
+    while (*part < t->count && t->parts[*part].kind != PART_HEADER) ++*part;
+    if (*part == t->count) return false;
+    *name = t->parts[(*part)++].text;
+    return true;
+}
+
 slice call_template_origin(const struct call_template *t) {
     return t->origin;
 }

@@ -3,7 +3,8 @@
  *   https://terminal.example/slots/${container}?key=${hapax.effect_key}
  *
  *   ${a.b[0]}            a field of the JSON payload (config/path.h); `${$.hapax.x}` if it is called like a namespace
- *   ${header.x}          a header of the message: its attributes, content-type, traceparent and tracestate
+ *   ${header.x}          what is kept of the headers it was sent with: hapax-attr-NAME, hapax-group, hapax-request-id,
+ *                        content-type, traceparent
  *   ${hapax.key}         its key; ${hapax.effect_key} what downstreams are handed; ${hapax.id} its id
  *   $$                   a dollar sign
  *
@@ -33,6 +34,8 @@ struct call_template *call_template_verbatim(slice text, struct arena *arena);
 
 slice call_template_text(const struct call_template *t);    /* as it was written */
 bool call_template_is_plain(const struct call_template *t); /* without any ${} */
+/* The next ${header.x} it has, from *part on, which starts at 0; false: no more. */
+bool call_template_header(const struct call_template *t, u32 *part, slice *name);
 /* Of an address: "https://host:port", as it was written. */
 slice call_template_origin(const struct call_template *t);
 

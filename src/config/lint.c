@@ -310,6 +310,30 @@ static void lookup_of_anything(struct lint *l, const struct queue_config *q) {
     if (asks_of_nothing(q->reconcile)) found(l, q, QUEUE_KEY_reconcile, "reconcile.url has no value of the message");
 }
 
+static bool is_kept(slice header) {
+    static const char *const kept[] = {"hapax-group", "hapax-request-id", "content-type", "traceparent"};
+    bool known = slice_starts(header, SL("hapax-attr-"));
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) known |= slice_eq(header, slice_str(kept[i]));
+    return known;
+}
+
+static void check_kept(struct lint *l, const struct queue_config *q, enum queue_key k, const struct call_template *t) {
+    slice name;
+    for (u32 part = 0; call_template_header(t, &part, &name);)
+        if (!is_kept(name))
+            found(l, q, k, "%s names the header %.*s, which is not kept with a message",
+                  k == QUEUE_KEY_deliver ? "deliver" : "reconcile", (int)name.n, name.p);
+}
+
+static void header_not_kept(struct lint *l, const struct queue_config *q) {
+    if (q->deliver) check_kept(l, q, QUEUE_KEY_deliver, q->deliver->url);
+    for (u32 i = 0; q->deliver && i < q->deliver->headers.count; i++)
+        check_kept(l, q, QUEUE_KEY_deliver, q->deliver->headers.at[i].value);
+    if (q->reconcile) check_kept(l, q, QUEUE_KEY_reconcile, q->reconcile->url);
+    for (u32 i = 0; q->reconcile && i < q->reconcile->headers.count; i++)
+        check_kept(l, q, QUEUE_KEY_reconcile, q->reconcile->headers.at[i].value);
+}
+
 /* From the first call to the last. */
 static i64 push_span_ms(const struct queue_config *q) {
     struct rules r = q->rules;

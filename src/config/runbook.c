@@ -116,6 +116,8 @@ static bool applies(const struct queue_config *q, enum alert a) {
         return semantics == SEMANTICS_AT_MOST_ONCE && q->loss_ppm;
     case ALERT_KEY_SKEW:
         return q->origin != NULL;
+    case ALERT_PUSH_DOWN:
+        return q->deliver != NULL;
     case ALERT_OLDEST_UNSETTLED:
     case ALERT_DOUBLED_EFFECT:
     case ALERT_HELD_WAITING:
@@ -161,6 +163,9 @@ static void put_threshold(struct buf *b, const struct queue_config *q, enum aler
         break;
     case ALERT_DOUBLED_EFFECT:
         buf_lit(b, "two effect ids for one key");
+        break;
+    case ALERT_PUSH_DOWN:
+        buf_lit(b, "its target's circuit is open for 5m");
         break;
     case ALERT_KEY_SKEW:
         buf_lit(b, "one origin under several keys");

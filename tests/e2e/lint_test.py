@@ -159,6 +159,8 @@ def every_config_key_explains_itself():
         code, out, _ = hapax("lint", "--explain", path)
         same(code, 0)
         assert out.startswith(path + ", a key of ") and "Default: " in out, out
+    code, out, _ = hapax("lint", "--explain", "deliver.timeout")  # as mistakes in it are told
+    same((code, out.count(", a key of "), out.startswith("timeout, a key of a queue's deliver: ")), (0, 1, True))
 
 
 @test

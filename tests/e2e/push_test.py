@@ -10,7 +10,7 @@ import time
 
 import hx
 from hx import members, same, test, until
-from receiver import CLOSE, HANG, RESET, Answer, Receiver, chunked, refused_port
+from receiver import CLOSE, HANG, RESET, Answer, Receiver, refused_port
 
 FAST = {"transient": {"attempts": 9, "backoff": "1ms", "max": "1ms"}}
 OFF = {"ratio": "100%", "of": 1000, "within": "1m", "open": "1s"}  # a circuit that no test of another thing opens
@@ -229,29 +229,28 @@ def a_private_address_is_not_called_unless_it_may_be(q):
         same((r.requests, r.connections), ([], 0))
 
 
-CUT = {"closes before a byte": Answer(raw=b"", then=CLOSE, at=0),
-       "resets before a byte": Answer(raw=b"", then=RESET, at=0),
-       "closes in the status line": Answer(200, at=5, then=CLOSE),
-       "closes in the head": Answer(200, at=25, then=CLOSE),
-       "closes in the body": Answer(200, "0123456789", at=45, then=CLOSE),
-       "resets in the body": Answer(200, "0123456789", at=45, then=RESET),
-       "says more than it sends": Answer(200, "short", length=100, at=None, then=CLOSE),
-       "ends in a chunk": Answer(raw=chunked(b"abc", last=b"5\r\nab"), then=CLOSE),
-       "speaks no HTTP": Answer(raw=b"SSH-2.0-OpenSSH_9.2\r\n", then=CLOSE)}
+@test
+def an_answer_cut_at_any_byte_is_unknown_and_a_whole_one_is_not(q):
+    whole = len(Answer(200, "0123456789").bytes(None))
+    for how in (CLOSE, RESET, HANG):
+        name = f"{q}-{how.split()[0]}"
+        with Receiver(always=lambda request: Answer(200, "0123456789", at=int(request.path[1:]), then=how)) as r:
+            queue(name, r, path="/${n}", downstream={"idempotency": "none"}, deliver={"timeout": "2s" if how is HANG else "20s", "concurrency": 64})
+            for n in range(whole + 1):
+                hx.broker.event(name, {"n": n}, f"k{n}")
+            for n in range(whole + 1):
+                becomes(name, f"k{n}", "done" if n == whole else "held")
+            same(len(r.requests), whole + 1)
 
 
 @test
-def what_was_sent_and_not_answered_whole_is_unknown_and_never_sent_again_by_itself(q):
-    b = hx.broker
-    for number, (what, answer) in enumerate(CUT.items()):
-        name = f"{q}-{number}"
-        with Receiver(answer) as r:
-            queue(name, r, downstream={"idempotency": "none"})
-            b.put(name, "k")
-            shown = becomes(name, "k", "held")
-            members(shown["attempts"][-1], **{"class": "unknown"})
-            assert "no whole answer" in shown["attempts"][-1]["reason"], (what, shown)
-            same(len(r.requests), 1, what)
+def a_request_that_was_read_in_part_is_unknown(q):
+    for number, (read, how) in enumerate((n, how) for n in (1, 40, 300) for how in (CLOSE, RESET)):
+        with Receiver(Answer(read=read, then=how)) as r:
+            queue(f"{q}-{number}", r, downstream={"idempotency": "none"})
+            hx.broker.put(f"{q}-{number}", "k", payload="x" * 1000)
+            becomes(f"{q}-{number}", "k", "held")
+            same(len(r.requests), 1)
 
 
 @test

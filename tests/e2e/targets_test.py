@@ -206,6 +206,19 @@ def one_target_that_fails_or_hangs_leaves_the_others_alone():
 
 
 @test
+def a_reload_lets_a_target_that_failed_for_its_rules_be_tried_at_once():
+    config = "queues:\n  q:\n    deliver: {url: '%s/', allow_private: true, concurrency: 2, headers: {x-api-key: '%s'}, circuit: {of: 2, open: 5m}}\n"
+    answer = lambda request: Answer(200 if request.header("x-api-key") == "new" else 401)  # noqa: E731
+    with Receiver(always=answer) as r, hx.Broker(config=config % (r.url, "old")) as b:
+        b.put("q", "k1", "k2", "k3")
+        stands(b, "open")
+        until(lambda: target(b, "q")["in_flight"] == 0, "those of before have ended")
+        b.reload(config % (r.url, "new"))
+        stands(b, "closed")
+        until(lambda: b.queue("q")["keys"] == 3, "all are done")
+
+
+@test
 def a_rejection_is_an_answer_and_opens_nothing():
     with hx.Broker() as b, Receiver(always=Answer(422)) as r:
         b.rules("q", **at(r.url, circuit={"of": 2, "open": "5m"}))
@@ -228,6 +241,7 @@ def one_probe_tells_that_it_is_back_and_then_it_gets_more_call_by_call():
         b.rules("q", **at(r.url, concurrency=8, circuit={"of": 2, "open": "5m"}))
         many(b, "q", 200)
         down = stands(b, "open")
+        until(lambda: "event=target_down" in b.stderr(), "the log has it")
         assert "too many calls failed" in down["why"] and hx.stamp(down["next_probe"]) > hx.stamp(down["since"]), down
         until(lambda: target(b, "q")["in_flight"] == 0, "those of before have ended")
         before = len(r.requests)
@@ -241,6 +255,7 @@ def one_probe_tells_that_it_is_back_and_then_it_gets_more_call_by_call():
             turns.release(under_way)
         turns.release(1000)
         until(lambda: b.queue("q")["keys"] == 200, "all are done")
+        same((b.stderr().count("event=target_down"), b.stderr().count("event=target_back")), (1, 1), b.stderr())
         same(sorted(set(r.effects.values())), [1])
 
 
