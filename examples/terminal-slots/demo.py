@@ -162,7 +162,8 @@ def svg_picture(arrivals, bare, through):
             for nth, (at, mark) in enumerate(sorted(marks)):
                 color = "#c0392b" if nth else "#2c7a4b"
                 out.append(f'<circle cx="{x0 + at / HOURS_S * width:.1f}" cy="{y}" r="4" stroke="{color}" fill="{color if mark == "●" else "white"}"/>')
-    height = 70 + line * len(containers())
+    height = 80 + line * len(containers())
+    out.append(f'<text x="{name}" y="{height - 16}" fill="#555">green: a slot booked; red: booked again; hollow: the answer was lost; small dot: a webhook</text>')
     titles = [f"straight to the terminal: {len(bare)} slots", f"through Hapax: {len(through)} slots"]
     out += [f'<text x="{name + i * (width + 60)}" y="24" font-weight="bold">{title}</text>' for i, title in enumerate(titles)]
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{name + 2 * width + 100}" height="{height}" font-family="monospace" font-size="11">'
