@@ -7,7 +7,7 @@ random moments. The receiver is no help: it never deduplicates, cuts some connec
 then. Every key must end with one effect, known to the broker by its name; where the rules say that nothing may be sent again, with one
 effect or none, and then in a person's hands.
 
-PUSH_KILLS (20) is how often, PUSH_SEED repeats a run's choices. Prints TAP."""
+PUSH_KILLS (20) is how often, PUSH_LOAD (1) how many messages are sent at a time, PUSH_SEED repeats a run's choices. Prints TAP."""
 import collections
 import json
 import os
@@ -23,6 +23,7 @@ from kit import Lost, NotReady, check, complain, new_broker, test, until
 from receiver import CLOSE, HANG, Answer, Receiver
 
 KILLS = int(os.environ.get("PUSH_KILLS", 20))
+LOAD = int(os.environ.get("PUSH_LOAD", 1))
 SEED = int(os.environ.get("PUSH_SEED", random.SystemRandom().randrange(1 << 32)))
 DRAIN_BOUND_S = 180
 
@@ -100,20 +101,22 @@ class World:
     # ---- who sends
 
     def send(self):
-        """One more of every queue. What is not heard of is sent again when the broker is back."""
+        """LOAD more of every queue. What is not heard of is sent again when the broker is back."""
         client = self.broker.client(10)
         for queue in self.queues:
-            key = f"{queue}-{len(self.keys[queue])}"
-            self.keys[queue].append(key)
-            self.tell(client, queue, key)
+            known = len(self.keys[queue])
+            keys = [f"{queue}-{n}" for n in range(known, known + LOAD)]
+            self.keys[queue] += keys
+            self.tell(client, queue, keys)
         client.close()
 
-    def tell(self, client, queue, key):
+    def tell(self, client, queue, keys):
         try:
-            reply = client.send(queue, key, json.dumps({"slot": key}), [("Content-Type", "application/json")])
-            check(reply.status in (200, 202), f"{key}: {reply!r}")
+            reply = client.batch(queue, [{"key": key, "payload": {"slot": key}} for key in keys])
+            told = [line["status"] for line in reply.lines()]
+            check(reply.status == 200 and len(told) == len(keys) and set(told) <= {200, 202}, f"{keys}: {reply!r}")
         except Lost:
-            self.unheard.append((queue, key))
+            self.unheard.append((queue, keys))
 
     # ---- a death
 
@@ -173,8 +176,8 @@ class World:
     def drain(self):
         client, unheard = self.broker.client(), self.unheard
         self.unheard = []
-        for queue, key in unheard:
-            self.tell(client, queue, key)
+        for queue, keys in unheard:
+            self.tell(client, queue, keys)
         for queue in self.queues:
             until(lambda: self.idle(client.queue(queue)), f"{queue} is done with: {client.queue(queue)}", bound=DRAIN_BOUND_S)
         check(not self.unheard, f"never heard of: {self.unheard}")
