@@ -147,6 +147,7 @@ export default function queuePage({ queue }, ui) {
             mayNot(q, 'operate', 'pause or resume it'),
             alerts.items.some((a) => a.queue === q.name) ? h('ul', { class: 'alerts', key: 'alerts' }, alerts.items.filter((a) => a.queue === q.name).map(alertLine)) : '',
             figures(q),
+            q.config?.deliver ? quiet('Delivered to ', h('code', {}, q.config.deliver.url), ': ', h('a', { href: '#/targets' }, 'how its target fares')) : '',
             h('div', { class: 'columns', key: 'columns' },
                 h('div', { class: 'column' }, section('The last hour', rates(history)), section('How late repeats come', ages(histograms, q)), section('Recent repeats', recent(events, q)), section('Keys', keys(found, q, ui))),
                 h('div', { class: 'column' },

@@ -7,7 +7,7 @@ import threading
 
 import hx
 from hx import hapax, members, problem, same, test, until
-from receiver import HANG, Answer, Receiver, refused_port
+from receiver import CLOSE, HANG, Answer, Receiver, refused_port
 
 CONFIG = """\
 auto_create: true
@@ -257,6 +257,52 @@ def one_probe_tells_that_it_is_back_and_then_it_gets_more_call_by_call():
         until(lambda: b.queue("q")["keys"] == 200, "all are done")
         same((b.stderr().count("event=target_down"), b.stderr().count("event=target_back")), (1, 1), b.stderr())
         same(sorted(set(r.effects.values())), [1])
+
+
+@test
+def a_target_that_asks_for_time_is_paused_for_an_hour_at_most_and_resume_ends_it():
+    with hx.Broker() as b, Receiver(Answer(429, headers=[("Retry-After", "86400")])) as r:
+        b.rules("q", **at(r.url))
+        with hx.bracket() as asked:
+            b.put("q", "k1")
+            told = stands(b, "paused")
+        assert "Retry-After" in told["why"], told
+        asked.holds(told["waits_until"], 3600)
+        members(told["last_error"], **{"class": "transient", "status": 429})
+        b.put("q", "k2")
+        members(b.post("/v1/targets/q/resume").json(), state="closed")
+        until(lambda: b.state("q", "k2") == "done", "the next one is done")
+
+
+@test
+def a_target_that_is_gone_says_so_until_somebody_resumes_it():
+    with hx.Broker() as b, Receiver(Answer(410)) as r:
+        b.rules("q", **at(r.url))
+        b.put("q", "k1")
+        told = stands(b, "paused")
+        assert "410" in told["why"] and told["since"], told
+        b.restart()
+        assert "audit trail" in stands(b, "paused")["why"]
+        b.post("/v1/targets/q/resume")
+        until(lambda: b.queue("q")["keys"] == 1, "it is done")
+
+
+@test
+def deliveries_and_look_ups_are_counted_by_what_came_of_them():
+    with hx.Broker() as b, Receiver(Answer(200), Answer(422), Answer(400), Answer(at=0, then=CLOSE, effect=True), Answer(at=0, then=CLOSE, effect=False), Answer(200), Answer(503)) as r:
+        r.lookups.extend([Answer(200, '{"id":"B4"}'), Answer(500), Answer(404)])
+        b.rules("q", **at(r.url, concurrency=1), downstream={"idempotency": "key"}, retry={"transient": {"backoff": "1ms", "max": "1ms"}},
+                reconcile={"url": r.url + "/slots?key=${hapax.effect_key}", "after": "1ms", "every": "1ms", "allow_private": True})
+        for key in ("taken", "rejected", "poison", "found", "absent", "busy"):
+            b.put("q", key)
+            until(lambda: b.state("q", key) in ("done", "rejected", "dead"), f"{key} has an end")  # noqa: B023
+        want = {"done": 3, "transient": 1, "rejected": 1, "poison": 1, "unknown": 2}
+        members(target(b, "q"), requests=want, lookups=3)
+        for name, count in want.items():
+            same(metric(b, "hapax_push_requests_total", f'queue="q",class="{name}"'), count, name)
+        for answer in ("found", "absent", "unknown"):
+            same(metric(b, "hapax_reconciliations_total", f'queue="q",answer="{answer}"'), 1, answer)
+        same(target(b, "q")["latency"]["count"], sum(want.values()) + 3)
 
 
 # ---- the test

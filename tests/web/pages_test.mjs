@@ -69,7 +69,9 @@ for (const width of [375, 768, 1024])
 const targetRow = (page, queue) => page.locator('.plain-table tbody tr', { has: page.locator(`a[href="#/q/${queue}"]`) });
 
 test('a target shows where it leads, how it stands and why', async () => {
-    const page = await open(shop, '#/targets');
+    const page = await open(shop, '#/q/pushed');
+    await has(page, '.quiet', 'Delivered to https://terminal.example/slots/${container}');
+    await page.locator('a', { hasText: 'how its target fares' }).click();
     const words = (await targetRow(page, 'pushed').innerText()).replace(/\s+/g, ' ');
     for (const want of ['closed', '0 / 32', 'https://terminal.example/slots/${container}']) ok(words.includes(want), `${want} is not in ${words}`);
     ok((await targetRow(page, 'halted').innerText()).includes('ann: they move to another building'), 'who paused it, and why');
