@@ -116,7 +116,10 @@ hx_st headers_read(const struct binding *b, const struct key *k, const struct no
     CHECK(k->size == sizeof *all);
     if (k->type == TYPE_SECRET_HEADERS && b->secrets == SECRETS_REFUSED) return secrets_refused(b, n);
     if (n->kind != NODE_MAP) return not_a(b, k, n);
-    if (!all->at) all->at = arena_alloc(b->arena, CALL_HEADERS_MAX * sizeof *all->at);
+    u32 cap = all->count + n->count < CALL_HEADERS_MAX ? all->count + n->count : CALL_HEADERS_MAX;
+    struct call_header *room = arena_alloc(b->arena, cap * sizeof *room);
+    if (all->count) memcpy(room, all->at, all->count * sizeof *room);
+    all->at = room;
     for (struct node *c = n->first; c; c = c->next) st = both(st, read_header(b, k, c, all));
     return st;
 }

@@ -18,7 +18,7 @@ struct call_template {
     enum call_kind kind;
     slice text, origin;
     u32 count, values;
-    struct part parts[PARTS_MAX];
+    struct part *parts;
 };
 
 /* ---- compiling */
@@ -29,6 +29,7 @@ struct compiler {
     slice text;
     size_t at;
     struct buf literal; /* gathered since the last value */
+    struct part parts[PARTS_MAX];
     struct errbuf *err;
 };
 
@@ -39,7 +40,7 @@ static hx_st wrong(struct compiler *c, size_t at, const char *message) {
 
 static void add_literal(struct compiler *c) {
     if (c->literal.len == 0) return;
-    c->t->parts[c->t->count++] = (struct part){.kind = PART_TEXT, .text = arena_copy(c->arena, buf_slice(&c->literal))};
+    c->parts[c->t->count++] = (struct part){.kind = PART_TEXT, .text = arena_copy(c->arena, buf_slice(&c->literal))};
     buf_reset(&c->literal);
 }
 
@@ -107,7 +108,7 @@ static hx_st compile_value(struct compiler *c) {
     if (!find_close(c->text, open + 2, &close)) return wrong(c, open, "the brace opened here is not closed");
     if (t->values == TEMPLATE_FIELDS_MAX) return wrong(c, open, "more than 16 fields");
     add_literal(c);
-    hx_st st = compile_inside(c, slice_of(c->text.p + open + 2, close - open - 2), open + 2, &t->parts[t->count]);
+    hx_st st = compile_inside(c, slice_of(c->text.p + open + 2, close - open - 2), open + 2, &c->parts[t->count]);
     if (st != ST_OK) return st;
     t->count++;
     t->values++;
@@ -250,6 +251,8 @@ hx_st call_template_compile(slice text, enum call_kind kind, struct arena *arena
     struct compiler c = {.t = t, .arena = arena, .text = t->text, .err = err};
     hx_st st = compile(&c);
     buf_free(&c.literal);
+    t->parts = arena_alloc(arena, t->count * sizeof *t->parts);
+    if (t->count) memcpy(t->parts, c.parts, t->count * sizeof *t->parts);
     *column = (u32)c.at + 1;
     *out = st == ST_OK ? t : NULL;
     return st;
@@ -258,6 +261,7 @@ hx_st call_template_compile(slice text, enum call_kind kind, struct arena *arena
 struct call_template *call_template_verbatim(slice text, struct arena *arena) {
     struct call_template *t = arena_alloc(arena, sizeof *t);
     *t = (struct call_template){.kind = CALL_HEADER, .text = arena_copy(arena, text), .count = 1};
+    t->parts = arena_alloc(arena, sizeof *t->parts);
     t->parts[0] = (struct part){.kind = PART_TEXT, .text = t->text};
     return t;
 }

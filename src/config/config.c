@@ -292,7 +292,7 @@ void config_queue_diff(const struct queue_config *before, const struct queue_con
 }
 
 static void diff_queue(const struct queue_config *before, const struct queue_config *after, struct buf *out) {
-    if (before && after && slice_eq(before->json, after->json) && !before->deliver && !before->reconcile) return;
+    if (before && after && slice_eq(before->json, after->json) && deliver_same_secrets(before, after)) return;
     bind_diff_named(&config_keys[TABLE_QUEUE], "queue", (before ? before : after)->name, before, after,
                     "removed; its messages and keys stay, under its last rules", out);
 }

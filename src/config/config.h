@@ -230,7 +230,7 @@ struct reconcile_config {
     struct path *exists, *effect_id;        /* NULL: none */
     i64 after_ms, every_ms, timeout_ms;
     u32 attempts;
-    bool allow_private; /* not said: the deliver's */
+    bool allow_private; /* not said: the deliver's, or the proxy's */
     bool lacks_secrets;
 };
 

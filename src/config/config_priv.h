@@ -191,6 +191,8 @@ hx_st deliver_read(const struct binding *b, const struct key *k, const struct no
 hx_st reconcile_read(const struct binding *b, const struct key *k, const struct node *n);
 /* What both say with the rest of the queue, once all of it is read. */
 hx_st deliver_check(struct queue_config *q, const struct node *n, struct errbuf *err);
+/* Of two that say the same: does it stand for the same? */
+bool deliver_same_secrets(const struct queue_config *a, const struct queue_config *b);
 void reconcile_rules(const struct reconcile_config *r, struct rules *rules); /* what the core has to know of it */
 
 /* ---- proxy.c */

@@ -184,6 +184,18 @@ static void complete(struct reconcile_config *r, const struct deliver_config *d,
     r->lacks_secrets = headers_lack_secrets(&r->headers);
 }
 
+static bool same_sign(const struct secrets *a, const struct secrets *b) {
+    bool same = a->count == b->count;
+    for (u32 i = 0; same && i < a->count; i++) same = slice_eq(a->at[i], b->at[i]);
+    return same;
+}
+
+bool deliver_same_secrets(const struct queue_config *a, const struct queue_config *b) {
+    bool deliver = !a->deliver || (headers_same_secrets(&a->deliver->headers, &b->deliver->headers) &&
+                                   same_sign(&a->deliver->sign, &b->deliver->sign));
+    return deliver && (!a->reconcile || headers_same_secrets(&a->reconcile->headers, &b->reconcile->headers));
+}
+
 /* What may have been done is not sent again to who would do it again. */
 static void doubt_answers(struct deliver_config *d) {
     for (u32 s = 408; s <= STATUS_MOST; s = s < 500 ? 500 : s + 1) {

@@ -83,6 +83,9 @@ static hx_st read_proxy(const struct binding *b, const struct node *n, struct pr
         return node_error(n->name, b->err, "a proxy's name has 1 to %u letters, digits and - _ .", PROXY_NAME_MAX);
     if (n->kind != NODE_MAP) return node_error(n, b->err, "expected a map with upstream, not %s", node_kind_text(n));
     hx_st st = bind_map(&inner, n);
+    const struct node *reconcile = node_get(n, SL("reconcile"));
+    if (st == ST_OK && p->reconcile && !node_get(reconcile, SL("allow_private")))
+        ((struct reconcile_config *)p->reconcile)->allow_private = p->allow_private;
     if (st == ST_OK) st = both(check_upstream(b, n, p), check_methods(b, n, p));
     return st;
 }

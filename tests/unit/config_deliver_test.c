@@ -108,10 +108,11 @@ static void the_contracts_example_is_read(void **state) {
 
 static void a_proxys_keys_live_in_a_queue_of_its_own(void **state) {
     (void)state;
-    struct config *c = parse("proxies:\n"
-                             "  b: {upstream: 'https://b/v1/', window: forever, timeout: 1m}\n"
-                             "  a: {upstream: 'http://a:81', reconcile: {url: 'http://a/${hapax.key}', attempts: 3}}\n"
-                             "queues: {q: {}}\n");
+    struct config *c = parse(
+        "proxies:\n"
+        "  b: {upstream: 'https://b/v1/', window: forever, timeout: 1m}\n"
+        "  a: {upstream: 'http://a:81', allow_private: true, reconcile: {url: 'http://a/${hapax.key}', attempts: 3}}\n"
+        "queues: {q: {}}\n");
     assert_int_equal(c->queues.count, 3);
     const struct queue_config *a = config_find(c, SL("gate:a")), *b = config_find(c, SL("gate:b"));
     assert_ptr_equal(a, config_proxy(c, SL("a"))->queue);
@@ -121,6 +122,7 @@ static void a_proxys_keys_live_in_a_queue_of_its_own(void **state) {
     assert_true(a->rules.on_unknown == ON_UNKNOWN_RECONCILE && a->rules.lookup_attempts == 3);
     assert_true(b->rules.on_unknown == ON_UNKNOWN_HOLD && b->rules.lookup_attempts == 0);
     assert_true(b->rules.window_ms == WINDOW_FOREVER && b->rules.lease_ms == 65000);
+    assert_true(a->reconcile->allow_private); /* as the proxy */
     /* What is journaled of it makes it again, without the file. */
     struct queue_config *again;
     struct buf errors = {0};
