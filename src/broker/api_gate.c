@@ -9,7 +9,8 @@
 #include "broker/proxy_priv.h"
 #include "config/template.h"
 
-#define CONNECT_MS_MAX 10000
+#define CONNECT_MS_MAX  10000
+#define SCOPE_BYTES_MAX 64u
 
 static const char *const method_names[] = {
     [HTTP_GET] = "GET",       [HTTP_HEAD] = "HEAD",       [HTTP_POST] = "POST",   [HTTP_PUT] = "PUT",
@@ -123,29 +124,34 @@ static slice header(void *ctx, slice name) {
     return value;
 }
 
+static void put_hash(struct passage *p, const char *kind, slice of) {
+    u64 hash[2];
+    struct siphash_key key;
+    memcpy(&key, p->c->b->options.secret + sizeof key, sizeof key);
+    siphash128(&key, of.p, of.n, hash);
+    buf_slice_add(&p->scope, slice_str(kind));
+    buf_hex(&p->scope, slice_of(hash, sizeof hash));
+}
+
 /* Of what the config says; else the token's name; else a hash of Authorization, behind a sign that no token's name has. A scope ends
- * at the first slash: it has none of its own. */
+ * at the first slash: it has none of its own. A long one would leave no room for the key. */
 static bool make_scope(struct passage *p) {
     struct call *c = p->c;
     const struct template *t = p->gate.config->scope;
     struct payload_view *view = &c->b->scratch->view;
     struct errbuf why;
     if (!t && (c->who->number || c->req->authorization.n == 0)) return buf_slice_add(&p->scope, c->who->name), true;
-    if (!t) {
-        u64 hash[2];
-        struct siphash_key key;
-        memcpy(&key, c->b->options.secret + sizeof key, sizeof key);
-        siphash128(&key, c->req->authorization.p, c->req->authorization.n, hash);
-        buf_lit(&p->scope, "auth:");
-        buf_hex(&p->scope, slice_of(hash, sizeof hash));
-        return true;
-    }
+    if (!t) return put_hash(p, "auth:", c->req->authorization), true;
     struct buf value = {0};
     slice type = {0};
     http_field_get(c->req, SL("content-type"), &type);
     payload_view_init(view, c->req->body, type, header, (void *)(uintptr_t)c->req);
     bool ok = template_eval(t, view, &value, &why) == TEMPLATE_OK;
     if (ok) buf_percent_encode(&p->scope, buf_slice(&value));
+    if (ok && p->scope.len > SCOPE_BYTES_MAX) {
+        buf_reset(&p->scope);
+        put_hash(p, "scope:", buf_slice(&value));
+    }
     buf_free(&value);
     return ok || fail(c, PROBLEM_key_invalid, "it is not known whose key this is: %s", why.text);
 }
@@ -232,13 +238,10 @@ static bool pass(struct passage *p) {
 
 void api_gate(struct call *c) {
     struct passage p = {.c = c, .path = path_behind(c->req->path)};
-    if (!gate_find(c->b, c->arg[0], &p.gate)) {
-        fail(c, PROBLEM_not_found, "there is no such proxy");
-        return reply_failure(c);
-    }
-    if (!may_pass(c, c->arg[0]) || !pass(&p)) {
+    bool known = gate_find(c->b, c->arg[0], &p.gate);
+    bool good = may_pass(c, c->arg[0]) && (known || fail(c, PROBLEM_not_found, "there is no such proxy")) && pass(&p);
+    if (!good && known)
         gate_happened(c->b, p.gate.counts, c->failure.problem == PROBLEM_key_reused ? GATE_CONFLICT : GATE_REFUSED);
-        reply_failure(c);
-    }
+    if (!good) reply_failure(c);
     passage_free(&p);
 }

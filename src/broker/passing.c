@@ -32,7 +32,8 @@ static u32 decode(struct buf *b, bool *bad) {
 /* Two bytes that old servers took for one of these, for they spell it in UTF-8 with a byte too many. */
 static char overlong(slice s, size_t i) {
     u8 first = (u8)s.p[i], second = i + 1 < s.n ? (u8)s.p[i + 1] : 0;
-    return (first == 0xc0 || first == 0xc1) && (second & 0xc0) == 0x80 ? (char)((first & 1) << 6 | (second & 0x3f)) : 0;
+    if ((first != 0xc0 && first != 0xc1) || (second & 0xc0) != 0x80) return 0;
+    return (char)((first & 1) << 6 | (second & 0x3f));
 }
 
 /* ".." between two slashes of either kind; what follows a ';' is a parameter to some servers, and no part of the name. */

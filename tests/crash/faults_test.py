@@ -678,6 +678,39 @@ def a_full_disk_stores_every_answer_that_is_under_way_and_sends_nothing_it_could
         check(len(r.requests) == 6, f"{len(r.requests)} requests came")
 
 
+@test
+def a_proxy_on_a_full_disk_stores_every_answer_under_way_and_sends_nothing_it_could_not_store(directory):
+    disk = mounted(directory, "tmpfs", "-o", "size=64m", "tmpfs")
+    ledger, go, body = Ledger(), threading.Event(), os.urandom(1 << 19).hex().encode()
+
+    def answer(_):
+        go.wait(hx.TIMEOUT)
+        return receiver.Answer(200, body)
+
+    def call(c, key):
+        return c.call("POST", "/gate/api/x", b"{}", [("Idempotency-Key", key)])
+
+    with receiver.Receiver(always=answer) as r:
+        broker = broker_on(disk, directory)
+        broker.configure(f'auto_create: true\nproxies: {{api: {{upstream: "{r.url}", allow_private: true, timeout: 60s}}}}\n')
+        c = broker.start().client()
+        under_way = [hx.Later(call, broker.client(), f"k{n}") for n in range(4)]
+        for _ in range(4):
+            r.next()
+        send_until_full(ledger, c, os.urandom(8000).hex().encode())
+        hx.problem(call(c, "k4"), 507, "storage_full")
+        check(len(r.requests) == 4, "sent without room for the answer")
+        go.set()
+        check([(a.status, a.body == body) for a in (one.value() for one in under_way)] == [(200, True)] * 4, "an answer was lost")
+        check(all(call(c, f"k{n}").body == body for n in range(4)), "a repeat has another answer")
+        check(c.post("/v1/queues/ledger/purge", {"by": "ann"}).status == 200, "the rest goes")
+        until(lambda: call(c, "k4").status == 200, "there is room again")
+        broker.kill()
+        c = broker.start().client()
+        check(all(call(c, f"k{n}").body == body for n in range(5)), "a repeat has another answer after a kill")
+        check(len(r.requests) == 5, f"{len(r.requests)} requests came")
+
+
 def used_bytes(data):
     total = 0
     for name in os.listdir(data):
