@@ -56,8 +56,8 @@ static void take_back(struct journal_file *j) {
 static void close_open(struct journal_file *j) {
     pthread_mutex_lock(&j->lock);
     batch_push(&j->queue, j->open);
-    pthread_cond_signal(&j->commit_wake);
     pthread_mutex_unlock(&j->lock);
+    pthread_cond_signal(&j->commit_wake);
     note_closed(j);
 }
 
@@ -157,8 +157,8 @@ void append_flush(struct journal *port) {
     if (!j->open || j->open->records == 0 || j->open_offered || file_failed(j)) return;
     pthread_mutex_lock(&j->lock);
     j->offered = j->open;
-    pthread_cond_signal(&j->commit_wake);
     pthread_mutex_unlock(&j->lock);
+    pthread_cond_signal(&j->commit_wake); /* behind the lock, or whoever wakes finds it taken and sleeps once more */
     j->open_offered = true;
 }
 
