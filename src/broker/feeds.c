@@ -35,7 +35,7 @@ struct text {
 struct feeds {
     u64 run; /* this process, among others that had the same events' numbers */
     struct feed at[FEEDS_MAX];
-    u32 count, first; /* first: whose turn it is */
+    u32 count, top, first; /* top: the places from there on are free; first: whose turn it is */
     i64 credit_us, credited_ms;
     bool behind; /* some had to wait for want of time */
     u64 dropped, gaps;
@@ -64,6 +64,7 @@ static void leave(struct feeds *f, struct feed *d) {
     buf_free(&d->filter.key);
     buf_free(&d->filter.own);
     *d = (struct feed){0};
+    while (f->top && f->at[f->top - 1].next == 0) f->top--;
     if (--f->count == 0) free_texts(f);
 }
 
@@ -246,6 +247,7 @@ bool feed_open(struct call *c, const struct feed_filter *filter, slice last_id) 
     put_id_line(f, &f->out, next - 1); /* without data it is no event: it only says where to resume */
     buf_char(&f->out, '\n');
     *d = (struct feed){.filter = *filter, .next = next, .after = b->after};
+    if (d - f->at >= f->top) f->top = (u32)(d - f->at) + 1;
     d->wait = wait_new(b, c->conn, c->user, WAIT_NO_DEADLINE, never);
     d->wait->owner = &d->wait;
     write_out(b, d);
@@ -337,7 +339,8 @@ void feeds_run(struct broker *b) {
     f->behind = f->credit_us <= 0;
     if (f->behind) return;
     struct budget g = budget_of(b, (u32)f->credit_us);
-    for (u32 n = 0; n < FEEDS_MAX && f->count; n++) {
+    for (u32 n = f->top; n && f->count; n--) {
+        if (f->first >= f->top) f->first = 0;
         struct feed *d = &f->at[f->first];
         if (gone(d)) drop(b, d);
         if (due(b, d)) {
@@ -347,7 +350,7 @@ void feeds_run(struct broker *b) {
             }
             serve(b, d, &g);
         }
-        f->first = (f->first + 1) % FEEDS_MAX;
+        f->first++;
     }
     i64 left = budget_left_us(&g);
     if (left != INT64_MAX) f->credit_us = left;
@@ -357,7 +360,7 @@ i64 feeds_next_ms(const struct broker *b, i64 mono_ms, i64 at_most) {
     const struct feeds *f = b->feeds;
     if (f->count == 0) return at_most;
     if (f->behind) return RETRY_MS < at_most ? RETRY_MS : at_most;
-    for (u32 i = 0; i < FEEDS_MAX; i++) {
+    for (u32 i = 0; i < f->top; i++) {
         const struct feed *d = &f->at[i];
         if (!d->wait || d->next > events_visible(b)) continue;
         i64 left = d->wrote_ms + TOGETHER_MS - mono_ms;
