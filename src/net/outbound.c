@@ -197,8 +197,10 @@ static void finish(struct outbound_call *c, CURLcode result) {
     bool whole = result == CURLE_OK || (result == CURLE_WRITE_ERROR && c->cut);
     if (whole && c->head.ended && c->head.status <= 599) return tell(c, OUTBOUND_ANSWERED, "");
     if (whole) return tell(c, OUTBOUND_BROKEN, c->head.ended ? "an unknown status" : "the answer's head is not whole");
-    bool again = result == CURLE_SEND_FAIL_REWIND || result == CURLE_ABORTED_BY_CALLBACK; /* libcurl would have */
-    if (c->sent && again) return tell(c, OUTBOUND_BROKEN, "the connection was closed before anything was answered");
+    bool again =
+        result == CURLE_SEND_FAIL_REWIND || result == CURLE_ABORTED_BY_CALLBACK || result == CURLE_COULDNT_CONNECT;
+    if (c->sent && again) /* libcurl was about to */
+        return tell(c, OUTBOUND_BROKEN, "the connection was closed before anything was answered");
     if (c->sent) return tell(c, OUTBOUND_BROKEN, curl_easy_strerror(result));
     if (result != CURLE_COULDNT_CONNECT || !try_next(c)) tell(c, OUTBOUND_NOT_SENT, curl_easy_strerror(result));
 }
