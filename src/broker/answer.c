@@ -1,5 +1,6 @@
 #include "broker/answer.h"
 
+#include "broker/answer_head.h"
 #include "broker/limits.h"
 #include "broker/parse.h"
 #include "core/core.h"
@@ -52,17 +53,9 @@ static bool is_kept(const struct texts *keep, slice name) {
 
 void answer_put_head(struct buf *out, u32 status, slice head, const struct texts *keep, bool truncated) {
     slice name, value;
-    buf_printf(out, "%u\r\n", status);
-    if (truncated) buf_lit(out, "hapax-truncated: true\r\n");
-    for (size_t at = 0; keep->count && answer_next(head, &at, &name, &value);) {
-        bool fits = out->len + name.n + value.n + 4 <= HTTP_HEAD_BYTES_MAX;
-        if (!fits || !is_kept(keep, name) || !text_ok(value, HTTP_HEAD_BYTES_MAX)) continue;
-        for (size_t i = 0; i < name.n; i++)
-            buf_char(out, name.p[i] >= 'A' && name.p[i] <= 'Z' ? (char)(name.p[i] + ('a' - 'A')) : name.p[i]);
-        buf_lit(out, ": ");
-        buf_slice_add(out, value);
-        buf_lit(out, "\r\n");
-    }
+    answer_head_begin(out, status, truncated);
+    for (size_t at = 0; keep->count && answer_next(head, &at, &name, &value);)
+        if (is_kept(keep, name) && text_ok(value, HTTP_HEAD_BYTES_MAX)) answer_head_add(out, name, value);
 }
 
 static const struct json_item *item_at(struct payload_view *body, const struct path *path) {

@@ -1,6 +1,7 @@
 #include "broker/answer_head.h"
 
 #include "base/json.h"
+#include "broker/answer.h"
 #include "broker/limits.h"
 #include "core/core.h"
 
@@ -23,61 +24,36 @@ bool answer_head_add(struct buf *head, slice name, slice value) {
     bool ours = slice_eq_nocase(name, SL("hapax-truncated"));
     if (ours || name.n == 0 || memchr(name.p, ':', name.n) || !one_line(name) || !one_line(value)) return false;
     if (head->len + name.n + value.n + 4 > HTTP_HEAD_BYTES_MAX) return false;
-    buf_slice_add(head, name);
+    for (size_t i = 0; i < name.n; i++)
+        buf_char(head, name.p[i] >= 'A' && name.p[i] <= 'Z' ? (char)(name.p[i] + ('a' - 'A')) : name.p[i]);
     buf_lit(head, ": ");
     buf_slice_add(head, value);
     buf_lit(head, "\r\n");
     return true;
 }
 
-/* The next line without its end. */
-static bool line_next(slice head, size_t *at, slice *line) {
-    if (*at >= head.n) return false;
-    const char *p = head.p + *at, *end = memchr(p, '\n', head.n - *at);
-    size_t n = end ? (size_t)(end - p) : head.n - *at;
-    *at += end ? n + 1 : n;
-    if (n && p[n - 1] == '\r') n--;
-    *line = slice_of(p, n);
-    return true;
+/* What stands behind the first line. */
+static slice fields_of(slice head) {
+    slice status, fields = SL("");
+    slice_cut(head, '\n', &status, &fields);
+    return fields;
 }
 
 u32 answer_head_status(slice head) {
-    size_t at = 0;
-    slice line;
-    u32 status = 0;
-    if (!line_next(head, &at, &line) || line.n != 3) return 0;
-    for (u32 i = 0; i < 3; i++) {
-        if (line.p[i] < '0' || line.p[i] > '9') return 0;
-        status = status * 10 + (u32)(line.p[i] - '0');
-    }
-    return status;
+    u64 status;
+    bool whole = head.n >= 5 && head.p[3] == '\r' && head.p[4] == '\n' && slice_u64(slice_of(head.p, 3), &status);
+    return whole ? (u32)status : 0;
 }
 
 /* Ours comes right behind the status, and no other is taken for it. */
 bool answer_head_truncated(slice head) {
-    size_t at = 0;
-    slice line;
-    if (!line_next(head, &at, &line)) return false;
-    slice rest = slice_of(head.p + at, head.n - at), ours = SL(TRUNCATED_LINE);
-    return rest.n >= ours.n && memcmp(rest.p, ours.p, ours.n) == 0;
+    slice fields = fields_of(head), ours = SL(TRUNCATED_LINE);
+    return fields.n >= ours.n && memcmp(fields.p, ours.p, ours.n) == 0;
 }
 
 bool answer_head_next(slice head, size_t *at, slice *name, slice *value) {
-    slice line;
-    if (*at == 0) {
-        if (!line_next(head, at, &line)) return false;
-        if (answer_head_truncated(head)) line_next(head, at, &line);
-    }
-    while (line_next(head, at, &line)) {
-        const char *colon = line.n ? memchr(line.p, ':', line.n) : NULL;
-        if (!colon) continue;
-        *name = slice_of(line.p, (size_t)(colon - line.p));
-        size_t skip = name->n + 1;
-        while (skip < line.n && (line.p[skip] == ' ' || line.p[skip] == '\t')) skip++;
-        *value = slice_of(line.p + skip, line.n - skip);
-        return true;
-    }
-    return false;
+    if (*at == 0 && answer_head_truncated(head)) *at = SL(TRUNCATED_LINE).n;
+    return answer_next(fields_of(head), at, name, value);
 }
 
 /* ---- shown */
@@ -135,7 +111,7 @@ void put_answer_head(struct buf *b, slice head) {
     for (u32 i = 0; i < count; i++)
         if (!fields[i].told) put_field(b, fields, count, i, &text);
     buf_char(b, '}');
-    if (count == ANSWER_FIELDS_SHOWN && at < head.n) buf_lit(b, ",\"headers_omitted\":true");
+    if (count == ANSWER_FIELDS_SHOWN && at < fields_of(head).n) buf_lit(b, ",\"headers_omitted\":true");
     buf_char(b, '}');
     if (answer_head_truncated(head)) buf_lit(b, ",\"truncated\":true");
     buf_free(&text);

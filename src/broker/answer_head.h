@@ -5,7 +5,8 @@
 
 #include "base/base.h"
 
-/* To make one: begin, then the fields. false, and nothing is added: there is no room for it, or it would break the lines. */
+/* To make one: begin, then the fields, their names in small letters. false, and nothing is added: there is no room for it, or it would
+ * break the lines. */
 void answer_head_begin(struct buf *head, u32 status, bool truncated);
 bool answer_head_add(struct buf *head, slice name, slice value);
 

@@ -33,7 +33,7 @@ static void what_is_put_into_a_head_is_read_back(void **state) {
     assert_int_equal(answer_head_status(h), 201);
     assert_true(answer_head_truncated(h));
     assert_true(answer_head_next(h, &at, &name, &value));
-    assert_true(slice_eq(name, SL("Location")) && slice_eq(value, SL("/slots/7: the best")));
+    assert_true(slice_eq(name, SL("location")) && slice_eq(value, SL("/slots/7: the best")));
     assert_true(answer_head_next(h, &at, &name, &value));
     assert_true(slice_eq(name, SL("empty")) && value.n == 0);
     assert_false(answer_head_next(h, &at, &name, &value));
