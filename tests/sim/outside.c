@@ -25,7 +25,7 @@
 #define FLIGHTS_MOST 256u
 #define REMEMBERS_MS 600000
 #define LATE_MS_MOST 40000
-#define SLOW_MS      120000
+#define SLOW_MS      700000
 #define ID_BYTES     32u
 #define OPEN_MOST    24u /* errands that are not done, before more are sent */
 
@@ -413,6 +413,9 @@ static void check_page(struct world *w, struct errand *e, const struct view *v) 
         if (!view_bytes(&w->scratch, &r, "body", &body) || !slice_eq(body, effect_of(w, e)))
             sim_fail("%s is done with another answer than its own", key.p);
         if (e->effects == 0) sim_fail("%s is done, and nothing happened", key.p);
+        struct view http = view_of(&w->scratch, view_text(v, "http"));
+        if (!view_is(&http, "status", "201") && !view_is(&http, "status", "200"))
+            sim_fail("%s is done without the status of its answer", key.p);
     }
     if (view_is(v, "state", "rejected") && !e->decided && e->told != TOLD_REFUSED)
         sim_fail("%s is rejected, and the target did not say so", key.p);
