@@ -280,6 +280,10 @@ const struct queue_config *config_find(const struct config *c, slice queue) {
     return found ? *found : NULL;
 }
 
+u32 config_declared(const struct config *c) {
+    return c->queues.count - c->proxies.count;
+}
+
 void config_listen_text(const struct config *c, struct buf *out) {
     for (u32 i = 0; i < c->listen.count; i++) {
         const struct listener_config *l = &c->listen.at[i];

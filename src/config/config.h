@@ -405,6 +405,7 @@ hx_st config_parse(slice yaml, const char *file, const struct config_use *use, s
 struct config *config_default(void); /* no file: auto_create is true */
 void config_free(struct config *c);  /* NULL is fine */
 const struct queue_config *config_find(const struct config *c, slice queue);
+u32 config_declared(const struct config *c); /* how many queues the file names: all but the proxies' */
 /* What a listener lacks that an address other machines reach must have, as words for ADDRESS_IS_OPEN; NULL: nothing. */
 const char *config_listener_lacks(const struct config *c, const struct address *address, bool tls);
 /* For people, on one line: what cannot change while the broker runs. */

@@ -459,7 +459,7 @@ static void unlimited(struct lint *l, const struct queue_config *q) {
 
 static void auto_create_typos(struct lint *l) {
     const struct config *c = l->config;
-    if (!c->auto_create || !c->queues.count) return;
+    if (!c->auto_create || !config_declared(c)) return;
     found_in_file(l, c->said[TOP_KEY_auto_create], "auto_create beside declared queues");
 }
 

@@ -684,7 +684,8 @@ int main(int argc, char **argv) {
     if (status == 0 && s.check_config) {
         status = doors_check(config) ? 0 : 1;
         if (status == 0)
-            printf("%s: valid, %u queue%s\n", s.config, config->queues.count, config->queues.count == 1 ? "" : "s");
+            printf("%s: valid, %u queue%s\n", s.config, config_declared(config),
+                   config_declared(config) == 1 ? "" : "s");
     } else if (status == 0) {
         signal(SIGPIPE, SIG_IGN);
         d.data = at.data;

@@ -33,6 +33,12 @@ def check(text, name="hapax.yaml", env=None):
         return done.returncode, done.stdout.decode(errors="replace")
 
 
+@test
+def a_check_counts_the_queues_that_were_written():
+    code, said = check("queues: {q: {}}\nproxies: {p: {upstream: 'https://api.example'}, r: {upstream: 'https://api.example'}}\n")
+    assert code == 0 and said.endswith(": valid, 1 queue\n"), said
+
+
 def queue_of(rules):
     return "queues:\n  q:\n" + "".join(f"    {line}\n" for line in rules.splitlines())
 

@@ -147,7 +147,7 @@ static const struct example examples[] = {
     {"loss-unsaid", Q("class: analytics"), "2:3 q: loss is not stated", Q("class: analytics, loss: 1%")},
     {"unlimited", Q(""), "2:3 q: no limit on pending, bytes or lag", Q("limits: {lag: 5m}")},
     {"auto-create-typos", "auto_create: true\nqueues: {q: {}}\n", "1:1 : auto_create beside declared queues",
-     "auto_create: true\n"},
+     "auto_create: true\nproxies: {p: {upstream: 'https://h'}}\n"},
     {"listen-open", "listen: 0.0.0.0:4279\ninsecure_listen: true\n",
      "2:1 : insecure_listen is set; the broker asks for no credentials", "listen: 127.0.0.1:4279\n"},
     {"hosts-any", "hosts: ['*']\n", "1:1 : hosts has *: every host name is answered to",
