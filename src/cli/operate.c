@@ -198,8 +198,9 @@ int cmd_key_erase(struct cli *cli) {
 #define FLAGS_RESOLVE                                                                                                  \
     {"as", "WHAT", "done, rejected, retry, dead; for a held conflict new or duplicate (required)"},                    \
         {"result", "TEXT", "the outcome, with done and rejected"},                                                     \
-        {"file", "FILE", "read that result from a file, - for standard input"}, {                                      \
-        "content-type", "TYPE", "of the result"                                                                        \
+        {"file", "FILE", "read that result from a file, - for standard input"},                                        \
+        {"content-type", "TYPE", "of the result"}, {                                                                   \
+        "status", "N", "of a proxy's key: the status its callers are answered with"                                    \
     }
 #define ABOUT_RESOLVE                                                                                                  \
     "done: it happened, with this result. rejected: it was refused, with this result. retry: it did not happen, run\n" \
@@ -225,12 +226,14 @@ static void put_result(struct buf *body, slice result) {
 static int resolve(struct cli *cli, const char *middle) {
     static const char *const ways[] = {"done", "rejected", "retry", "dead", "new", "duplicate"};
     const char *as = args_get(cli, "as"), *text = args_get(cli, "result"), *file = args_get(cli, "file");
-    const char *type = args_get(cli, "content-type");
+    const char *type = args_get(cli, "content-type"), *status = args_get(cli, "status");
+    u64 number = 0;
     bool known = false;
     for (size_t i = 0; as && i < sizeof(ways) / sizeof(ways[0]); i++) known = known || strcmp(as, ways[i]) == 0;
     if (!known) return args_wrong(cli, "--as is done, rejected, retry, dead, new or duplicate");
     if (text && file) return args_wrong(cli, "both --result and --file were given");
     if (!utf8_valid(slice_str(type))) return args_wrong(cli, "--content-type is not UTF-8");
+    if (status && !slice_u64(slice_str(status), &number)) return args_wrong(cli, "--status is a number, 200 to 599");
     struct buf result = {0}, body = {0};
     if (file && !cli_read_file(file, &result)) {
         buf_free(&result);
@@ -241,6 +244,7 @@ static int resolve(struct cli *cli, const char *middle) {
     json_put_member(&body, "as", slice_str(as));
     if (text || file) put_result(&body, buf_slice(&result));
     if (type) json_put_member(&body, "content_type", slice_str(type));
+    if (status) json_put_member_i64(&body, "status", (i64)number);
     buf_char(&body, '}');
     int rc = decide(cli, "POST", middle, args_word(cli, 1), "/resolve", buf_slice(&body));
     buf_free(&result);

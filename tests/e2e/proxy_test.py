@@ -6,7 +6,7 @@ import json
 import threading
 
 import hx
-from hx import Later, members, problem, same, test, until
+from hx import Later, hapax, members, problem, same, test, until
 from receiver import CLOSE, HANG, RESET, Answer, Receiver, chunked, informational, refused_port
 
 JSON = ("Content-Type", "application/json")
@@ -333,8 +333,8 @@ def resolve(b, key="k1", **decision):
 
 @test
 def what_an_operator_says_of_an_unknown_call_is_its_answer():
-    with proxied(*[Answer(at=0, then=CLOSE)] * 5) as (b, r):
-        keys = [f"k{i}" for i in range(5)]
+    with proxied(*[Answer(at=0, then=CLOSE)] * 6) as (b, r):
+        keys = [f"k{i}" for i in range(6)]
         for k in keys:
             same(call(b, k).status, 504)
         resolve(b, "k0", **{"as": "done", "result": {"id": "ch_7"}, "status": 201})
@@ -343,8 +343,10 @@ def what_an_operator_says_of_an_unknown_call_is_its_answer():
         resolve(b, "k3", **{"as": "rejected", "result": "no"})
         resolve(b, "k4", **{"as": "retry"})
         same([(a.status, a.body.replace(b" ", b"")) for a in (call(b, k) for k in keys[:4])], [(201, b'{"id":"ch_7"}'), (200, b""), (402, b"nofunds"), (422, b"no")])
-        same((call(b, "k0").header("Content-Type"), call(b, "k2").header("Content-Type"), len(r.requests)), ("application/json", "text/plain", 5))
-        same((call(b, "k4").status, len(r.requests)), (200, 6), "retry: the next call with the key is the first")
+        same((call(b, "k0").header("Content-Type"), call(b, "k2").header("Content-Type"), len(r.requests)), ("application/json", "text/plain", 6))
+        same((call(b, "k4").status, len(r.requests)), (200, 7), "retry: the next call with the key is the first")
+        hapax("key", "resolve", "gate:pay", "k5", "--as", "done", "--result", "by hand", "--status", "203", "--by", "ann", of=b)
+        same((call(b, "k5").status, call(b, "k5").body, len(r.requests)), (203, b"by hand", 7))
         for bad in ({"as": "done", "status": 99}, {"as": "done", "status": 600}, {"as": "retry", "status": 200}):
             same(b.post("/v1/queues/gate:pay/keys/k0/resolve", {"by": "x", **bad}).status in (400, 409), True)
 
