@@ -209,7 +209,7 @@ test:
 sim: ; @tests/sim/run $(or $(SEEDS),1-10000)
 crash:
 	@tests/crash/run $(or $(KILLS),1000)
-	@PUSH_KILLS=$(or $(PUSH_KILLS),400) PUSH_LOAD=$(or $(PUSH_LOAD),8) tests/crash/push_test.py
+	@PUSH_KILLS=$(or $(PUSH_KILLS),400) PUSH_LOAD=$(or $(PUSH_LOAD),14) tests/crash/push_test.py
 	@set -e; for suite in tests/gate/*_test.py; do CRASHES=$(or $(CRASHES),2000) $$suite crash killed failover dies die_under; done
 slow: ; @tools/deps --test && $(MAKE) -s all && tests/slow/run
 fuzz: ; @tests/fuzz/run $(or $(SECONDS),600)
