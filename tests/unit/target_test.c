@@ -25,6 +25,8 @@ static int fresh(void **state) {
 
 static int done(void **state) {
     (void)state;
+    struct target_view v;
+    for (target_look(t, now, &v); v.in_flight > 0; v.in_flight--) target_ended(t, now, TARGET_NEITHER, false, 0);
     target_free(t);
     return 0;
 }
