@@ -475,10 +475,11 @@ static enum step serve(struct broker *b, u16 queue, struct budget *g) {
 
 void pushes_run(struct broker *b) {
     struct pushes *p = b->pushes;
-    struct budget g = budget_of(b, PUSH_US);
     struct target *t;
     if (!may_run(b)) return;
     while ((t = targets_due(b, b->time.mono_ms))) push_wake(b, target_queue(t));
+    if (p->count == 0) return;
+    struct budget g = budget_of(b, PUSH_US);
     while (p->count && !is_short(b, b->time.mono_ms) && !budget_spent(&g)) {
         u16 queue = p->list[p->first];
         p->first = (p->first + 1) % p->cap;
