@@ -58,12 +58,6 @@ static bool is_ours(slice name) {
     return ours;
 }
 
-static bool is_token(slice name) {
-    bool good = name.n > 0 && name.n <= HEADER_NAME_MAX;
-    for (size_t i = 0; i < name.n; i++) good &= isalnum((u8)name.p[i]) || strchr("!#$%&'*+-.^_`|~", name.p[i]) != NULL;
-    return good;
-}
-
 static slice lower(struct arena *a, slice name) {
     char *copy = arena_alloc(a, name.n + 1);
     for (size_t i = 0; i < name.n; i++) copy[i] = (char)tolower((u8)name.p[i]);
@@ -72,7 +66,7 @@ static slice lower(struct arena *a, slice name) {
 
 static hx_st check_header_name(const struct binding *b, const struct node *name, const struct call_headers *h,
                                slice as) {
-    if (!is_token(name->text))
+    if (!name_made_of(name->text, HEADER_NAME_MAX, "!#$%&'*+-.^_`|~"))
         return node_error(name, b->err, "a header name has 1 to %d letters, digits and ! # $ %% & ' * + - . ^ _ ` | ~",
                           HEADER_NAME_MAX);
     if (is_ours(as)) return node_error(name, b->err, "Hapax says %.*s itself", (int)as.n, as.p);

@@ -105,6 +105,8 @@ static inline struct queue_config *binding_queue(const struct binding *b) {
 }
 
 const char *key_type_text(enum key_type type);
+/* 1 to `most` letters, digits and some others, all of ASCII. */
+bool name_made_of(slice name, size_t most, const char *others);
 
 /* ---- bind.c */
 

@@ -58,11 +58,8 @@ static hx_st check_kept(const struct binding *b, struct deliver_config *d, const
     for (u32 i = 0; i < d->keep_headers.count; i++) {
         slice name = d->keep_headers.at[i];
         char *copy = arena_alloc(b->arena, name.n + 1);
-        for (size_t k = 0; k < name.n; k++) {
-            copy[k] = (char)tolower((u8)name.p[k]);
-            if (!isalnum((u8)copy[k]) && !strchr("-_.", copy[k]))
-                return node_error(said, b->err, "\"%s\" is no header's name", name.p);
-        }
+        if (!name_made_of(name, name.n, "-_.")) return node_error(said, b->err, "\"%s\" is no header's name", name.p);
+        for (size_t k = 0; k < name.n; k++) copy[k] = (char)tolower((u8)name.p[k]);
         d->keep_headers.at[i] = slice_of(copy, name.n);
     }
     return ST_OK;

@@ -9,12 +9,6 @@
 
 enum { PROXIES_MAX = 1000, LEASE_AFTER_MS = 5000, METHODS_MAX = 16 };
 
-static bool name_ok(slice name) {
-    bool good = name.n > 0 && name.n <= PROXY_NAME_MAX;
-    for (size_t i = 0; i < name.n; i++) good &= isalnum((u8)name.p[i]) || strchr("-_.", name.p[i]) != NULL;
-    return good;
-}
-
 /* An address as any that is called, without values, and nothing behind its path. */
 static hx_st check_upstream(const struct binding *b, const struct node *n, struct proxy_config *p) {
     const struct node *at = node_get(n, SL("upstream"));
@@ -79,7 +73,7 @@ static hx_st read_proxy(const struct binding *b, const struct node *n, struct pr
                                .timeout_ms = 30000,
                                .max_response = 1 << 20,
                                .at = {n->name->line, n->name->column}};
-    if (!name_ok(p->name))
+    if (!name_made_of(p->name, PROXY_NAME_MAX, "-_."))
         return node_error(n->name, b->err, "a proxy's name has 1 to %u letters, digits and - _ .", PROXY_NAME_MAX);
     if (n->kind != NODE_MAP) return node_error(n, b->err, "expected a map with upstream, not %s", node_kind_text(n));
     hx_st st = bind_map(&inner, n);

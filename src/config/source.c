@@ -8,12 +8,6 @@ enum { NAME_BYTES_MAX = 64, SOURCES_MAX = 1000 };
 
 /* ---- what goes together */
 
-static bool name_ok(slice name) {
-    bool good = name.n > 0 && name.n <= NAME_BYTES_MAX;
-    for (size_t i = 0; i < name.n; i++) good &= isalnum((u8)name.p[i]) || strchr("-_.", name.p[i]) != NULL;
-    return good;
-}
-
 static const struct node *verify_at(const struct node *n, const char *key) {
     const struct node *verify = node_get(n, SL("verify")), *at = verify ? node_get(verify, slice_str(key)) : NULL;
     return at ? at : verify ? verify : n;
@@ -64,7 +58,7 @@ static hx_st read_source(const struct binding *b, const struct node *n, struct s
         .keys = &config_keys[TABLE_SOURCE], .base = s, .arena = b->arena, .secrets = b->secrets, .err = b->err};
     *s = (struct source_config){
         .name = arena_copy(b->arena, n->name->text), .tolerance_ms = 300000, .at = {n->name->line, n->name->column}};
-    if (!name_ok(s->name))
+    if (!name_made_of(s->name, NAME_BYTES_MAX, "-_."))
         return node_error(n->name, b->err, "a source's name has 1 to %d letters, digits and - _ .", NAME_BYTES_MAX);
     if (n->kind != NODE_MAP)
         return node_error(n, b->err, "expected a map with queue and verify, not %s", node_kind_text(n));

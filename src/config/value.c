@@ -15,6 +15,13 @@ static bool is(slice s, const char *text) {
     return slice_eq(s, slice_str(text));
 }
 
+bool name_made_of(slice name, size_t most, const char *others) {
+    bool good = name.n > 0 && name.n <= most;
+    for (size_t i = 0; good && i < name.n; i++)
+        good = isalnum((u8)name.p[i]) || (name.p[i] && strchr(others, name.p[i]));
+    return good;
+}
+
 static hx_st not_a(const struct node *n, const struct key *k, struct errbuf *err) {
     if (n->kind != NODE_SCALAR)
         return node_error(n, err, "expected %s, not %s", key_type_text(k->type), node_kind_text(n));

@@ -300,6 +300,13 @@ static void whatever_is_wrong_gets_a_line_with_its_place(void **state) {
         {DELIVER("headers: {'a b': c}"),
          "f:1:53: queue q: deliver.headers: a header name has 1 to 128 letters, digits and "
          "! # $ % & ' * + - . ^ _ ` | ~"},
+        {DELIVER("headers: {\"a\\0b\": c}"),
+         "f:1:53: queue q: deliver.headers: a header name has 1 to 128 letters, digits and "
+         "! # $ % & ' * + - . ^ _ ` | ~"},
+        {"proxies: {\"a\\0b\": {upstream: 'https://h'}}\n",
+         "f:1:11: proxies: a proxy's name has 1 to 64 letters, digits and - _ ."},
+        {"sources: {\"a\\0b\": {queue: q, verify: {scheme: none}}}\n",
+         "f:1:11: sources: a source's name has 1 to 64 letters, digits and - _ ."},
         {DELIVER("headers: {Host: c}"), "f:1:53: queue q: deliver.headers: Hapax says host itself"},
         {DELIVER("headers: {content-length: c}"), "f:1:53: queue q: deliver.headers: Hapax says content-length itself"},
         {DELIVER("headers: {Connection: c}"), "f:1:53: queue q: deliver.headers: Hapax says connection itself"},
