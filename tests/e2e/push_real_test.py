@@ -40,21 +40,28 @@ class Nginx:
         if not shutil.which("nginx"):
             raise hx.Skip("nginx is not installed")
         self.home = tempfile.mkdtemp(prefix="hapax-e2e-nginx-")
+        while not self.begin(app, dead):  # somebody else may have taken the port meanwhile
+            pass
+
+    def begin(self, app, dead):
         with Receiver() as free:  # its port is free again when it has closed
             self.port = free.port
-        config = NGINX.replace("HOME", self.home).replace("PORT", str(self.port)).replace("DEAD", str(dead)).replace("APP", app)
-        with open(os.path.join(self.home, "nginx.conf"), "w", encoding="utf-8") as file:
-            file.write(config)
-        self.process = subprocess.Popen(["nginx", "-p", self.home, "-c", os.path.join(self.home, "nginx.conf"), "-e", os.path.join(self.home, "error.log")],
-                                        stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until(self.answers, "nginx answers")
+        config, log = os.path.join(self.home, "nginx.conf"), os.path.join(self.home, "error.log")
+        with open(config, "w", encoding="utf-8") as file:
+            file.write(NGINX.replace("HOME", self.home).replace("PORT", str(self.port)).replace("DEAD", str(dead)).replace("APP", app))
+        self.process = subprocess.Popen(["nginx", "-p", self.home, "-c", config, "-e", log], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        ready = until(lambda: self.process.poll() is not None and "ended" or self.answers() and "answers", "nginx answers, or ends")
+        with open(log, encoding="utf-8") as file:
+            said = file.read()
+        assert ready == "answers" or "Address already in use" in said, said
+        return ready == "answers"
 
     def answers(self):
+        """It is nginx that answers, not somebody else."""
         try:
-            hx.Conn(self.port).close()
-            return True
-        except OSError:
-            assert self.process.poll() is None, open(os.path.join(self.home, "error.log"), encoding="utf-8").read()
+            with hx.Conn(self.port) as c:
+                return "nginx" in c.request("GET", "/").header("Server", "")
+        except (OSError, AssertionError):
             return False
 
     @property
