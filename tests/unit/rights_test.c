@@ -63,7 +63,7 @@ static void a_token_opens_what_it_allows_and_nothing_else(void **state) {
 
 /* ---- every route by every right */
 
-enum where { OPEN, QUEUE, SOMEWHERE, EVERYWHERE };
+enum where { OPEN, QUEUE, SOMEWHERE, EVERYWHERE, OWN_FIELD /* Authorization is somebody else's there */ };
 
 /* What each route needs, said a second time: a route that is not here fails, and so does one that asks for something else. */
 static const struct matrix_case {
@@ -117,8 +117,8 @@ static const struct matrix_case {
     {"POST /v1/targets/*/test", RIGHT_OPERATE, QUEUE},
     {"POST /v1/targets/*/pause", RIGHT_OPERATE, QUEUE},
     {"POST /v1/targets/*/resume", RIGHT_OPERATE, QUEUE},
-    {"POST /in/*", RIGHT_OPEN, OPEN},      /* its signature, or a token, is asked for by the source */
-    {"ANY /gate/*/...", RIGHT_OPEN, OPEN}, /* `send` on gate:NAME, by a field of its own: e2e/proxy_test */
+    {"POST /in/*", RIGHT_OPEN, OPEN},           /* its signature, or a token, is asked for by the source */
+    {"ANY /gate/*/...", RIGHT_OPEN, OWN_FIELD}, /* `send` on gate:NAME, by a field of its own: e2e/proxy_test */
     {"GET /healthz", RIGHT_OPEN, OPEN},
     {"GET /readyz", RIGHT_OPEN, OPEN},
     {"GET /", RIGHT_OPEN, OPEN},
@@ -177,6 +177,7 @@ static bool implied(enum right has, enum right needed) {
 
 static u16 expected(const struct matrix_case *m, enum right has, bool bare, bool on_it) {
     if (m->where == OPEN) return 0;
+    if (m->where == OWN_FIELD) return 401;
     if (m->where == EVERYWHERE) return bare && implied(has, m->right) ? 0 : 403;
     if (m->where == SOMEWHERE || on_it) return implied(has, m->right) ? 0 : 403;
     return 404;
