@@ -17,8 +17,7 @@ struct broker {
     const struct http_request *request;                 /* being decided; NULL: none */
     const struct caller *caller;                        /* who asks for it */
     u64 after; /* the position behind the last record appended: whatever is decided now may have seen all below it */
-    u64 ruled,
-        moved; /* of those, the last that changed rules; that changed rules, or an unsettled message (seen_after) */
+    u64 ruled, moved; /* of those, what may have changed rules; rules or an unsettled message: seen_after */
 
     struct effects *effects;       /* what waits to leave until it is durable */
     struct fetches *fetches;       /* requests to other servers */

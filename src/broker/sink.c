@@ -30,15 +30,17 @@ static void sink_ready(void *ctx, u16 queue) {
 }
 
 #define BIT(type) (1u << (type))
-#define RULES     (BIT(REC_QUEUE) | BIT(REC_WINDOW))
+/* What a key points at, and how often it came: seen_after knows their place. */
+#define POINTED_AT (BIT(REC_MESSAGE) | BIT(REC_SETTLE) | BIT(REC_ARRIVALS))
 #define MOVES                                                                                                          \
-    (RULES | BIT(REC_LEASE) | BIT(REC_START) | BIT(REC_EXTEND) | BIT(REC_RETURN) | BIT(REC_STEP) | BIT(REC_EFFECT) |   \
+    (BIT(REC_LEASE) | BIT(REC_START) | BIT(REC_EXTEND) | BIT(REC_RETURN) | BIT(REC_STEP) | BIT(REC_EFFECT) |           \
      BIT(REC_DECIDE))
 
 static void sink_record(void *ctx, const struct record *r) {
     struct broker *b = broker_of(ctx);
-    if (BIT(r->type) & RULES) b->ruled = b->after;
-    if (BIT(r->type) & MOVES) b->moved = b->after;
+    bool settles = r->type == REC_SETTLE && !r->settle.carried; /* a group's head, perhaps: others go on */
+    if (settles || !(BIT(r->type) & POINTED_AT)) b->moved = b->after;
+    if (!(BIT(r->type) & (POINTED_AT | MOVES))) b->ruled = b->after;
     watch_record(b, r);
 }
 

@@ -1111,6 +1111,16 @@ static void a_repeat_waits_with_its_original_and_not_for_others(void **state) {
     assert_true(w.after > settled);
     submit(sends, "k", SL("x"), NULL);
     assert_int_equal(w.after, settled);
+    submit(receives, NULL, SL(""), NULL);
+    work();
+    char acks[128];
+    snprintf(acks, sizeof acks, "{\"token\":\"%s\"}", w.token);
+    submit("POST /v1/ack", NULL, slice_str(acks), NULL); /* it may be the head of a group, and the others alive again */
+    u64 acked = w.after;
+    submit(sends, "third", SL("x"), NULL);
+    assert_int_equal(w.after, acked);
+    submit(sends, "k", SL("x"), NULL);
+    assert_int_equal(w.after, settled);
     submit("PUT /v1/queues/q", NULL, SL("{\"window\":\"20s\"}"), NULL); /* it shows for how long it is remembered */
     u64 ruled = w.after;
     assert_true(ruled > settled);
