@@ -573,7 +573,7 @@ def token(name, *allow):
     return f"  - {{name: {name}, sha256: [{hashlib.sha256(text.encode()).hexdigest()}], allow: {json.dumps(allow)}}}\n"
 
 
-TOKENS = "tokens:\n" + token("shop", "send:gate:pay") + token("other", "send:gate:*") + token("looks", "observe:gate:pay") + token("none", "send:orders") + token("ops", "operate:*", "observe")
+TOKENS = "tokens:\n" + token("shop", "send:gate:pay") + token("other", "send:gate:*") + token("looks", "observe:gate:pay") + token("elsewhere", "send:orders") + token("ops", "operate:*", "observe")
 
 
 @test
@@ -588,7 +588,7 @@ def a_token_lets_in_names_the_caller_and_goes_no_further():
             reply = call(b, "k9", headers=bad)
             problem(reply, 401, "unauthorized")
         problem(call(b, "k9", headers=[("Hapax-Token", "hx_looks")]), 403, "forbidden")
-        problem(call(b, "k9", headers=[("Hapax-Token", "hx_none")]), 404, "not_found")
+        problem(call(b, "k9", headers=[("Hapax-Token", "hx_elsewhere")]), 404, "not_found")
         p = problem(call(b, "k9", headers=[("Hapax-Token", "hx_shop"), ("Authorization", "Bearer hx_shop")]), 401, "unauthorized")
         assert "Hapax-Token" in p["detail"], p
         same((b.call("GET", "/gate/pay/x").status, b.call("GET", "/gate/none/x").status), (401, 401), "nobody is told which there are")
