@@ -437,7 +437,9 @@ static void put_in_force(struct daemon *d, struct reload *r) {
             log_line(LOG_WARN, "config", "config: no token is left: whoever reaches the broker may do everything");
         limit_addresses(d);
         doors_renew(&d->doors, d->server, &r->certificates);
-        return notify_configure(d->notify, &broker_config(d->broker)->alerts);
+        notify_configure(d->notify, &broker_config(d->broker)->alerts);
+        outbound_forget(d->outbound);
+        return;
     }
     config_free(r->config);
     buf_slice_add(&r->errors, slice_str(err.text));

@@ -44,6 +44,7 @@ struct outbound {
     CURLM *multi;
     CURL *idle[IDLE_EASIES]; /* set up, and without a call */
     u32 idle_count;
+    u32 forgets; /* how often it was asked to */
     struct resolver *resolver;
     char *authorities; /* a directory */
     struct outbound_call *calls;
@@ -65,6 +66,7 @@ struct outbound_call {
 
     /* the request */
     CURL *easy; /* NULL: it has none yet */
+    u32 forgets;
     CURLU *url;
     char *host;
     struct curl_slist *headers, *connect_to;
@@ -112,14 +114,15 @@ static void check_multi(CURLMcode rc) {
 
 #define SET(option, value) check_curl(curl_easy_setopt(easy, option, value))
 
-/* For the next call, without anything of this one that may be a secret. What a large body was sent by is large, too, and not kept. */
+/* For the next call, without what was given to it. It still knows the parts of the last URL: see outbound_forget. What a large body was
+ * sent by is large, too, and not kept. */
 static void drop_easy(struct outbound_call *c) {
     CURL *easy = c->easy;
     struct outbound *o = c->all;
     if (!easy) return;
     c->easy = NULL;
     if (c->tried) check_multi(curl_multi_remove_handle(o->multi, easy));
-    if (o->idle_count == IDLE_EASIES || c->body_bytes > BODY_WHOLE_MAX) {
+    if (o->idle_count == IDLE_EASIES || c->body_bytes > BODY_WHOLE_MAX || c->forgets != o->forgets) {
         curl_easy_cleanup(easy);
         return;
     }
@@ -410,6 +413,7 @@ static void set_request(CURL *easy, struct outbound_call *c) {
 static CURL *take_easy(struct outbound_call *c) {
     struct outbound *o = c->all;
     CURL *easy = o->idle_count ? o->idle[--o->idle_count] : new_easy(o);
+    c->forgets = o->forgets;
     SET(CURLOPT_OPENSOCKETDATA, c);
     SET(CURLOPT_PREREQDATA, c);
     SET(CURLOPT_WRITEDATA, c);
@@ -696,6 +700,11 @@ void outbound_on_ended(struct outbound *o, void (*fn)(void *ctx), void *ctx) {
     o->ended_ctx = ctx;
 }
 
+void outbound_forget(struct outbound *o) {
+    o->forgets++;
+    while (o->idle_count) curl_easy_cleanup(o->idle[--o->idle_count]);
+}
+
 static void free_all(uv_handle_t *h) {
     struct outbound *o = outbound_in(h->data);
     if (--o->handles) return;
@@ -708,7 +717,7 @@ static void free_all(uv_handle_t *h) {
 void outbound_free(struct outbound *o) {
     if (!o) return;
     while (o->calls) outbound_cancel(o->calls);
-    while (o->idle_count) curl_easy_cleanup(o->idle[--o->idle_count]);
+    outbound_forget(o);
     if (o->multi) {
         check_multi(curl_multi_cleanup(o->multi));
         curl_global_cleanup();

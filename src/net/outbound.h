@@ -70,5 +70,8 @@ void outbound_on_ended(struct outbound *o, void (*fn)(void *ctx), void *ctx);
 struct outbound_call *outbound_call(struct outbound *o, const struct outbound_request *r, outbound_fn done, void *ctx,
                                     u64 number);
 void outbound_cancel(struct outbound_call *c); /* done is not called any more */
+/* What is kept from call to call may hold the URL of the last one, in which an operator may have put a secret: none of it is kept any
+ * more, of calls under way neither. After a reload. */
+void outbound_forget(struct outbound *o);
 
 #endif
