@@ -38,7 +38,8 @@ struct outbound {
     struct watched {
         u8 events; /* it is in there for these; 0: it is not */
         bool wanted;
-    } * watched; /* [descriptor] */
+        u32 uses; /* how often this number was opened: an event of the socket before is not this one's */
+    } * watched;  /* [descriptor] */
     u32 watched_cap;
     u32 handles; /* of libuv's, to be closed */
     CURLM *multi;
@@ -273,7 +274,7 @@ static int set_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *i
     struct outbound *o = outbound_in(ctx);
     struct watched *w = watched_of(o, fd);
     struct epoll_event e = {.events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u),
-                            .data = {.fd = fd}};
+                            .data = {.u64 = (u64)w->uses << 32 | (u32)fd}};
     (void)easy, (void)ignored;
     w->wanted = what != CURL_POLL_REMOVE;
     if (!w->wanted || w->events == e.events) return 0;
@@ -282,11 +283,14 @@ static int set_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *i
     return 0;
 }
 
-static void on_socket(struct outbound *o, int fd, u32 events) {
+/* What libcurl did at an earlier event may have closed this one's socket, and opened another of the same number. */
+static void on_socket(struct outbound *o, u64 which, u32 events) {
+    int running, fd = (int)(u32)which;
     struct watched *w = watched_of(o, fd);
-    int running, flags = events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0;
+    if (w->uses != which >> 32) return;
+    int flags = events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0;
     if (!w->wanted) {
-        CHECK(epoll_ctl(o->sockets, EPOLL_CTL_DEL, fd, NULL) == 0);
+        CHECK(epoll_ctl(o->sockets, EPOLL_CTL_DEL, fd, NULL) == 0 || errno == EBADF || errno == ENOENT);
         w->events = 0;
         return;
     }
@@ -300,7 +304,7 @@ static void on_sockets(uv_poll_t *poll, int status, int events) {
     struct epoll_event ready[SOCKETS_A_TURN];
     (void)status, (void)events;
     int n = epoll_wait(o->sockets, ready, SOCKETS_A_TURN, 0);
-    for (int i = 0; i < n; i++) on_socket(o, ready[i].data.fd, ready[i].events);
+    for (int i = 0; i < n; i++) on_socket(o, ready[i].data.u64, ready[i].events);
     finish_calls(o);
     say_ended(o);
 }
@@ -318,7 +322,9 @@ static curl_socket_t open_socket(void *ctx, curlsocktype purpose, struct curl_so
     if (!inet_ntop(a->family, in, text, sizeof text) || strcmp(text, c->to.at[c->tried - 1]) != 0)
         return CURL_SOCKET_BAD;
     int fd = socket(a->family, a->socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->protocol);
-    if (fd >= 0) *watched_of(c->all, fd) = (struct watched){0};
+    if (fd < 0) return fd;
+    struct watched *w = watched_of(c->all, fd);
+    *w = (struct watched){.uses = w->uses + 1};
     return fd;
 }
 

@@ -17,6 +17,7 @@ from receiver import CLOSE, HANG, RESET, Answer, Receiver, chunked, informationa
 
 HANG_S, PATIENT_S = 2, 30  # the timeout of a call: where it is waited for, and where it must not strike
 KEEP = 4096
+CONCURRENCY = {"idle_none": 2, "crowd_key": 200}
 
 TRANSIENT, UNKNOWN, REJECTED, POISON, TAKEN = "transient", "unknown", "rejected", "poison", None
 
@@ -109,10 +110,19 @@ def hangs(name):
     return "hangs" in name or "silent" in name or name.startswith("drips_too_slowly")
 
 
+def cutting(numbers):
+    """An answer, but the connection ends in any way; now and then there is none."""
+    def answer(_):
+        number = next(numbers)
+        return Answer(at=0, then=CLOSE) if number % 5 == 0 else Answer(then=[None, CLOSE, RESET][number % 3])
+    return answer
+
+
 def queue(case, url, attempts=6, allow_private="true"):
     keyed = "key" if case.endswith("_key") else "none"
-    return (f'  {case}: {{retry: {{transient: {{attempts: {attempts}, backoff: 10ms, max: 10ms}}}}, downstream: {{idempotency: {keyed}}}, '
-            f'deliver: {{url: "{url}", timeout: {HANG_S if hangs(case) else PATIENT_S}s, concurrency: {2 if case == "idle_none" else 1}, allow_private: {allow_private}, keep: {{body: {KEEP}}}}}}}\n')
+    more = ", circuit: {ratio: 100%, of: 10000}" if case == "crowd_key" else ""
+    return (f'  {case}: {{retry: {{transient: {{attempts: {attempts}, backoff: 10ms, max: 10ms}}, unknown: {{attempts: 100}}}}, downstream: {{idempotency: {keyed}}}, '
+            f'deliver: {{url: "{url}", timeout: {HANG_S if hangs(case) else PATIENT_S}s, concurrency: {CONCURRENCY.get(case, 1)}{more}, allow_private: {allow_private}, keep: {{body: {KEEP}}}}}}}\n')
 
 
 class World:
@@ -124,6 +134,7 @@ class World:
                           for name, keyed in itertools.product(names, (True, False))}
         for case in ("twice_none", "unasked_none", "idle_none"):
             self.receivers[case] = Receiver()
+        self.receivers["crowd_key"] = Receiver(always=cutting(itertools.count()))
         config = "queues:\n" + "".join(queue(case, receiver.url) for case, receiver in self.receivers.items())
         self.ports = contextlib.ExitStack()
         refused, silent = self.ports.enter_context(refused_port()), self.ports.enter_context(silent_port())
@@ -288,6 +299,20 @@ def nor_is_it_sent_again_on_another_connection_that_is_idle():
         assert set(receiver.effects.values()) == {1} and len(receiver.effects) == len(receiver.requests), receiver.requests
         return receiver.requests[-1].nth > 1
     until_met(scene)
+
+
+@test
+def connections_that_end_by_the_hundred_at_once_are_no_trouble():
+    keys = [f"k{n}" for n in range(1000)]
+    told = world.broker.batch("crowd_key", [{"key": key, "payload": {}} for key in keys]).lines()
+    same({line["status"] for line in told}, {202})
+    until(lambda: crowd_rests(world.broker.queue("crowd_key")), "all are done")
+    same(world.broker.queue("crowd_key")["counters"]["acked"], len(keys))
+    assert set(world.receivers["crowd_key"].effects) == set(keys)
+
+
+def crowd_rests(queue):
+    return queue["pending"] + queue["leased"] == 0
 
 
 @test
