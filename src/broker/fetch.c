@@ -10,9 +10,11 @@ struct slot {
     struct outbound_request *parked; /* until it leaves, in one piece of memory */
     fetch_done *done;
     u64 arg, bytes;
+    i64 since_ms; /* mono: asked for */
     u32 uses;
     u32 next; /* in the list of those that are free, or were not taken */
     bool taken;
+    bool late; /* not sent: the disk took as long as the call might have */
 };
 
 struct fetches {
@@ -140,7 +142,8 @@ static void leave(struct broker *b, void *ctx, u64 arg) {
     struct fetches *f = ctx;
     u32 i = (u32)arg;
     struct slot *s = &f->slots[i];
-    bool taken = b->options.port.fetch(b->options.port.ctx, number_of(f, i), s->parked);
+    s->late = s->parked->total_ms && b->time.mono_ms - s->since_ms >= s->parked->total_ms;
+    bool taken = !s->late && b->options.port.fetch(b->options.port.ctx, number_of(f, i), s->parked);
     drop_parked(s);
     if (taken) return;
     s->next = f->refused;
@@ -157,6 +160,7 @@ bool fetch(struct broker *b, const struct outbound_request *r, fetch_done *done,
     s->done = done;
     s->arg = arg;
     s->bytes = bytes;
+    s->since_ms = b->time.mono_ms;
     f->bytes += bytes;
     if (effect_after(b, b->after, leave, f, i)) return true;
     give_back(f, i);
@@ -165,11 +169,12 @@ bool fetch(struct broker *b, const struct outbound_request *r, fetch_done *done,
 
 void fetches_run(struct broker *b) {
     struct fetches *f = b->fetches;
-    struct outbound_answer none = {.end = OUTBOUND_NOT_SENT, .why = "too many requests are under way"};
+    struct outbound_answer none = {.end = OUTBOUND_NOT_SENT};
     u32 i = f->refused;
     f->refused = NO_SLOT; /* what is asked for meanwhile waits for the next turn */
     while (i != NO_SLOT) {
         u32 next = f->slots[i].next;
+        none.why = f->slots[i].late ? "it had to wait too long for the disk" : "too many requests are under way";
         end(b, i, &none);
         i = next;
     }

@@ -2,6 +2,8 @@
  *
  * A request is parked under the position behind everything that was decided before it (b->after), and leaves through the
  * port when all of that is durable: P1 holds without anybody thinking of it. If the journal fails, it never leaves (P7).
+ * One that has waited for the disk as long as the whole call may take does not leave any more: whoever asked has given it up by then, and
+ * a lease it was made under is over. It ends NOT_SENT.
  *
  * Bounded: FETCHES_MAX under way, fewer where the process may open fewer files (broker_options.fetches_max), and fetch_bytes_max of
  * memory for all of them together: bodies, and as much as each answer may take, from the moment it is asked for. */

@@ -25,7 +25,7 @@
 #define FLIGHTS_MOST 256u
 #define REMEMBERS_MS 600000
 #define LATE_MS_MOST 40000
-#define SLOW_MS      700000
+#define SLOW_MS      4000
 #define ID_BYTES     32u
 #define OPEN_MOST    24u /* errands that are not done, before more are sent */
 

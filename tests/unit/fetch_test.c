@@ -54,6 +54,24 @@ static void nothing_leaves_before_what_it_depends_on_is_durable(void **state) {
     assert_int_equal(broker_fetches(w.broker), 0);
 }
 
+/* Its lease is over by then, and somebody else may be at work on the same. */
+static void what_waited_for_the_disk_for_too_long_does_not_leave(void **state) {
+    (void)state;
+    struct outbound_request bounded = one;
+    bounded.total_ms = 4000;
+    send_one("k1");
+    assert_true(fetch(w.broker, &bounded, on_done, 5));
+    broker_turn_end(w.broker, w.t);
+    w.t.mono_ms += 4000;
+    w.t.wall_ms += 4000;
+    work();
+    work();
+    assert_int_equal(w.fetch_count, 0);
+    assert_int_equal(told.count, 1);
+    assert_int_equal(told.end, OUTBOUND_NOT_SENT);
+    assert_int_equal(broker_fetches(w.broker), 0);
+}
+
 static void what_depends_on_nothing_new_leaves_at_once_and_is_told_later(void **state) {
     (void)state;
     work();
@@ -116,6 +134,7 @@ static void they_are_bounded_in_bytes_and_answers_count_before_they_come(void **
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(nothing_leaves_before_what_it_depends_on_is_durable),
+        TEST(what_waited_for_the_disk_for_too_long_does_not_leave),
         TEST(what_depends_on_nothing_new_leaves_at_once_and_is_told_later),
         TEST(whoever_is_told_may_ask_for_the_next),
         TEST(they_are_bounded_in_number),
