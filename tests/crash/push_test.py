@@ -25,7 +25,7 @@ from receiver import CLOSE, HANG, Answer, Receiver
 KILLS = int(os.environ.get("PUSH_KILLS", 20))
 LOAD = int(os.environ.get("PUSH_LOAD", 1))
 SEED = int(os.environ.get("PUSH_SEED", random.SystemRandom().randrange(1 << 32)))
-DRAIN_BOUND_S = 180
+DRAIN_BOUND_S = 600
 
 RETRY = "{transient: {attempts: 1000, backoff: 10ms, max: 50ms}, unknown: {attempts: 1000}, crashes: {attempts: 1000}}"
 DELIVER = '{url: "URL/book", timeout: 2s, allow_private: true, effect_id: id, circuit: {ratio: 100%, of: 10000}}'
