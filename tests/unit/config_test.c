@@ -840,6 +840,18 @@ static void none_can_be_said_of_what_can_be_unset(void **state) {
     config_free(c);
 }
 
+/* A token called so was nobody's, and a tenant's token of that name was no tenant's: it saw everything. */
+static void a_name_may_be_none(void **state) {
+    (void)state;
+    struct config *c =
+        parse("tenants: {none: {prefix: n.}}\n"
+              "sources: {s: {queue: none, verify: {scheme: none}}}\n" TOKEN("none", "A1", "[send]", ", tenant: none"));
+    assert_slice(c->tokens.at[0].name, "none");
+    assert_slice(c->tokens.at[0].tenant, "none");
+    assert_slice(c->sources.at[0].queue, "none");
+    config_free(c);
+}
+
 static void without_a_file_queues_make_themselves(void **state) {
     (void)state;
     struct config *c = config_default();
@@ -872,6 +884,7 @@ int main(void) {
         cmocka_unit_test(a_put_bodys_errors_name_the_key),
         cmocka_unit_test(a_reload_says_what_changes),
         cmocka_unit_test(none_can_be_said_of_what_can_be_unset),
+        cmocka_unit_test(a_name_may_be_none),
         cmocka_unit_test(without_a_file_queues_make_themselves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
