@@ -56,11 +56,12 @@ static void enter(struct circuit *c, enum circuit_state to, i64 now_ms) {
 }
 
 static void open_it(struct circuit *c, const struct circuit_rules *r, i64 now_ms) {
-    i64 open_ms = c->open_ms ? c->open_ms * 2 : r->open_ms;
+    bool recovered = c->open_ms == 0;
+    i64 open_ms = recovered ? r->open_ms : c->open_ms * 2;
     if (open_ms > CIRCUIT_OPEN_MS_MAX) open_ms = r->open_ms > CIRCUIT_OPEN_MS_MAX ? r->open_ms : CIRCUIT_OPEN_MS_MAX;
     c->open_ms = open_ms;
     c->probe_ms = now_ms + open_ms + (i64)rng_below(&c->jitter, (u64)open_ms / 10 + 1);
-    if (c->state == CIRCUIT_CLOSED) c->failed_ms = now_ms;
+    if (c->state == CIRCUIT_CLOSED && (recovered || now_ms - c->since_ms > r->within_ms)) c->failed_ms = now_ms;
     enter(c, CIRCUIT_OPEN, now_ms);
 }
 

@@ -38,7 +38,7 @@ const char *circuit_text(enum circuit_state s);
 struct circuit {
     enum circuit_state state;
     i64 since_ms;  /* in this state */
-    i64 failed_ms; /* not closed: when it opened, whatever was tried since */
+    i64 failed_ms; /* not closed: when it opened, whatever was tried since; a probe that was answered and nothing after it is no recovery */
     i64 probe_ms;  /* open: when it may be tried */
     i64 open_ms;   /* for how long it was opened last; 0: it has recovered */
     u32 window;    /* recovering: how many calls may be under way; 0: as many as may be */

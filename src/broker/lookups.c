@@ -34,7 +34,8 @@ void lookup_decide(const struct push *push, const struct outbound_answer *a, i64
     if (found) return decide_taken(t, a, t->lookup_effect_id, w, out);
     if (absent) return decide_absent(push, wall_ms, w, out);
     bool lives = a->end == OUTBOUND_ANSWERED && a->status < 500 && a->status != 408 && a->status != 429;
-    out->target = lives ? TARGET_TAKEN : TARGET_FAILED;
+    /* That a question is not answered says little of deliveries, which have their own answers. */
+    out->target = lives ? TARGET_TAKEN : t->delivers && !push->probe ? TARGET_NEITHER : TARGET_FAILED;
     out->in = (struct settle_in){
         .verb = VERB_NACK, .failure_class = CLASS_UNKNOWN, .delay_ms = out->wait_ms, .reason = buf_slice(&w->reason)};
 }

@@ -92,6 +92,7 @@ struct terms *terms_new(const struct queue_config *q) {
     t->arena = arena_new();
     t->keep_body = deliver ? deliver->keep_body : LOOKUP_KEEP_BYTES;
     if (deliver) {
+        t->delivers = true;
         t->classify = deliver->classify;
         t->url_plain = call_template_is_plain(deliver->url);
         t->effect_id = copy_path(t->arena, deliver->effect_id);
@@ -440,13 +441,25 @@ static enum step take(struct broker *b, const struct errand *e) {
     return step;
 }
 
-/* What waits longest for an answer comes first. */
+static u32 next_lookup(struct broker *b, const struct errand *e) {
+    const struct reconcile_config *r = e->q->reconcile;
+    return r && !r->lacks_secrets ? core_next_lookup(b->core, e->queue) : MESSAGE_NONE;
+}
+
+static u32 next_ready(struct broker *b, const struct errand *e) {
+    const struct deliver_config *d = e->q->deliver;
+    return d && !d->lacks_secrets ? core_next_ready(b->core, e->queue) : MESSAGE_NONE;
+}
+
+/* What waits longest for an answer comes first: look-ups. But whether the target takes deliveries again a delivery tells, if there is
+ * one: an address that answers no question must not keep closed the one that takes the work. */
 static bool find_next(struct broker *b, struct errand *e) {
-    const struct deliver_config *deliver = e->q->deliver;
-    const struct reconcile_config *reconcile = e->q->reconcile;
-    e->no = reconcile && !reconcile->lacks_secrets ? core_next_lookup(b->core, e->queue) : MESSAGE_NONE;
-    e->lookup = e->no != MESSAGE_NONE;
-    if (!e->lookup && deliver && !deliver->lacks_secrets) e->no = core_next_ready(b->core, e->queue);
+    e->no = target_is_down(e->target) ? next_ready(b, e) : MESSAGE_NONE;
+    if (e->no == MESSAGE_NONE) {
+        e->no = next_lookup(b, e);
+        e->lookup = e->no != MESSAGE_NONE;
+    }
+    if (e->no == MESSAGE_NONE) e->no = next_ready(b, e);
     if (e->no == MESSAGE_NONE) return false;
     core_message_view(b->core, b->now, e->no, &e->view);
     const struct record *base = lookup_record(b, b->lookup, e->view.pos, e->view.size_hint);

@@ -20,7 +20,7 @@
 struct terms {
     u32 uses;
     struct arena *arena;
-    /* deliver */
+    bool delivers;
     struct status_set classify;
     bool url_plain;
     struct path *effect_id; /* NULL: none */

@@ -57,6 +57,10 @@ bool target_may_send(struct target *t, i64 mono_ms, bool *probe, i64 *again_ms) 
     return wait_ms == 0;
 }
 
+bool target_is_down(const struct target *t) {
+    return t->circuit.state != CIRCUIT_CLOSED;
+}
+
 void target_sent(struct target *t, i64 mono_ms, bool probe) {
     t->in_flight++;
     if (t->rules.rate_per_min) bucket_take(&t->rate, rate_of(t), CALL, mono_ms);
@@ -65,7 +69,6 @@ void target_sent(struct target *t, i64 mono_ms, bool probe) {
 
 static void learn(struct target *t, i64 mono_ms, bool failed, bool probe, u64 took_us) {
     const struct circuit_rules *r = &t->rules.circuit;
-    hist_add(&t->took_us, hist_us, took_us);
     if (probe)
         circuit_probe_ended(&t->circuit, r, t->rules.concurrency, mono_ms, failed);
     else
@@ -79,6 +82,7 @@ void target_ended(struct target *t, i64 mono_ms, enum target_outcome outcome, bo
         if (t->in_flight == 0) mem_free(t);
         return;
     }
+    if (outcome != TARGET_NEITHER || took_us > 0) hist_add(&t->took_us, hist_us, took_us);
     if (outcome != TARGET_NEITHER)
         learn(t, mono_ms, outcome == TARGET_FAILED, probe, took_us);
     else if (probe)

@@ -42,12 +42,13 @@ void target_rule(struct target *t, i64 mono_ms, const struct target_rules *r, bo
 /* *probe: this one tells whether the target is back; pass it on. false: *again_ms is when to ask again, INT64_MAX: when a call has
  * ended, or the pause. */
 bool target_may_send(struct target *t, i64 mono_ms, bool *probe, i64 *again_ms);
+bool target_is_down(const struct target *t); /* the next call is a probe */
 void target_sent(struct target *t, i64 mono_ms, bool probe);
 
 enum target_outcome {
     TARGET_TAKEN,  /* it lives: whatever it answered but a failure, `rejected` and `poison` included */
     TARGET_FAILED, /* transient or unknown: no answer, or one that says to come again */
-    TARGET_NEITHER /* nothing was learned: it was not called after all */
+    TARGET_NEITHER /* nothing was learned: it was not called after all, or asked for what says nothing of deliveries */
 };
 void target_ended(struct target *t, i64 mono_ms, enum target_outcome outcome, bool probe, u64 took_us);
 /* It asks not to be called for so long. */

@@ -125,6 +125,29 @@ static void a_probe_of_unknown_outcome_is_unknown(void **state) {
     assert_key("q", "k", "\"state\":\"held\"");
 }
 
+static void questions_that_nobody_answers_keep_no_delivery_back(void **state) {
+    (void)state;
+    rule("q",
+         DELIVER(TO ",\"concurrency\":1,\"circuit\":{\"ratio\":\"50%\",\"of\":2,\"within\":\"1m\",\"open\":\"10s\"}},"
+                    "\"reconcile\":{\"url\":\"https://l.example/${hapax.key}\",\"after\":\"1s\",\"every\":\"1s\","
+                    "\"attempts\":5}"));
+    send_many("q", "k", 6);
+    end(0, OUTBOUND_BROKEN);
+    end(1, OUTBOUND_BROKEN); /* open now, and two to be looked up */
+    u32 answered = 2;
+    for (u32 s = 0; s < 60; s++) {
+        pass(1000);
+        for (; answered < w.fetch_count; answered++) answer(answered, strstr(w.fetched.p, "POST ") ? 200 : 500, "");
+    }
+    for (u32 i = 2; i < 6; i++) {
+        char key[8];
+        snprintf(key, sizeof key, "k%u", i);
+        assert_key("q", key, "\"state\":\"done\"");
+    }
+    assert_key("q", "k0", "\"state\":\"held\"");
+    assert_key("q", "k1", "\"state\":\"held\"");
+}
+
 static void a_target_that_does_not_answer_leaves_room_for_others(void **state) {
     (void)state;
     close_broker();
@@ -297,6 +320,7 @@ int main(void) {
         TEST(nothing_new_is_leased_while_it_drains),
         TEST(a_failed_probe_costs_no_attempt),
         TEST(a_probe_of_unknown_outcome_is_unknown),
+        TEST(questions_that_nobody_answers_keep_no_delivery_back),
         TEST(a_target_that_does_not_answer_leaves_room_for_others),
         TEST(targets_take_turns),
         TEST(what_was_absent_is_sent_again_while_the_downstream_knows_its_key),

@@ -285,6 +285,31 @@ static void an_outage_before_it_has_recovered_lasts_longer(void **state) {
     assert_in_range(look().probe_ms - now, OPEN_MS, OPEN_MS + OPEN_MS / 10);
 }
 
+/* One that answers its probes and nothing else would else be down for a minute, then for two, and never long enough to be told. */
+static void a_target_that_fails_again_at_once_was_down_all_the_time(void **state) {
+    (void)state;
+    open_it();
+    i64 down_ms = now;
+    for (u32 i = 0; i < 3; i++) {
+        wait_for_probe();
+        call(TARGET_TAKEN);
+        now += 1000;
+        open_it();
+        assert_int_equal(look().down_ms, down_ms);
+    }
+    wait_for_probe();
+    call(TARGET_TAKEN);
+    now += 61000; /* it was asked nothing for longer than failures count: what comes now is another outage */
+    open_it();
+    assert_int_equal(look().down_ms, now);
+    wait_for_probe();
+    call(TARGET_TAKEN);
+    calls(40, TARGET_TAKEN);
+    now += 1000;
+    calls(40, TARGET_FAILED);
+    assert_int_equal(look().down_ms, now);
+}
+
 /* ---- the rest that keeps calls back */
 
 static void no_more_are_under_way_than_the_rules_say(void **state) {
@@ -473,6 +498,7 @@ int main(void) {
         TEST(recovery_begins_with_one_call_and_doubles_every_round_trip),
         TEST(a_failure_halves_what_a_recovering_target_gets),
         TEST(an_outage_before_it_has_recovered_lasts_longer),
+        TEST(a_target_that_fails_again_at_once_was_down_all_the_time),
         TEST(no_more_are_under_way_than_the_rules_say),
         TEST(the_rate_holds_over_a_second_and_over_a_minute),
         TEST(a_target_that_asks_for_time_gets_it_but_no_more_than_an_hour),
