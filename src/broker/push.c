@@ -383,20 +383,24 @@ static enum step send_one(struct broker *b, const struct errand *e) {
     return step;
 }
 
-/* It was absent, and time has passed since: the target was down, or the broker. By now it may be too late to send it again. */
-static bool came_too_late(struct broker *b, const struct errand *e) {
+/* It may have been done before: an attempt of it ended unknown, or was found absent, which a request that is still on its way makes
+ * untrue. Sent again it is done once only if the downstream knows its key, and that may have changed while it waited: the rules are
+ * others, or the target was down for long, or the broker was. A person's retry vouches for it. */
+static bool may_double(struct broker *b, const struct errand *e, slice *why) {
     struct history_item item;
-    bool absent = false;
+    bool before = e->view.doubt;
     if (e->lookup) return false;
     for (u32 at = 0; history_next(e->view.history, &at, &item);) {
-        if (item.kind == HISTORY_ATTEMPT && item.lookup) absent |= item.failure_class == CLASS_ABSENT;
-        if (item.kind == HISTORY_DECISION && item.what == DECISION_RETRY) absent = false; /* somebody vouches for it */
+        if (item.kind == HISTORY_ATTEMPT && item.lookup) before |= item.failure_class == CLASS_ABSENT;
+        if (item.kind == HISTORY_DECISION && item.what == DECISION_RETRY) before = e->view.doubt;
     }
-    if (!absent) return false;
+    if (!before) return false;
     struct terms *t = terms_for(b, e);
-    bool late = !may_resend(t, began_ms(e), b->now.wall_ms);
+    bool may = !may_resend(t, began_ms(e), b->now.wall_ms);
+    *why = t->resend ? SL("not sent again: by now the downstream may not know its key any more (remembers)")
+                     : SL("not sent again: the downstream does not deduplicate");
     terms_drop(t);
-    return late;
+    return may;
 }
 
 /* What can be said of it without anybody being called. false: it is to be sent, or looked up. */
@@ -407,9 +411,8 @@ static bool take_unsent(struct broker *b, const struct errand *e, enum step *ste
     } else if (awaits_approval(e)) {
         in.verb = VERB_HOLD;
         in.reason = SL("a person decides before it is sent (approve)");
-    } else if (came_too_late(b, e)) {
+    } else if (may_double(b, e, &in.reason)) {
         in.verb = VERB_HOLD;
-        in.reason = SL("it was absent, but by now the downstream may not know its key any more (remembers)");
     } else {
         return false;
     }

@@ -313,6 +313,73 @@ static void a_clock_that_was_set_back_does_not_make_the_downstream_remember(void
     assert_key("q", "k", "\"state\":\"held\"");
 }
 
+/* ---- unknown, and by the time it would be sent again the downstream does not know its key */
+
+#define KEYED                                                                                                          \
+    "{\"downstream\":{\"idempotency\":\"key\",\"remembers\":\"1h\"},\"deliver\":{\"url\":\"https://t.example/do\"}}"
+#define KEYLESS "{\"downstream\":{\"idempotency\":\"none\"},\"deliver\":{\"url\":\"https://t.example/do\"}}"
+
+/* Sent and cut off; to be sent again under its key, but nothing is pushed. */
+static void be_unknown_while_paused(void) {
+    rule("q", KEYED);
+    send("q", "k", "p");
+    assert_int_equal(w.fetch_count, 1);
+    assert_int_equal(call("POST /v1/targets/q/pause", "{}"), 200);
+    end(0, OUTBOUND_BROKEN);
+    pass(60000);
+    assert_int_equal(w.fetch_count, 1);
+}
+
+static void resume_and_find_it_held(void) {
+    assert_int_equal(call("POST /v1/targets/q/resume", "{}"), 200);
+    work();
+    assert_int_equal(w.fetch_count, 1);
+    assert_key("q", "k", "\"state\":\"held\"");
+    assert_key("q", "k", "\"held_because\":\"unknown\"");
+    assert_int_equal(call("POST /v1/queues/q/keys/k/resolve", "{\"as\":\"retry\",\"by\":\"ann\"}"), 200);
+    work();
+    assert_int_equal(w.fetch_count, 2); /* a person vouches for it */
+    answer(1, 200, "");
+    assert_key("q", "k", "\"state\":\"done\"");
+}
+
+static void what_is_unknown_is_sent_again_while_the_downstream_knows_its_key(void **state) {
+    (void)state;
+    be_unknown_while_paused();
+    assert_int_equal(call("POST /v1/targets/q/resume", "{}"), 200);
+    work();
+    assert_int_equal(w.fetch_count, 2);
+    answer(1, 200, "");
+}
+
+static void what_is_unknown_is_held_if_the_downstream_has_forgotten_its_key_meanwhile(void **state) {
+    (void)state;
+    be_unknown_while_paused();
+    pass(2 * 3600000);
+    resume_and_find_it_held();
+}
+
+static void what_is_unknown_is_held_if_by_new_rules_the_downstream_does_not_deduplicate(void **state) {
+    (void)state;
+    be_unknown_while_paused();
+    rule("q", KEYLESS);
+    resume_and_find_it_held();
+}
+
+static void what_a_consumer_left_unknown_is_not_pushed_where_the_downstream_does_not_deduplicate(void **state) {
+    (void)state;
+    rule("q", "{}");
+    send("q", "k", "p");
+    assert_int_equal(call("POST /v1/queues/q/receive?lease=1s", ""), 200);
+    pass(2000); /* the consumer has died: to be done again, by these rules */
+    assert_int_equal(call("POST /v1/queues/q/pause", "{}"), 200);
+    rule("q", KEYLESS);
+    assert_int_equal(call("POST /v1/queues/q/resume", "{}"), 200);
+    work();
+    assert_int_equal(w.fetch_count, 0);
+    assert_key("q", "k", "\"state\":\"held\"");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(nothing_is_sent_before_its_lease_is_durable),
@@ -326,6 +393,10 @@ int main(void) {
         TEST(what_was_absent_is_sent_again_while_the_downstream_knows_its_key),
         TEST(what_was_absent_is_held_if_the_downstream_has_forgotten_its_key_meanwhile),
         TEST(a_clock_that_was_set_back_does_not_make_the_downstream_remember),
+        TEST(what_is_unknown_is_sent_again_while_the_downstream_knows_its_key),
+        TEST(what_is_unknown_is_held_if_the_downstream_has_forgotten_its_key_meanwhile),
+        TEST(what_is_unknown_is_held_if_by_new_rules_the_downstream_does_not_deduplicate),
+        TEST(what_a_consumer_left_unknown_is_not_pushed_where_the_downstream_does_not_deduplicate),
         cmocka_unit_test_setup_teardown(whatever_fills_the_disk_what_is_under_way_can_be_stored, set_up_small,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_disk_without_room_for_an_answer_sends_nothing, set_up_small, tear_down),
