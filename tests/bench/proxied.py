@@ -23,9 +23,9 @@ daemon off; pid {dir}/nginx.pid; error_log {dir}/error.log; worker_processes 1;
 events {{ worker_connections 256; }}
 http {{
   access_log off; client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy; fastcgi_temp_path {dir}/f; uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s;
-  upstream api {{ server 127.0.0.1:{upstream}; keepalive 16; }}
+  upstream api {{ server 127.0.0.1:{upstream}; keepalive 16; keepalive_requests 1000000; }}
   server {{ listen 127.0.0.1:{upstream}; location / {{ default_type application/json; return 201 '{{"id":"ch_1"}}'; }} }}
-  server {{ listen 127.0.0.1:{proxy}; location / {{ proxy_pass http://api; proxy_http_version 1.1; proxy_set_header Connection ""; }} }}
+  server {{ listen 127.0.0.1:{proxy}; keepalive_requests 1000000; location / {{ proxy_pass http://api; proxy_http_version 1.1; proxy_set_header Connection ""; }} }}
 }}
 """
 
