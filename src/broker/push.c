@@ -385,14 +385,16 @@ static enum step send_one(struct broker *b, const struct errand *e) {
 
 /* It may have been done before: an attempt of it ended unknown, or was found absent, which a request that is still on its way makes
  * untrue. Sent again it is done once only if the downstream knows its key, and that may have changed while it waited: the rules are
- * others, or the target was down for long, or the broker was. A person's retry vouches for it. */
+ * others, or the target was down for long, or the broker was. A person's retry vouches for it, and is what the counters begin anew
+ * with; the history alone forgets, when there are many attempts. */
 static bool may_double(struct broker *b, const struct errand *e, slice *why) {
+    const struct message_view *v = &e->view;
     struct history_item item;
-    bool before = e->view.doubt;
+    bool counted = v->doubt || v->unknowns || v->crashes, before = counted;
     if (e->lookup) return false;
-    for (u32 at = 0; history_next(e->view.history, &at, &item);) {
+    for (u32 at = 0; history_next(v->history, &at, &item);) {
         if (item.kind == HISTORY_ATTEMPT && item.lookup) before |= item.failure_class == CLASS_ABSENT;
-        if (item.kind == HISTORY_DECISION && item.what == DECISION_RETRY) before = e->view.doubt;
+        if (item.kind == HISTORY_DECISION && item.what == DECISION_RETRY) before = counted;
     }
     if (!before) return false;
     struct terms *t = terms_for(b, e);

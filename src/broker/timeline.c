@@ -212,7 +212,7 @@ static const char *decision_words(enum decision d) {
     case DECISION_CANCELLED:
         return "replay cancelled";
     case DECISION_HELD:
-        return "held for approval";
+        return "held";
     default:
         return "resolved";
     }

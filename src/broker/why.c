@@ -4,10 +4,24 @@ bool why_last(const struct message_view *v, struct history_item *out) {
     return history_last_attempt(v->history, out) || history_last_decision(v->history, out);
 }
 
+/* What was last: that the broker held it before it was sent, and why. */
+static bool held_unsent(slice history, struct history_item *out) {
+    struct history_item item;
+    bool is = false;
+    for (u32 at = 0; history_next(history, &at, &item);) {
+        if (item.kind != HISTORY_ATTEMPT && item.kind != HISTORY_DECISION) continue;
+        is = item.kind == HISTORY_DECISION && item.what == DECISION_HELD;
+        *out = item;
+    }
+    return is;
+}
+
 void why_text(const struct message_view *v, struct buf *out) {
     struct history_item last;
     if (v->conflict)
         buf_lit(out, "its key was known with another payload");
+    else if (v->state == STATE_HELD && held_unsent(v->history, &last))
+        buf_slice_add(out, last.reason);
     else if (!why_last(v, &last))
         buf_lit(out, "no reason is known");
     else if (last.kind == HISTORY_ATTEMPT && last.ended == ENDED_EXPIRED && last.lookup && v->lookups)

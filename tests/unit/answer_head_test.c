@@ -146,7 +146,7 @@ static void what_is_held_before_its_first_send_says_so(void **state) {
     call("GET /v1/queues/q/keys/k", "");
     assert_said("\"state\":\"held\",\"reason\":\"approve: true\"");
     assert_said("\"held_because\":\"approval\"");
-    assert_said("\"text\":\"held for approval: approve: true\"");
+    assert_said("\"text\":\"held: approve: true\"");
     assert_int_equal(call("POST /v1/queues/q/keys/k/resolve", "{\"as\":\"retry\",\"by\":\"ann\"}"), 200);
     assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
     assert_said("\"delivery\":\"first\"");

@@ -313,6 +313,34 @@ static void a_clock_that_was_set_back_does_not_make_the_downstream_remember(void
     assert_key("q", "k", "\"state\":\"held\"");
 }
 
+static void what_was_absent_is_held_after_any_number_of_attempts(void **state) {
+    (void)state;
+    rule("q", "{\"retry\":{\"transient\":{\"attempts\":99,\"backoff\":\"1s\",\"max\":\"1s\"}},"
+              "\"downstream\":{\"idempotency\":\"key\",\"remembers\":\"1h\"},"
+              "\"deliver\":{\"url\":\"https://t.example/do\",\"circuit\":{\"of\":1000}},"
+              "\"reconcile\":{\"url\":\"https://t.example/look\",\"found\":[200],\"absent\":[404]}}");
+    send("q", "k", "p");
+    end(0, OUTBOUND_BROKEN);
+    pass(30000);
+    answer(1, 404, "");
+    for (u32 i = 2; i < 12; i++) { /* more than a history keeps */
+        assert_int_equal(w.fetch_count, i + 1);
+        answer(i, 503, "");
+        pass(2000);
+    }
+    assert_int_equal(w.fetch_count, 13);
+    assert_int_equal(call("POST /v1/targets/q/pause", "{}"), 200);
+    answer(12, 503, "");
+    pass(2 * 3600000);
+    assert_int_equal(call("POST /v1/targets/q/resume", "{}"), 200);
+    work();
+    assert_int_equal(w.fetch_count, 13);
+    assert_key("q", "k", "\"state\":\"held\"");
+    assert_key("q", "k",
+               "\"reason\":\"not sent again: by now the downstream may not know its key any more (remembers)\"");
+    assert_key("q", "k", "\"text\":\"held: not sent again: by now");
+}
+
 /* ---- unknown, and by the time it would be sent again the downstream does not know its key */
 
 #define KEYED                                                                                                          \
@@ -393,6 +421,7 @@ int main(void) {
         TEST(what_was_absent_is_sent_again_while_the_downstream_knows_its_key),
         TEST(what_was_absent_is_held_if_the_downstream_has_forgotten_its_key_meanwhile),
         TEST(a_clock_that_was_set_back_does_not_make_the_downstream_remember),
+        TEST(what_was_absent_is_held_after_any_number_of_attempts),
         TEST(what_is_unknown_is_sent_again_while_the_downstream_knows_its_key),
         TEST(what_is_unknown_is_held_if_the_downstream_has_forgotten_its_key_meanwhile),
         TEST(what_is_unknown_is_held_if_by_new_rules_the_downstream_does_not_deduplicate),
