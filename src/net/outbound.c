@@ -50,6 +50,8 @@ struct outbound {
     char *authorities; /* a directory */
     struct outbound_call *calls;
     struct outbound_call *queue, **queue_end; /* those that begin, go on or are late */
+    u64 turn_us;                              /* when this turn of libcurl's began */
+    u32 first;                                /* where it begins among the sockets */
     u32 count, max;
     bool told; /* somebody was, and on_ended does not know yet */
     void (*on_ended)(void *ctx);
@@ -86,8 +88,9 @@ struct outbound_call {
     /* where it goes */
     struct resolver_wait wait_name;
     struct resolved to;
-    u32 tried; /* addresses, the one under way too */
-    bool sent; /* a byte of it may have left */
+    u32 tried;   /* addresses, the one under way too */
+    bool sent;   /* a byte of it may have left */
+    bool paused; /* its answer is read on in another turn */
 
     /* the answer */
     struct answer_head head;
@@ -303,8 +306,13 @@ static void on_sockets(uv_poll_t *poll, int status, int events) {
     struct outbound *o = outbound_in(poll->data);
     struct epoll_event ready[SOCKETS_A_TURN];
     (void)status, (void)events;
+    o->turn_us = (u64)clock_mono_us();
     int n = epoll_wait(o->sockets, ready, SOCKETS_A_TURN, 0);
-    for (int i = 0; i < n; i++) on_socket(o, ready[i].data.u64, ready[i].events);
+    o->first++;
+    for (int i = 0; i < n && !turn_is_over(o->turn_us); i++) {
+        const struct epoll_event *e = &ready[(o->first + (u32)i) % (u32)n]; /* what is not reached is ready again */
+        on_socket(o, e->data.u64, e->events);
+    }
     finish_calls(o);
     say_ended(o);
 }
@@ -361,6 +369,30 @@ static size_t on_body(char *bytes, size_t size, size_t count, void *ctx) {
     return c->cut ? 0 : n;
 }
 
+static void enqueue(struct outbound_call *c);
+
+/* After each piece of an answer, of some hundred reads at most. libcurl goes on at once with every call that has more to be read, in
+ * the same turn: many that never end would keep the loop for seconds. Those of a turn that is over wait for one of their own. */
+static int on_progress(void *ctx, curl_off_t down_all, curl_off_t down, curl_off_t up_all, curl_off_t up) {
+    struct outbound_call *c = ctx;
+    (void)down_all, (void)down, (void)up_all, (void)up;
+    if (!c->sent || c->paused || !turn_is_over(c->all->turn_us)) return 0;
+    c->paused = true;
+    check_curl(curl_easy_pause(c->easy, CURLPAUSE_ALL));
+    if (!c->wait) enqueue(c);
+    return 0;
+}
+
+static void read_on(struct outbound_call *c) {
+    struct outbound *o = c->all;
+    int running;
+    c->paused = false;
+    CURLcode rc = curl_easy_pause(c->easy, CURLPAUSE_CONT);
+    if (rc != CURLE_OK) return finish(c, rc); /* what had been read already was too much */
+    check_multi(curl_multi_socket_action(o->multi, CURL_SOCKET_TIMEOUT, 0, &running));
+    pump_soon(o);
+}
+
 /* ---- calls that begin */
 
 static CURL *new_easy(const struct outbound *o) {
@@ -376,7 +408,8 @@ static CURL *new_easy(const struct outbound *o) {
     SET(CURLOPT_BUFFERSIZE, BUFFER_BYTES);
     SET(CURLOPT_MAXAGE_CONN, IDLE_S_MAX);
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)INT32_MAX); /* without it, five minutes */
-    SET(CURLOPT_DNS_CACHE_TIMEOUT, 0L);              /* libcurl would walk over all of it whenever a call ends */
+    SET(CURLOPT_HAPPY_EYEBALLS_TIMEOUT_MS, 1L); /* for a second address: there is none, and its timer reads answers */
+    SET(CURLOPT_DNS_CACHE_TIMEOUT, 0L);         /* libcurl would walk over all of it whenever a call ends */
     /* Certificates are looked up in the directory one by one: reading the file of all of them takes longer than a turn may. */
     SET(CURLOPT_CAINFO, NULL);
     SET(CURLOPT_CAPATH, o->authorities);
@@ -384,6 +417,8 @@ static CURL *new_easy(const struct outbound *o) {
     SET(CURLOPT_PREREQFUNCTION, may_send);
     SET(CURLOPT_WRITEFUNCTION, on_body);
     SET(CURLOPT_HEADERFUNCTION, on_head);
+    SET(CURLOPT_XFERINFOFUNCTION, on_progress);
+    SET(CURLOPT_NOPROGRESS, 0L);
     return easy;
 }
 
@@ -424,6 +459,7 @@ static CURL *take_easy(struct outbound_call *c) {
     SET(CURLOPT_PREREQDATA, c);
     SET(CURLOPT_WRITEDATA, c);
     SET(CURLOPT_HEADERDATA, c);
+    SET(CURLOPT_XFERINFODATA, c);
     set_request(easy, c);
     return easy;
 }
@@ -488,7 +524,11 @@ static void on_deadline(uv_timer_t *t) {
 static void end_late(struct outbound_call *c) {
     i64 until = c->sent ? c->total_ms : c->easy ? c->try_ms : c->connect_ms, elapsed = elapsed_ms(c);
     c->late = false;
-    if (elapsed < until) return set_deadline(c, until - elapsed);
+    if (elapsed < until) {
+        set_deadline(c, until - elapsed);
+        if (c->paused) enqueue(c);
+        return;
+    }
     if (c->sent) return tell(c, OUTBOUND_BROKEN, "no whole answer came in time");
     if (!c->easy) return tell(c, OUTBOUND_NOT_SENT, "the name was not found in time");
     if (!try_next(c)) tell(c, OUTBOUND_NOT_SENT, "there was no connection in time");
@@ -497,6 +537,7 @@ static void end_late(struct outbound_call *c) {
 static void take_turn(struct outbound_call *c) {
     if (c->refused) return tell(c, OUTBOUND_NOT_SENT, c->refused);
     if (c->late) return end_late(c);
+    if (c->paused) return read_on(c);
     if (c->to.count || c->to.why) return connect_call(c);
     c->wait_name.fn = on_found;
     c->wait_name.ctx = c;
@@ -507,8 +548,7 @@ static void take_turn(struct outbound_call *c) {
 }
 
 static void take_turns(struct outbound *o) {
-    u64 since = (u64)clock_mono_us();
-    for (u32 n = 0; o->queue && n < CALLS_A_TURN && !turn_is_over(since); n++) {
+    for (u32 n = 0; o->queue && n < CALLS_A_TURN && (n == 0 || !turn_is_over(o->turn_us)); n++) {
         struct outbound_call *c = o->queue;
         unqueue(c);
         take_turn(c);
@@ -520,6 +560,7 @@ static void on_pump(uv_idle_t *t) {
     struct outbound *o = outbound_in(t->data);
     int running;
     uv_idle_stop(t);
+    o->turn_us = (u64)clock_mono_us();
     if (o->due) {
         o->due = false;
         check_multi(curl_multi_socket_action(o->multi, CURL_SOCKET_TIMEOUT, 0, &running));

@@ -12,6 +12,7 @@ import time
 
 import hx
 from hx import problem, problem_members, same, test
+from receiver import Answer, Receiver
 
 TRIES = 8
 
@@ -200,6 +201,37 @@ def hundreds_who_wait_for_one_large_result_share_it(_):
             reply = conn.reply()
             same(reply.status, 200)
             same((reply.body.decode() if n % 2 else reply.json()["result"]["body"]) == result, True)
+
+
+# What a chunk says beside its length is read and thrown away: an answer that has no end, and of which nothing is kept.
+ENDLESS = b"HTTP/1.1 200 Fine\r\nTransfer-Encoding: chunked\r\n\r\n1;"
+
+
+@test
+@tried
+def upstreams_whose_answers_never_end_keep_nobody_waiting(_):
+    all_there, more = threading.Event(), b"x" * (1 << 18)
+
+    def endless():
+        yield ENDLESS
+        all_there.wait(hx.TIMEOUT)
+        while True:
+            yield more
+
+    with Receiver(always=Answer(raw=endless)) as r:
+        config = f"proxies: {{pay: {{upstream: '{r.url}', allow_private: true, timeout: 2s, max_response: 64KiB}}}}"
+        with hx.Broker(config=config) as broker, contextlib.ExitStack() as conns:
+            calls = [conns.enter_context(broker.connect()) for _ in range(100)]
+            for conn in calls:
+                conn.start("GET", "/gate/pay/x")
+            hx.until(lambda: len(r.requests) == len(calls), "all calls are under way")
+            with others(broker) as answered:
+                began, before = time.monotonic(), answered[0]
+                all_there.set()
+                same({conn.reply().status for conn in calls}, {504})
+                meanwhile(answered[0] - before, 10, time.monotonic() - began)
+            if longest_turn(broker) > 0.25:  # as many reads of each of them in one turn took longer than they had together
+                raise OneTurn(f"a turn of {longest_turn(broker):.3f} s")
 
 
 hx.main()
