@@ -63,11 +63,13 @@ u64 proxy_body_limit(struct broker *b, struct http_request *head, slice name) {
     return ok ? PAYLOAD_BYTES_MAX : HTTP_BODY_UNWANTED;
 }
 
-/* A token of this broker in the field that is passed on: the upstream must not get it. */
+/* A token of this broker in the field that is passed on, behind whatever scheme: the upstream must not get it. */
 static bool token_is_ours(struct call *c) {
     slice shown = c->req->authorization;
-    bool like_ours = shown.n > 10 && slice_eq_nocase(slice_of(shown.p, 10), SL("bearer hx_"));
-    return like_ours && !access_open(c->b) && access_caller(c->b, shown)->number;
+    for (size_t i = 0; i + 3 < shown.n; i++)
+        if (memcmp(shown.p + i, "hx_", 3) == 0 && (i == 0 || shown.p[i - 1] == ' ' || shown.p[i - 1] == '\t'))
+            return access_by_token(c->b, slice_of(shown.p + i, shown.n - i))->number != 0;
+    return false;
 }
 
 /* Behind "/gate/NAME". */
@@ -118,9 +120,15 @@ static bool read_key(struct passage *p) {
                 "send the key in the Idempotency-Key header: what this call means, the same at every retry");
 }
 
+struct scope_fields {
+    const struct http_request *req;
+    bool twice; /* one of them is there more than once */
+};
+
 static slice header(void *ctx, slice name) {
+    struct scope_fields *f = ctx;
     slice value = {0};
-    http_field_get(ctx, name, &value);
+    f->twice |= http_field_get(f->req, name, &value) > 1;
     return value;
 }
 
@@ -145,8 +153,13 @@ static bool make_scope(struct passage *p) {
     struct buf value = {0};
     slice type = {0};
     http_field_get(c->req, SL("content-type"), &type);
-    payload_view_init(view, c->req->body, type, header, (void *)(uintptr_t)c->req);
+    struct scope_fields fields = {.req = c->req};
+    payload_view_init(view, c->req->body, type, header, &fields);
     bool ok = template_eval(t, view, &value, &why) == TEMPLATE_OK;
+    if (fields.twice) { /* the upstream may believe the other */
+        err_set(&why, ST_INVALID, "a header that says so is given more than once");
+        ok = false;
+    }
     if (ok) buf_percent_encode(&p->scope, buf_slice(&value));
     if (ok && p->scope.len > SCOPE_BYTES_MAX) {
         buf_reset(&p->scope);

@@ -29,30 +29,37 @@ static u32 decode(struct buf *b, bool *bad) {
     return escapes;
 }
 
-/* Two bytes that old servers took for one of these, for they spell it in UTF-8 with a byte too many. */
-static char overlong(slice s, size_t i) {
-    u8 first = (u8)s.p[i], second = i + 1 < s.n ? (u8)s.p[i + 1] : 0;
-    if ((first != 0xc0 && first != 0xc1) || (second & 0xc0) != 0x80) return 0;
-    return (char)((first & 1) << 6 | (second & 0x3f));
+static bool goes_on(slice s, size_t i) {
+    return i < s.n && ((u8)s.p[i] & 0xc0) == 0x80;
 }
 
-/* ".." between two slashes of either kind; what follows a ';' is a parameter to some servers, and no part of the name. */
+/* Two or three bytes that old servers took for one of these, for they spell it in UTF-8 with bytes too many. */
+static char overlong(slice s, size_t i, size_t *bytes) {
+    u8 first = (u8)s.p[i];
+    bool three = first == 0xe0 && goes_on(s, i + 1) && (u8)s.p[i + 1] < 0x82;
+    size_t long_by = three ? 2 : first == 0xc0 || first == 0xc1;
+    if (!long_by || !goes_on(s, i + long_by)) return 0;
+    *bytes = long_by;
+    return (char)(((u8)s.p[i + long_by - 1] & 1) << 6 | ((u8)s.p[i + long_by] & 0x3f));
+}
+
+/* ".." between two slashes of either kind. What follows a ';' is a parameter to some servers, and no part of the name; what follows a
+ * '?' or '#' that was encoded is none to those who decode first. Blanks and controls are left out by some. */
 static bool leads_up(slice path) {
     u32 dots = 0;
     bool named = false, over = false;
     for (size_t i = 0; i <= path.n; i++) {
-        char c = i < path.n ? path.p[i] : '/', wide = i < path.n ? overlong(path, i) : 0;
-        if (wide) {
-            c = wide;
-            i++;
-        }
+        size_t more = 0;
+        char c = i < path.n ? path.p[i] : '/', wide = i < path.n ? overlong(path, i, &more) : 0;
+        if (wide) c = wide;
+        i += more;
         if (c == '/' || c == '\\') {
             if (dots == 2 && !named) return true;
             dots = 0;
             named = over = false;
-        } else if (c == ';') {
+        } else if (c == ';' || c == '?' || c == '#') {
             over = true;
-        } else if (!over) {
+        } else if (!over && (u8)c > ' ') {
             dots += c == '.';
             named |= c != '.';
         }
@@ -96,19 +103,15 @@ static bool is_one_of(slice name, const char *const *names) {
     return false;
 }
 
+static bool starts_nocase(slice s, slice prefix) {
+    return s.n >= prefix.n && slice_eq_nocase(slice_of(s.p, prefix.n), prefix);
+}
+
 /* Of one hop alone (RFC 9110, 7.6.1), in either direction. */
 static bool is_of_a_hop(slice name) {
-    static const char *const names[] = {"connection",
-                                        "keep-alive",
-                                        "proxy-connection",
-                                        "proxy-authenticate",
-                                        "proxy-authorization",
-                                        "te",
-                                        "trailer",
-                                        "transfer-encoding",
-                                        "upgrade",
-                                        NULL};
-    return is_one_of(name, names);
+    static const char *const names[] = {"connection",        "keep-alive", "te", "trailer",
+                                        "transfer-encoding", "upgrade",    NULL};
+    return is_one_of(name, names) || starts_nocase(name, SL("proxy-"));
 }
 
 /* Is this name in the list of a Connection field? */
@@ -119,10 +122,6 @@ static bool is_named(slice list, slice name) {
         if (slice_eq_nocase(slice_trim(item), name)) return true;
     }
     return false;
-}
-
-static bool starts_nocase(slice s, slice prefix) {
-    return s.n >= prefix.n && slice_eq_nocase(slice_of(s.p, prefix.n), prefix);
 }
 
 static bool is_hop_of_request(const struct http_request *req, slice name) {
