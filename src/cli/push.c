@@ -13,8 +13,8 @@ const char about_push_status[] = "Where the broker delivers to, a line a queue. 
                                  "calls failed, and nothing is sent\n"
                                  "until the next probe. half_open: the probe is under way. paused: by an operator, by "
                                  "a 410, or because the target asked\n"
-                                 "for time. What waits meanwhile keeps its attempts. failed: transient or unknown, "
-                                 "since the broker began. With QUEUE:\n"
+                                 "for time. What waits meanwhile keeps its attempts. failed: transient, unknown or "
+                                 "poison, since the broker began. With QUEUE:\n"
                                  "all that is known of one. Exit code 1: one of them is not closed.";
 
 static void column_done(struct buf *b, slice item) {
@@ -23,7 +23,8 @@ static void column_done(struct buf *b, slice item) {
 
 static void column_failed(struct buf *b, slice item) {
     slice requests = member_raw(item, "requests");
-    i64 failed = member_number(requests, "transient") + member_number(requests, "unknown");
+    i64 failed =
+        member_number(requests, "transient") + member_number(requests, "unknown") + member_number(requests, "poison");
     buf_printf(b, "%lld", (long long)failed);
 }
 

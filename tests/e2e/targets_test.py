@@ -275,6 +275,29 @@ def a_target_that_asks_for_time_is_paused_for_an_hour_at_most_and_resume_ends_it
 
 
 @test
+def what_a_target_refuses_for_good_is_among_what_failed():
+    with hx.Broker() as b, Receiver(always=Answer(404)) as r:
+        b.rules("q", **at(r.url))
+        b.put("q", "k1")
+        until(lambda: target(b, "q")["requests"]["poison"] == 1, "it is answered")
+        assert re.search(r"^q +closed +0 +0 +0 +1 ", hapax("push", "status", of=b).text, re.M)
+
+
+@test
+def who_lets_a_target_be_called_before_its_time_is_in_the_audit_trail():
+    with hx.Broker() as b, Receiver(Answer(429, headers=[("Retry-After", "3600")]), always=Answer(503)) as r:
+        b.rules("q", **at(r.url, circuit={"of": 1, "open": "5m"}))
+        b.put("q", "k1")
+        stands(b, "paused")
+        b.post("/v1/targets/q/resume", {"by": "ann", "note": "they have time"})
+        b.put("q", "k2")
+        stands(b, "open")
+        b.post("/v1/targets/q/resume", {"by": "bob", "note": "they are back"})
+        told = [(e["who"], e["why"]) for e in b.get("/v1/audit?queue=q&what=push_resume").json()["items"]]
+        same(told, [("bob", "they are back"), ("ann", "they have time")])
+
+
+@test
 def a_target_that_is_gone_says_so_until_somebody_resumes_it():
     with hx.Broker() as b, Receiver(Answer(410)) as r:
         b.rules("q", **at(r.url))
