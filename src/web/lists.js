@@ -128,7 +128,7 @@ const targetTable = (items, ui) => h('div', { class: 'stacked', key: 'targets' }
     { title: 'waiting', class: 'n', cell: (t) => (t.waiting ? h('a', { href: to('q', t.queue, 'pending') }, count(t.waiting)) : '0') },
     { title: 'in flight', class: 'n', cell: (t) => `${count(t.in_flight)} / ${count(t.window ?? t.concurrency)}` },
     { title: 'done', class: 'n', cell: (t) => count(t.requests.done) },
-    { title: 'failed', class: 'n', cell: (t) => count(t.requests.transient + t.requests.unknown) },
+    { title: 'failed', class: 'n', cell: (t) => count(t.requests.transient + t.requests.unknown + t.requests.poison) },
     { title: 'p95', class: 'n', cell: (t) => duration(t.latency.p95_ms) },
     { title: '', cell: (t) => targetDeeds(t, ui) },
 ], items, (t) => t.queue));
