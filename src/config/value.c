@@ -338,9 +338,11 @@ static hx_st read_plain(const struct binding *b, const struct key *k, const stru
 }
 
 /* A key that may be unset can be said to be: then a preset or a template of files does not decide for it. Not where text is the name of
- * something: of a token, its tenant, a source's queue; `none` is a name like any other there. */
+ * something: of a token, its tenant, a source's queue; `none` is a name like any other there. What stands in a part of its own (tls.cert,
+ * verify.header) names nothing of this file. */
 static bool says_none(const struct binding *b, const struct key *k, const struct node *n) {
-    bool named = k->type == TYPE_TEXT && b->keys != &config_keys[TABLE_QUEUE] && b->keys != &config_keys[TABLE_TOP];
+    bool named = k->type == TYPE_TEXT && b->keys != &config_keys[TABLE_QUEUE] && b->keys != &config_keys[TABLE_TOP] &&
+                 !strchr(k->path, '.');
     return !named && k->type != TYPE_CHOICE && strcmp(k->fallback, "none") == 0 && n->kind == NODE_SCALAR &&
            is(n->text, "none");
 }

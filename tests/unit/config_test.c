@@ -840,6 +840,15 @@ static void none_can_be_said_of_what_can_be_unset(void **state) {
     config_free(c);
 }
 
+/* As hapax.example.yaml does. */
+static void a_listener_can_be_said_to_have_no_certificate(void **state) {
+    (void)state;
+    struct config *c = parse("listen: [{address: \"127.0.0.1:0\", tls: {cert: none, key: none, client_ca: none}}]\n");
+    assert_int_equal(c->listen.at[0].tls_cert.n, 0);
+    assert_int_equal(c->listen.at[0].tls_client_ca.n, 0);
+    config_free(c);
+}
+
 /* A token called so was nobody's, and a tenant's token of that name was no tenant's: it saw everything. */
 static void a_name_may_be_none(void **state) {
     (void)state;
@@ -884,6 +893,7 @@ int main(void) {
         cmocka_unit_test(a_put_bodys_errors_name_the_key),
         cmocka_unit_test(a_reload_says_what_changes),
         cmocka_unit_test(none_can_be_said_of_what_can_be_unset),
+        cmocka_unit_test(a_listener_can_be_said_to_have_no_certificate),
         cmocka_unit_test(a_name_may_be_none),
         cmocka_unit_test(without_a_file_queues_make_themselves),
     };
