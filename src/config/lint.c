@@ -310,6 +310,17 @@ static void lookup_of_anything(struct lint *l, const struct queue_config *q) {
     if (asks_of_nothing(q->reconcile)) found(l, q, QUEUE_KEY_reconcile, "reconcile.url has no value of the message");
 }
 
+/* A search that finds nothing is mostly answered with 200 and an empty list. */
+static bool takes_any_list(const struct reconcile_config *r) {
+    slice url = r && !r->exists ? call_template_text(r->url) : SL("");
+    return url.n > 0 && memchr(url.p, '?', url.n);
+}
+
+static void lookup_without_exists(struct lint *l, const struct queue_config *q) {
+    if (takes_any_list(q->reconcile))
+        found(l, q, QUEUE_KEY_reconcile, "reconcile.url is a search, and exists is not said");
+}
+
 static bool is_kept(slice header) {
     static const char *const kept[] = {"hapax-group", "hapax-request-id", "content-type", "traceparent"};
     bool known = slice_starts(header, SL("hapax-attr-"));
@@ -400,6 +411,14 @@ static void proxy_lookup_of_anything(struct lint *l) {
     for (u32 i = 0; i < c->proxies.count; i++)
         if (asks_of_nothing(c->proxies.at[i].reconcile))
             found_in_file(l, c->proxies.at[i].at, "reconcile.url of proxy %s has no value of the call",
+                          c->proxies.at[i].name.p);
+}
+
+static void proxy_lookup_without_exists(struct lint *l) {
+    const struct config *c = l->config;
+    for (u32 i = 0; i < c->proxies.count; i++)
+        if (takes_any_list(c->proxies.at[i].reconcile))
+            found_in_file(l, c->proxies.at[i].at, "reconcile.url of proxy %s is a search, and exists is not said",
                           c->proxies.at[i].name.p);
 }
 
