@@ -518,6 +518,8 @@ static void tell_first(struct broker *b, struct gate_call *x, const struct outco
     size_t common = fields->len;
     void *conn = x->caller->conn;
     buf_slice_add(fields, buf_slice(&o->once));
+    /* A browser can ask for these by itself: what an upstream gives it is no page of the broker's. */
+    if (!x->keyed) buf_lit(fields, "Content-Security-Policy: sandbox\r\n");
     wait_end(b, x->caller);
     tell(b, conn, b->after, x->status, buf_slice(fields), o->body, x->head && o->problem.len == 0);
     fields->len = common;

@@ -199,6 +199,14 @@ static i64 elapsed_ms(const struct outbound_call *c) {
 
 static bool try_next(struct outbound_call *c);
 
+/* In words of what came: libcurl's are of what it was about. It has no memory for a line that is too long, and what on_head will not
+ * have was not written. */
+static const char *why_broken(const struct outbound_call *c, CURLcode result) {
+    if (result == CURLE_OUT_OF_MEMORY || (result == CURLE_WRITE_ERROR && !c->cut))
+        return "the answer's head is too large, or is none";
+    return curl_easy_strerror(result);
+}
+
 /* Not by what libcurl calls the error, but by how far it came: before a request's first byte it asks may_send. */
 static void finish(struct outbound_call *c, CURLcode result) {
     bool whole = result == CURLE_OK || (result == CURLE_WRITE_ERROR && c->cut);
@@ -208,7 +216,7 @@ static void finish(struct outbound_call *c, CURLcode result) {
         result == CURLE_SEND_FAIL_REWIND || result == CURLE_ABORTED_BY_CALLBACK || result == CURLE_COULDNT_CONNECT;
     if (c->sent && again) /* libcurl was about to */
         return tell(c, OUTBOUND_BROKEN, "the connection was closed before anything was answered");
-    if (c->sent) return tell(c, OUTBOUND_BROKEN, curl_easy_strerror(result));
+    if (c->sent) return tell(c, OUTBOUND_BROKEN, why_broken(c, result));
     if (result != CURLE_COULDNT_CONNECT || !try_next(c)) tell(c, OUTBOUND_NOT_SENT, curl_easy_strerror(result));
 }
 

@@ -296,6 +296,22 @@ def what_broke_off_is_unknown_and_never_sent_again():
 
 
 @test
+def a_head_that_is_too_large_is_said_to_be_that():
+    fields = b"HTTP/1.1 200 Fine\r\n" + b"".join(b"x%d: %s\r\n" % (i, b"v" * 900) for i in range(80))
+    for head in (fields, b"HTTP/1.1 200 Fine\r\nX: " + b"v" * 300000, informational(5000)):
+        with proxied(Answer(raw=head, then=CLOSE)) as (b, r):
+            same(problem(call(b), 504, "outcome_unknown", "unknown")["detail"], "the answer's head is too large, or is none")
+
+
+@test
+def a_page_of_an_upstream_is_none_of_the_brokers():
+    page = Answer(200, "<script>fetch('/v1/queues')</script>", [("Content-Type", "text/html"), ("Content-Security-Policy", "script-src *")])
+    with proxied(page, page) as (b, r):
+        same(b.get("/gate/pay/page").all("Content-Security-Policy"), ["script-src *", "sandbox"])
+        same(call(b).all("Content-Security-Policy"), ["script-src *"])  # no browser sends a key by itself
+
+
+@test
 def an_upstream_that_says_nothing_is_unknown_when_its_time_is_over():
     with proxied(Answer(at=0, then=HANG, effect=True), timeout="1s") as (b, r):
         problem(call(b), 504, "outcome_unknown", "unknown")
