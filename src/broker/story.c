@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "broker/broker_priv.h"
 #include "broker/lookup.h"
+#include "broker/target.h"
 #include "broker/why.h"
 
 void put_when(struct buf *b, i64 unix_ms) {
@@ -94,7 +95,16 @@ static void put_last_failure(const struct telling *t) {
     put_quoted(t->out, ": ", last.reason);
 }
 
+/* Where the broker delivers it, or looks it up: what keeps it from that. NULL: nothing. */
+static const char *kept_back(const struct telling *t) {
+    const struct target *target = target_of(t->b, t->q.queue);
+    struct target_view v = {0};
+    if (target) target_look(target, t->b->time.mono_ms, &v);
+    return v.paused ? "paused" : v.wait_ms ? "not to be called yet" : v.down_ms ? "down" : NULL;
+}
+
 static void put_waiting(const struct telling *t) {
+    const char *kept = kept_back(t);
     if (t->v->delayed) {
         buf_lit(t->out, "; it waits until ");
         put_when(t->out, wall_of_delay(t->b, t->v->due_ms));
@@ -102,6 +112,9 @@ static void put_waiting(const struct telling *t) {
         buf_lit(t->out, "; it waits for others of its group");
     } else if (t->q.paused) {
         buf_lit(t->out, "; it waits because its queue is paused");
+    } else if (kept) {
+        buf_printf(t->out, "; it waits to be %s, and its target is %s", t->v->reconcile ? "looked up" : "delivered",
+                   kept);
     } else {
         buf_slice_add(t->out, t->v->reconcile ? SL("; it waits to be looked up") : SL("; it waits to be handed out"));
     }

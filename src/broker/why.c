@@ -16,6 +16,12 @@ static bool held_unsent(slice history, struct history_item *out) {
     return is;
 }
 
+/* What a question was answered with would else read as what became of the work. */
+static bool asked_in_vain(const struct message_view *v, const struct history_item *last) {
+    return v->state == STATE_HELD && v->lookups && last->kind == HISTORY_ATTEMPT && last->lookup &&
+           last->ended != ENDED_EXPIRED && last->failure_class == CLASS_UNKNOWN;
+}
+
 void why_text(const struct message_view *v, struct buf *out) {
     struct history_item last;
     if (v->conflict)
@@ -28,6 +34,9 @@ void why_text(const struct message_view *v, struct buf *out) {
         buf_printf(out, "looked up %u time%s without an answer", v->lookups, v->lookups == 1 ? "" : "s");
     else if (last.kind == HISTORY_ATTEMPT && last.ended == ENDED_EXPIRED)
         buf_printf(out, "its lease ran out %u time%s", v->crashes, v->crashes == 1 ? "" : "s");
+    else if (asked_in_vain(v, &last))
+        buf_printf(out, "looked up %u time%s in vain: %.*s", v->lookups, v->lookups == 1 ? "" : "s", (int)last.reason.n,
+                   last.reason.p);
     else if (last.reason.n)
         buf_slice_add(out, last.reason);
     else if (last.kind == HISTORY_ATTEMPT)

@@ -422,6 +422,7 @@ def look_ups_without_an_answer_are_repeated_and_then_a_person_decides(q):
         shown = becomes(q, "k", "held")
         same((len(r.requests), len(r.asked)), (1, 4))
         assert "302" in shown["attempts"][-1]["reason"], shown
+        assert shown["reason"].startswith("looked up 4 times in vain: answered 302"), shown["reason"]
 
 
 @test

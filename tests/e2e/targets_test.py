@@ -119,6 +119,20 @@ def a_pause_says_who_and_why_and_stays_over_restarts_and_reloads_until_it_is_end
 
 
 @test
+def the_story_of_a_key_says_that_its_target_keeps_it_waiting():
+    with hx.Broker() as b, refused_port() as nobody:
+        b.rules("q", **at(f"http://127.0.0.1:{nobody}", circuit={"of": 1, "open": "5m"}))
+        b.put("q", "k1")
+        stands(b, "open")
+        b.put("q", "k2")
+        why = b.get("/v1/queues/q/keys/k2").json()["why"]
+        assert "it waits to be delivered, and its target is down" in why, why
+        b.post("/v1/targets/q/pause")
+        why = b.get("/v1/queues/q/keys/k2").json()["why"]
+        assert "it waits to be delivered, and its target is paused" in why, why
+
+
+@test
 def pausing_twice_is_pausing_once():
     with broker() as b:
         first = b.post("/v1/targets/slots/pause", {"by": "ann"}).json()
