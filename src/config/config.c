@@ -83,7 +83,7 @@ static hx_st read_relay(const struct binding *b, const struct node *n, struct re
     if (!queue) st = node_error(n, b->err, "queue is missing");
     if (st != ST_OK || !dsn || !queue) return st;
     r->queue_at = (struct said_at){queue->line, queue->column};
-    r->dsn_plain = !strstr(dsn->text.p, "${");
+    r->dsn_plain = dsn->kind == NODE_SCALAR && !strstr(dsn->text.p, "${");
     struct errbuf why;
     if (!config_queue_name_ok(r->queue, &why)) return node_error(queue, b->err, "%s", why.text);
     return gate_refuse(queue, r->queue, b->err);

@@ -137,7 +137,7 @@ struct relay_config {
     bool grouped;
     u32 workers, batch;
     i64 poll_ms, timeout_ms;
-    bool dsn_plain; /* without any ${NAME}: everything in it is in the file */
+    bool dsn_plain; /* without any ${NAME} or secret_file: everything in it is in the file */
     struct said_at at, queue_at;
 };
 

@@ -16,7 +16,7 @@
     X(PERCENT, "a percentage like 0.01%")                                                                              \
     X(BOOL, "true or false")                                                                                           \
     X(TEXT, "text")                                                                                                    \
-    X(SECRET, "text with ${NAME} from the environment")                                                                \
+    X(SECRET, "text with ${NAME} from the environment or {secret_file: PATH}")                                         \
     X(SECRETS, "a list of secrets, each text with ${NAME} from the environment or {secret_file: PATH}")                \
     X(SECRET_TEXTS, "a list of secrets as they are, each like those")                                                  \
     X(URL, "an address like https://example.com/alerts, with ${NAME} from the environment")                            \

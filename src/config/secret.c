@@ -104,24 +104,6 @@ static hx_st check_url(const struct binding *b, const struct node *n, slice url)
     return url.n > SECRET_BYTES_MAX ? node_error(n, b->err, "longer than %d bytes", SECRET_BYTES_MAX) : ST_OK;
 }
 
-hx_st secret_read(const struct binding *b, const struct key *k, const struct node *n) {
-    struct buf text = secret_room();
-    slice *field = value_field(k, b->base);
-    CHECK(k->size == sizeof(*field));
-    hx_st st = put_text(b, k, n, &text);
-    if (st == ST_OK) *field = arena_copy(b->arena, buf_slice(&text));
-    if (st == ST_OK && k->type == TYPE_URL && is_whole(b, n)) st = check_url(b, n, *field);
-    buf_free_wiped(&text);
-    return st;
-}
-
-/* whsec_ and the bytes in base64, as Standard Webhooks has it. */
-static bool decode_key(slice text, struct buf *out) {
-    slice prefix = SL("whsec_");
-    return slice_starts(text, prefix) && buf_base64_decode(out, slice_of(text.p + prefix.n, text.n - prefix.n)) &&
-           out->len >= KEY_BYTES_MIN && out->len <= KEY_BYTES_MAX;
-}
-
 /* {secret_file: PATH}: what is in that file, without the line's end. */
 static const struct node *file_named(const struct node *n) {
     return n->kind == NODE_MAP && n->count == 1 ? node_get(n, SL("secret_file")) : NULL;
@@ -141,6 +123,26 @@ static hx_st put_file(const struct binding *b, const struct node *n, struct buf 
     explicit_bzero(text, sizeof text);
     if (got > SECRET_BYTES_MAX) return node_error(n, b->err, "%s has more than %d bytes", n->text.p, SECRET_BYTES_MAX);
     return has_control(buf_slice(out)) ? node_error(n, b->err, "%s has a control character", n->text.p) : ST_OK;
+}
+
+hx_st secret_read(const struct binding *b, const struct key *k, const struct node *n) {
+    struct buf text = secret_room();
+    slice *field = value_field(k, b->base);
+    CHECK(k->size == sizeof(*field));
+    const struct node *file = k->type == TYPE_SECRET ? file_named(n) : NULL;
+    hx_st st = file ? put_file(b, file, &text) : put_text(b, k, n, &text);
+    if (st == ST_OK && text.len == 0) st = node_error(n, b->err, "empty");
+    if (st == ST_OK) *field = arena_copy(b->arena, buf_slice(&text));
+    if (st == ST_OK && k->type == TYPE_URL && is_whole(b, n)) st = check_url(b, n, *field);
+    buf_free_wiped(&text);
+    return st;
+}
+
+/* whsec_ and the bytes in base64, as Standard Webhooks has it. */
+static bool decode_key(slice text, struct buf *out) {
+    slice prefix = SL("whsec_");
+    return slice_starts(text, prefix) && buf_base64_decode(out, slice_of(text.p + prefix.n, text.n - prefix.n)) &&
+           out->len >= KEY_BYTES_MIN && out->len <= KEY_BYTES_MAX;
 }
 
 static hx_st read_one(const struct binding *b, const struct key *k, const struct node *n, slice *out) {

@@ -328,8 +328,8 @@ static void whatever_is_wrong_gets_a_line_with_its_place(void **state) {
         {DELIVER("headers: {a: 'x${b'}"), "f:1:58: queue q: deliver.headers.a: the brace opened here is not closed"},
         {DELIVER("secret_headers: {a: '${B c}'}"),
          "f:1:63: queue q: deliver.secret_headers.a: ${B c} names no environment variable"},
-        {DELIVER("secret_headers: {a: {file: x}}"),
-         "f:1:63: queue q: deliver.secret_headers.a: expected text with ${NAME} from the environment, not a map"},
+        {DELIVER("secret_headers: {a: {file: x}}"), "f:1:63: queue q: deliver.secret_headers.a: expected text with "
+                                                    "${NAME} from the environment or {secret_file: PATH}, not a map"},
         {DELIVER("keep: {headers: ['a b']}"), "f:1:59: queue q: deliver.keep.headers: \"a b\" is no header's name"},
         {DELIVER("sign: {secrets: [abc]}"), "f:1:60: queue q: deliver.sign.secrets[0]: is not whsec_ and 24 to 64 "
                                             "bytes in base64; echo whsec_$(openssl rand "
@@ -467,9 +467,10 @@ static struct config *with_secrets(void) {
     setenv("HAPAX_TEST_SIGN", WHSEC, 1);
     setenv("HAPAX_TEST_LOOK", "look-from-env", 1);
     snprintf(yaml, sizeof yaml,
-             "queues: {q: {" WITH_SECRETS "}}\nproxies: {p: {upstream: 'https://h', reconcile: {url: "
+             "relay: [{dsn: {secret_file: %s}, queue: r}]\nqueues: {q: {" WITH_SECRETS
+             "}}\nproxies: {p: {upstream: 'https://h', reconcile: {url: "
              "'https://h', secret_headers: {a: '${HAPAX_TEST_KEY}'}}}}\n",
-             path);
+             path, path);
     struct config *c = parse_as(yaml, &as_daemon);
     unlink(path);
     return c;
@@ -485,6 +486,7 @@ static void a_call_has_its_secrets(void **state) {
     assert_true(q->deliver->sign.count == 2 && q->deliver->sign.at[0].n == 24 && q->deliver->sign.at[1].n == 24);
     assert_true(slice_eq(call_template_text(q->reconcile->headers.at[0].value), SL("look-from-env")));
     assert_false(q->deliver->lacks_secrets || q->reconcile->lacks_secrets);
+    assert_true(slice_eq(c->relays.at[0].dsn, SL("file-content")));
     config_free(c);
 }
 
@@ -588,6 +590,9 @@ static void a_secret_that_is_not_there_is_a_mistake_which_tells_none(void **stat
          "f:1:63: queue q: deliver.secret_headers.a: the environment variable HAPAX_TEST_EMPTY is empty\n"},
         {DELIVER("secret_headers: {a: {secret_file: /hapax/no/such}}"),
          "f:1:77: queue q: deliver.secret_headers.a.secret_file: /hapax/no/such: No such file or directory\n"},
+        {"relay: [{dsn: {secret_file: /hapax/no/such}, queue: q}]\n",
+         "f:1:29: relay[0].dsn.secret_file: /hapax/no/such: No such file or directory\n"},
+        {"relay: [{dsn: {secret_file: /dev/null}, queue: q}]\n", "f:1:15: relay[0].dsn: empty\n"},
         {DELIVER("secret_headers: {a: (secret)}"),
          "f:1:63: queue q: deliver.secret_headers.a: (secret) is what is shown in "
          "the place of a secret: write ${NAME}\n"},
