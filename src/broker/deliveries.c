@@ -58,6 +58,11 @@ i64 asked_to_wait_ms(const struct outbound_answer *a, i64 wall_ms) {
     return may_ask ? answer_wait_ms(a->head, wall_ms) : 0;
 }
 
+/* An answer that does not say that nothing was done, whatever its class. */
+static bool may_be_done(const struct outbound_answer *a) {
+    return a->end == OUTBOUND_ANSWERED && (a->status == 408 || (a->status >= 500 && a->status != 503));
+}
+
 void delivery_decide(const struct push *push, const struct outbound_answer *a, i64 wall_ms, struct words *w,
                      struct verdict *out) {
     const struct terms *t = push->terms;
@@ -77,6 +82,11 @@ void delivery_decide(const struct push *push, const struct outbound_answer *a, i
     if (out->gone || failed_probe) {
         /* Not the message's fault. After a failed probe another one has its turn, should it be this one that cannot be taken. */
         i64 delay_ms = failed_probe && t->open_ms > out->wait_ms ? t->open_ms : out->wait_ms;
-        out->in = (struct settle_in){.verb = VERB_RELEASE, .delay_ms = delay_ms};
+        if (failed_probe && may_be_done(a)) { /* that it was begun is not to be forgotten */
+            out->in.spares = true;
+            out->in.delay_ms = delay_ms;
+        } else {
+            out->in = (struct settle_in){.verb = VERB_RELEASE, .delay_ms = delay_ms};
+        }
     }
 }

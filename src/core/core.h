@@ -394,6 +394,7 @@ struct settle_in {
     i64 delay_ms; /* nack: floor; release: until it comes again */
     u32 lease_ms; /* extend; 0: as before */
     bool hold;    /* nack absent: it did not happen, but a person decides whether it is done again: held */
+    bool spares;  /* nack: it is no fault of the message, and does not count against the attempts it is allowed */
     slice reason, name, content_type, result, effect_id;
     slice http; /* ack, nack rejected: as rec_settle.http; at most HTTP_HEAD_BYTES_MAX */
 };

@@ -67,12 +67,12 @@ static void end_absent(const struct rules *rules, struct rec_return *r, bool hol
 
 /* Failed, or nobody knows. */
 static void end_unfinished(struct core *c, const struct message *m, const struct rules *rules, struct rec_return *r,
-                           i64 *wait_ms) {
+                           bool spares, i64 *wait_ms) {
     bool unsaid = ended_unsaid(r->ended), unknown = r->failure_class == CLASS_UNKNOWN;
     bool lookup = m->lookup || (unknown && rules->on_unknown == ON_UNKNOWN_RECONCILE);
     bool asks = lookup && rules->lookup_attempts; /* the broker will */
     u16 count = 1;
-    bool last = r->ended != ENDED_REVOKED && count_one(rules, m, r, unknown || lookup, &count);
+    bool last = r->ended != ENDED_REVOKED && !spares && count_one(rules, m, r, unknown || lookup, &count);
     if (asks && !m->lookup) last = false; /* to be asked first; that it was the last one counts if the answer is no */
     if (unknown && !unsaid) r->traits |= TRAIT_DOUBT; /* else how the lease ended is the doubt */
     if (lookup) r->traits |= TRAIT_RECONCILE;
@@ -94,7 +94,7 @@ void lease_end_decide(struct core *c, const struct message *m, struct rec_return
     if (in->failure_class == CLASS_ABSENT)
         end_absent(rules, r, in->hold);
     else
-        end_unfinished(c, m, rules, r, wait_ms);
+        end_unfinished(c, m, rules, r, in->spares, wait_ms);
     if (r->state != STATE_PENDING)
         r->traits = lease_end_traits(c, m, (enum state)r->state, r->traits, &r->taken);
     else if (*wait_ms > 0)

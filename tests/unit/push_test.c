@@ -154,6 +154,12 @@ static void a_failed_probe_costs_no_attempt_unless_its_outcome_is_unknown(void *
     assert_int_equal(v.wait_ms, 2000);
     a = (struct outbound_answer){.end = OUTBOUND_NOT_SENT, .why = "refused"};
     assert_int_equal(decide(t, &a, true).in.verb, VERB_RELEASE);
+    a = answered(502, "", ""); /* it may have been done: nobody vouches that it was not */
+    v = decide(t, &a, true);
+    assert_int_equal(v.in.verb, VERB_NACK);
+    assert_int_equal(v.in.failure_class, CLASS_TRANSIENT);
+    assert_true(v.in.spares);
+    assert_int_equal(v.in.delay_ms, 7000);
     a.end = OUTBOUND_BROKEN;
     v = decide(t, &a, true);
     assert_int_equal(v.in.verb, VERB_NACK);

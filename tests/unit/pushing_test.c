@@ -114,6 +114,25 @@ static void a_failed_probe_costs_no_attempt(void **state) {
     assert_key("q", "k2", "\"state\":\"done\"");
 }
 
+/* What answers 500 may have done it: it costs no attempt, but it was begun, and no time to live makes that undone. */
+static void a_probe_that_may_have_been_done_is_not_cancelled_as_never_begun(void **state) {
+    (void)state;
+    rule("q", "{\"downstream\":{\"idempotency\":\"key\"},\"retry\":{\"transient\":{\"attempts\":2,\"backoff\":\"1h\","
+              "\"max\":\"1h\"}},"
+              "\"deliver\":{\"url\":\"https://t.example/"
+              "x\",\"circuit\":{\"ratio\":\"50%\",\"of\":1,\"within\":\"1m\",\"open\":\"1s\"}}}");
+    send("q", "k1", "x");
+    end(0, OUTBOUND_NOT_SENT); /* open now */
+    assert_int_equal(call("POST /v1/queues/q/batch", "{\"key\":\"k2\",\"payload\":\"x\",\"ttl\":\"60s\"}\n"), 200);
+    for (u32 i = 0; i < 30 && w.fetch_count == 1; i++) pass(1000);
+    assert_int_equal(w.fetch_count, 2);
+    answer(1, 500, "");
+    pass(100000);
+    assert_key("q", "k2", "\"state\":\"pending\"");
+    assert_key("q", "k2", "\"failures\":0");
+    assert_key("q", "k2", "answered 500");
+}
+
 static void a_probe_of_unknown_outcome_is_unknown(void **state) {
     (void)state;
     rule("q", DELIVER("\"deliver\":{\"url\":\"https://t.example/x\",\"circuit\":{\"ratio\":\"50%\",\"of\":1,\"within\":"
@@ -415,6 +434,7 @@ int main(void) {
         TEST(nothing_new_is_leased_while_it_drains),
         TEST(a_failed_probe_costs_no_attempt),
         TEST(a_probe_of_unknown_outcome_is_unknown),
+        TEST(a_probe_that_may_have_been_done_is_not_cancelled_as_never_begun),
         TEST(questions_that_nobody_answers_keep_no_delivery_back),
         TEST(a_target_that_does_not_answer_leaves_room_for_others),
         TEST(targets_take_turns),
