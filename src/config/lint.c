@@ -376,6 +376,25 @@ static void private_by_message(struct lint *l, const struct queue_config *q) {
         found(l, q, QUEUE_KEY_deliver, "allow_private is true, and the url has values of the message");
 }
 
+/* Those that can be told without asking for the name's address. */
+static bool is_private(slice url) {
+    static const char *const hosts[] = {"127.", "localhost", "[::1]", "10.", "192.168."};
+    size_t scheme = slice_starts(url, SL("https://")) ? 8 : 7;
+    slice host = slice_of(url.p + scheme, url.n - scheme);
+    bool is = false;
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) is |= slice_starts(host, slice_str(hosts[i]));
+    return is;
+}
+
+static void private_refused(struct lint *l, const struct queue_config *q) {
+    const struct deliver_config *d = q->deliver;
+    const struct reconcile_config *r = q->reconcile;
+    if (d && !d->allow_private && is_private(call_template_origin(d->url)))
+        found(l, q, QUEUE_KEY_deliver, "deliver.url is a private address, and allow_private is not set");
+    if (r && !r->allow_private && is_private(call_template_origin(r->url)))
+        found(l, q, QUEUE_KEY_reconcile, "reconcile.url is a private address, and allow_private is not set");
+}
+
 static bool in_clear(slice url) {
     static const char *const here[] = {"http://127.", "http://localhost", "http://[::1]"};
     bool clear = slice_starts(url, SL("http://"));
@@ -397,6 +416,15 @@ static void secret_in_clear(struct lint *l, const struct queue_config *q) {
         found(l, q, QUEUE_KEY_deliver, "deliver.url is not https, and secret_headers go there");
     if (r && has_secrets(&r->headers) && in_clear(call_template_origin(r->url)))
         found(l, q, QUEUE_KEY_reconcile, "reconcile.url is not https, and secret_headers go there");
+}
+
+static void proxy_private_refused(struct lint *l) {
+    const struct config *c = l->config;
+    for (u32 i = 0; i < c->proxies.count; i++)
+        if (!c->proxies.at[i].allow_private && is_private(c->proxies.at[i].upstream))
+            found_in_file(l, c->proxies.at[i].at,
+                          "the upstream of proxy %s is a private address, and allow_private is not set",
+                          c->proxies.at[i].name.p);
 }
 
 static void proxy_in_clear(struct lint *l) {
