@@ -37,6 +37,8 @@ static hx_st read_tenant(const struct binding *b, const struct node *n, struct t
     if (!name_ok(t->name))
         st = node_error(n->name, b->err, "a tenant's name is made of letters, digits and _ - . only, at most %u",
                         TENANT_NAME_MAX);
+    if (slice_eq(t->name, SL("none")))
+        st = node_error(n->name, b->err, "none is the word for no tenant: take another name");
     if (n->kind != NODE_MAP || st != ST_OK) return st;
     if (!prefix) return node_error(n, b->err, "prefix is missing");
     if (!config_queue_name_ok(t->prefix, &why) || t->prefix.n == QUEUE_NAME_MAX)

@@ -337,19 +337,17 @@ static hx_st read_plain(const struct binding *b, const struct key *k, const stru
     return st;
 }
 
-/* A key that may be unset can be said to be: then a preset or a template of files does not decide for it. Not where text is the name of
- * something: of a token, its tenant, a source's queue; `none` is a name like any other there. What stands in a part of its own (tls.cert,
- * verify.header) names nothing of this file. */
-static bool says_none(const struct binding *b, const struct key *k, const struct node *n) {
-    bool named = k->type == TYPE_TEXT && b->keys != &config_keys[TABLE_QUEUE] && b->keys != &config_keys[TABLE_TOP] &&
-                 !strchr(k->path, '.');
+/* A key that may be unset can be said to be: then a preset or a template of files does not decide for it. What is required is a name
+ * (of a token, a queue): `none` is one like any other there. */
+static bool says_none(const struct key *k, const struct node *n) {
+    bool named = k->type == TYPE_TEXT && strncmp(k->doc, "Required.", 9) == 0;
     return !named && k->type != TYPE_CHOICE && strcmp(k->fallback, "none") == 0 && n->kind == NODE_SCALAR &&
            is(n->text, "none");
 }
 
 hx_st value_read(const struct binding *b, const struct key *k, const struct node *n) {
     if (n->kind == NODE_NULL) return bind_no_value(n, b->err);
-    if (says_none(b, k, n)) return ST_OK; /* what can be unset starts unset */
+    if (says_none(k, n)) return ST_OK; /* what can be unset starts unset */
     switch (k->type) {
     case TYPE_TEXT:
         return read_text(b, k, n);

@@ -849,16 +849,18 @@ static void a_listener_can_be_said_to_have_no_certificate(void **state) {
     config_free(c);
 }
 
-/* A token called so was nobody's, and a tenant's token of that name was no tenant's: it saw everything. */
-static void a_name_may_be_none(void **state) {
+/* A token called so was nobody's. Of a tenant the word says that there is none: its token saw everything. */
+static void a_token_or_a_queue_may_be_called_none_and_a_tenant_may_not(void **state) {
     (void)state;
     struct config *c =
-        parse("tenants: {none: {prefix: n.}}\n"
-              "sources: {s: {queue: none, verify: {scheme: none}}}\n" TOKEN("none", "A1", "[send]", ", tenant: none"));
+        parse("sources: {s: {queue: none, verify: {scheme: none}}}\n" TOKEN("none", "A1", "[send]", ", tenant: none"));
     assert_slice(c->tokens.at[0].name, "none");
-    assert_slice(c->tokens.at[0].tenant, "none");
+    assert_slice(c->tokens.at[0].tenant, "");
     assert_slice(c->sources.at[0].queue, "none");
     config_free(c);
+    const struct wrong tenant = {"tenants: {none: {prefix: n.}}\n",
+                                 "f:1:11: tenants: none is the word for no tenant: take another name"};
+    assert_wrong(&tenant, 1);
 }
 
 static void without_a_file_queues_make_themselves(void **state) {
@@ -894,7 +896,7 @@ int main(void) {
         cmocka_unit_test(a_reload_says_what_changes),
         cmocka_unit_test(none_can_be_said_of_what_can_be_unset),
         cmocka_unit_test(a_listener_can_be_said_to_have_no_certificate),
-        cmocka_unit_test(a_name_may_be_none),
+        cmocka_unit_test(a_token_or_a_queue_may_be_called_none_and_a_tenant_may_not),
         cmocka_unit_test(without_a_file_queues_make_themselves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
