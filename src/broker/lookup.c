@@ -87,6 +87,7 @@ i64 seen_first_ms(const struct seen *s) {
 
 u64 seen_after(const struct broker *b, const struct seen *s) {
     u64 own = s->at.pos + 1, others = s->settle ? b->ruled : b->moved;
+    if (own > b->after) own = 0; /* nothing was written since the start, and all that was replayed is durable */
     return own > others ? own : others;
 }
 

@@ -1131,6 +1131,20 @@ static void a_repeat_waits_with_its_original_and_not_for_others(void **state) {
     assert_true(w.after > ruled);
 }
 
+/* What was replayed is durable, and nobody is told so before the first batch of this life is: a repeat waited for that, a second or a minute. */
+static void a_repeat_of_what_was_there_at_the_start_waits_for_nothing(void **state) {
+    static const char sends[] = "POST /v1/queues/q/messages";
+    (void)state;
+    submit(sends, "k", SL("x"), NULL);
+    work();
+    restart();
+    submit(sends, "k", SL("x"), NULL);
+    assert_said("\"outcome\":\"duplicate\"");
+    assert_int_equal(w.after, 0);
+    submit(sends, "other", SL("x"), NULL);
+    assert_true(w.after > 0);
+}
+
 static void effects_leave_in_the_order_they_were_parked(void **state) {
     (void)state;
     work();
@@ -1413,6 +1427,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_clock_read_earlier_in_the_turn_is_not_charged_twice, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nothing_leaves_before_what_it_saw_is_durable, set_up, tear_down_effects),
         cmocka_unit_test_setup_teardown(a_repeat_waits_with_its_original_and_not_for_others, set_up, tear_down_effects),
+        cmocka_unit_test_setup_teardown(a_repeat_of_what_was_there_at_the_start_waits_for_nothing, set_up,
+                                        tear_down_effects),
         cmocka_unit_test_setup_teardown(effects_leave_in_the_order_they_were_parked, set_up, tear_down_effects),
         cmocka_unit_test_setup_teardown(effects_are_bounded, set_up, tear_down_effects),
         cmocka_unit_test_setup_teardown(nothing_leaves_after_a_failed_journal, set_up, tear_down_effects),
