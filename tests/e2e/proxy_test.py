@@ -472,10 +472,11 @@ def answers_in_every_framing_arrive_whole():
     raw = [informational(3) + b"HTTP/1.1 200 Fine\r\nContent-Length: 2\r\n\r\nok", chunked(b"he", b"llo" * 100),
            b"HTTP/1.1 200 Fine\r\nConnection: close\r\n\r\nuntil the end", b"HTTP/1.0 200 Fine\r\n\r\nold", b"HTTP/1.1 200 \r\nContent-Length: 0\r\n\r\n"]
     want = [b"ok", b"he" + b"llo" * 100, b"until the end", b"old", b""]
-    with proxied(*[Answer(raw=x, then=CLOSE) for x in raw]) as (b, r):
+    # What says where it ends leaves the connection open: closing it unsaid may meet the next request, whose outcome nobody knows then.
+    with proxied(*[Answer(raw=x, then=CLOSE if x in raw[2:4] else None) for x in raw]) as (b, r):
         for i, body in enumerate(want):
             first, again = call(b, f"k{i}"), call(b, f"k{i}")
-            same((first.status, first.body, again.body, replayed(again)), (200, body, body, True), i)
+            same((first.status, first.body, again.body, replayed(again)), (200, body, body, True), str(i))
         same(len(r.requests), len(want))
 
 
