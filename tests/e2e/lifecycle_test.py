@@ -61,7 +61,7 @@ def sigterm_answers_waiting_polls_and_exits_0():
             for c in polls + [sender, result]:
                 same(c.rest(), b"")
                 c.close()
-            same(b.stop(how), 0)
+            same(b.wait_exit(), 0)
 
 
 @test
@@ -87,7 +87,7 @@ def a_request_that_arrives_whole_only_while_stopping_is_told_to_come_again():
                 same(idle.rest(), b"")  # it is stopping now
             c.write(b"llo")
             reply = c.reply()
-        same(b.stop(), 0)
+        same(b.wait_exit(), 0)
         b.start()
         if reply.status == 202:
             same(b.key("q", "k")["state"], "pending")

@@ -176,6 +176,8 @@ def ends(key, case, state, first, tries):
     """It ended so; its first try was of this class (TAKEN: it was the outcome), and so many were made, all under one id."""
     same(key["state"], state, f"{case}: {key}")
     attempts, requests = key["attempts"], world.receivers[case].requests
+    if hangs(case):  # the time it has is short: on a busy machine it may be over before anything was sent
+        attempts = [a for a in attempts if a.get("class") != TRANSIENT]
     if hangs(case) and state == "done":  # on a busy machine the next try may have run out of time, too
         same(len(attempts), len(requests), f"{case}: {key} {requests}")
         assert len(attempts) >= tries, attempts
