@@ -313,7 +313,7 @@ class Cert:
             openssl(*new, "-x509", "-days", "30", "-out", self.cert, at=at)
             return
         openssl(*new, "-out", self.folder + "/request.pem")
-        openssl("x509", "-req", "-in", self.folder + "/request.pem", "-CA", by.cert, "-CAkey", by.key, "-CAcreateserial", "-days", "30",
+        openssl("x509", "-req", "-in", self.folder + "/request.pem", "-CA", by.cert, "-CAkey", by.key, "-set_serial", "0x" + os.urandom(8).hex(), "-days", "30",
                 "-copy_extensions", "copy", "-out", self.cert, at=at)
 
     def context(self, client_ca=None, **settings):

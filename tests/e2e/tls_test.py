@@ -49,7 +49,7 @@ class Authority:
             f.write("subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
         cert, private, request = self.path(name + ".pem"), self.path(name + ".key"), self.path(name + ".csr")
         openssl("req", "-new", "-newkey", *key, "-nodes", "-keyout", private, "-out", request, "-subj", f"/CN={name}")
-        openssl("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self.ca_key, "-CAcreateserial", "-days", days, "-extfile",
+        openssl("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self.ca_key, "-set_serial", "0x" + os.urandom(8).hex(), "-days", days, "-extfile",
                 self.path("ext"), "-out", cert, faketime=faketime)
         os.chmod(private, 0o600)
         return cert, private
