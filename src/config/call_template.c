@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 
+#include "config/braces.h"
 #include "config/path.h"
 
 enum part_kind { PART_TEXT, PART_FIELD, PART_HEADER, PART_KEY, PART_EFFECT_KEY, PART_ID };
@@ -44,19 +45,12 @@ static void add_literal(struct compiler *c) {
     buf_reset(&c->literal);
 }
 
-static bool is_token_char(char c) {
-    return isalnum((u8)c) || (c != '\0' && strchr("!#$%&'*+-.^_`|~", c));
-}
-
 static hx_st compile_header(struct compiler *c, slice name, size_t at, struct part *part) {
-    char *lower = arena_alloc(c->arena, name.n + 1);
-    if (name.n == 0) return wrong(c, at, "a header name is missing");
-    for (size_t i = 0; i < name.n; i++) {
-        lower[i] = (char)tolower((u8)name.p[i]);
-        if (!is_token_char(name.p[i])) return wrong(c, at + i, "this cannot stand in a header name");
-    }
-    *part = (struct part){.kind = PART_HEADER, .text = slice_of(lower, name.n)};
-    return ST_OK;
+    size_t bad;
+    *part = (struct part){.kind = PART_HEADER};
+    hx_st st = braces_header(name, c->arena, &part->text, &bad, c->err);
+    if (st != ST_OK) c->at = at + bad;
+    return st;
 }
 
 static hx_st compile_variable(struct compiler *c, slice inside, size_t at, struct part *part) {
@@ -91,21 +85,11 @@ static hx_st compile_inside(struct compiler *c, slice inside, size_t at, struct 
     return slice_starts(inside, own) ? compile_variable(c, inside, at, part) : compile_field(c, inside, at, part);
 }
 
-/* Where the closing brace is; a quoted name may contain one. */
-static bool find_close(slice text, size_t from, size_t *close) {
-    bool quoted = false;
-    for (size_t i = from; i < text.n; i++) {
-        quoted ^= text.p[i] == '"';
-        if (text.p[i] == '}' && !quoted) return *close = i, true;
-    }
-    return false;
-}
-
 /* At "${". */
 static hx_st compile_value(struct compiler *c) {
     struct call_template *t = c->t;
     size_t open = c->at, close;
-    if (!find_close(c->text, open + 2, &close)) return wrong(c, open, "the brace opened here is not closed");
+    if (!braces_close(c->text, open + 2, &close)) return wrong(c, open, "the brace opened here is not closed");
     if (t->values == TEMPLATE_FIELDS_MAX) return wrong(c, open, "more than 16 fields");
     add_literal(c);
     hx_st st = compile_inside(c, slice_of(c->text.p + open + 2, close - open - 2), open + 2, &c->parts[t->count]);

@@ -5,6 +5,7 @@
  * the encoding of one value can be undone, as '%' itself is encoded. */
 #include "config/template.h"
 
+#include "config/braces.h"
 #include "config/path.h"
 
 enum part_kind { PART_TEXT, PART_FIELD, PART_HEADER, PART_CLOUDEVENT };
@@ -55,31 +56,12 @@ static void add_literal(struct compiler *c) {
     buf_reset(&c->literal);
 }
 
-/* Where the closing brace is; a quoted name may contain one. */
-static bool find_close(slice text, size_t from, size_t *close) {
-    bool quoted = false;
-    for (size_t i = from; i < text.n; i++) {
-        quoted ^= text.p[i] == '"';
-        if (text.p[i] == '}' && !quoted) return *close = i, true;
-    }
-    return false;
-}
-
-static bool header_char(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (c != '\0' && strchr("!#$%&'*+-.^_`|~", c));
-}
-
 static hx_st compile_header(struct compiler *c, slice name, size_t at, struct part *part) {
-    if (name.n == 0) return wrong(c, at, "a header name is missing");
-    char *lower = arena_alloc(&c->t->arena, name.n + 1);
-    for (size_t i = 0; i < name.n; i++) {
-        char ch = name.p[i];
-        lower[i] = ch >= 'A' && ch <= 'Z' ? (char)(ch - 'A' + 'a') : ch;
-        if (!header_char(lower[i])) return wrong(c, at + i, "this cannot stand in a header name");
-    }
+    size_t bad;
     part->kind = PART_HEADER;
-    part->text = slice_of(lower, name.n);
-    return ST_OK;
+    hx_st st = braces_header(name, &c->t->arena, &part->text, &bad, c->err);
+    if (st != ST_OK) c->at = at + bad;
+    return st;
 }
 
 static hx_st compile_field(struct compiler *c, slice inside, size_t at, struct part *part) {
@@ -118,7 +100,7 @@ static hx_st compile_inside(struct compiler *c, slice inside, size_t at, struct 
 static hx_st compile_value(struct compiler *c) {
     struct template *t = c->t;
     size_t open = c->at, close;
-    if (!find_close(c->text, open + 2, &close)) return wrong(c, open, "the brace opened here is not closed");
+    if (!braces_close(c->text, open + 2, &close)) return wrong(c, open, "the brace opened here is not closed");
     if (t->fields == TEMPLATE_FIELDS_MAX) return wrong(c, open, "more than 16 fields");
     add_literal(c);
     if (t->count && is_value(&t->parts[t->count - 1]))
