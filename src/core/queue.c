@@ -107,22 +107,26 @@ enum delete_verdict core_queue_delete(struct core *c, struct core_now now, u16 q
     return write_named(c, &r, audit) ? DELETE_OK : DELETE_FULL;
 }
 
+/* flag: of r, a queue's record. */
+static enum pause_verdict pause_as(struct core *c, struct rec_queue *r, bool *flag, bool paused,
+                                   const struct audit_in *audit) {
+    if (*flag == paused) return PAUSE_NO_CHANGE;
+    *flag = paused;
+    return write_named(c, r, audit) ? PAUSE_OK : PAUSE_FULL;
+}
+
 enum pause_verdict core_queue_pause(struct core *c, struct core_now now, u16 queue, bool paused,
                                     const struct audit_in *audit) {
     c->now = now;
     struct rec_queue r = queue_record(queue_at(c, queue));
-    if (r.paused == paused) return PAUSE_NO_CHANGE;
-    r.paused = paused;
-    return write_named(c, &r, audit) ? PAUSE_OK : PAUSE_FULL;
+    return pause_as(c, &r, &r.paused, paused, audit);
 }
 
 enum pause_verdict core_push_pause(struct core *c, struct core_now now, u16 queue, bool paused,
                                    const struct audit_in *audit) {
     c->now = now;
     struct rec_queue r = queue_record(queue_at(c, queue));
-    if (r.push_paused == paused) return PAUSE_NO_CHANGE;
-    r.push_paused = paused;
-    return write_named(c, &r, audit) ? PAUSE_OK : PAUSE_FULL;
+    return pause_as(c, &r, &r.push_paused, paused, audit);
 }
 
 void core_queue_write(struct core *c, u16 queue) {
