@@ -355,38 +355,32 @@ static void put_routes(struct metrics_job *j, bool times) {
     buf_free(&label);
 }
 
+/* Of a name that has nothing to escape. */
+static void put_count(struct metrics_job *j, const char *metric, const char *label, slice name, const char *kind,
+                      const char *text, u64 count) {
+    struct buf *out = &j->job.reply;
+    char first[96], second[64];
+    snprintf(first, sizeof first, "%s=\"%.*s\"", label, (int)name.n, name.p);
+    snprintf(second, sizeof second, "%s=\"%s\"", kind, text);
+    put_line(out, metric, "", slice_str(first), second, SL(""));
+    buf_dec(out, count);
+    buf_char(out, '\n');
+}
+
 static void put_sources(struct metrics_job *j) {
-    struct buf label = {0}, *out = &j->job.reply;
-    char outcome[64];
     for (u32 i = 0; i < ingest_count(j->job.c.b); i++) {
         const struct ingest_counts *n = ingest_counts_at(j->job.c.b, i);
-        buf_reset(&label);
-        buf_printf(&label, "source=\"%.*s\"", (int)n->name.n, n->name.p); /* which has nothing to escape */
-        for (u32 k = 0; k < INGEST_OUTCOMES; k++) {
-            snprintf(outcome, sizeof outcome, "outcome=\"%s\"", ingest_outcome_text(k));
-            put_line(out, "hapax_ingest_total", "", buf_slice(&label), outcome, SL(""));
-            buf_dec(out, n->at[k]);
-            buf_char(out, '\n');
-        }
+        for (u32 k = 0; k < INGEST_OUTCOMES; k++)
+            put_count(j, "hapax_ingest_total", "source", n->name, "outcome", ingest_outcome_text(k), n->at[k]);
     }
-    buf_free(&label);
 }
 
 static void put_proxies(struct metrics_job *j) {
-    struct buf label = {0}, *out = &j->job.reply;
-    char result[64];
     for (u32 i = 0; i < gate_count(j->job.c.b); i++) {
         const struct gate_counts *n = gate_counts_at(j->job.c.b, i);
-        buf_reset(&label);
-        buf_printf(&label, "proxy=\"%.*s\"", (int)n->name.n, n->name.p); /* which has nothing to escape */
-        for (u32 k = 0; k < GATE_RESULTS; k++) {
-            snprintf(result, sizeof result, "result=\"%s\"", gate_result_text(k));
-            put_line(out, "hapax_gate_requests_total", "", buf_slice(&label), result, SL(""));
-            buf_dec(out, n->at[k]);
-            buf_char(out, '\n');
-        }
+        for (u32 k = 0; k < GATE_RESULTS; k++)
+            put_count(j, "hapax_gate_requests_total", "proxy", n->name, "result", gate_result_text(k), n->at[k]);
     }
-    buf_free(&label);
 }
 
 /* ---- tenants */
