@@ -52,7 +52,7 @@ static bool matches(const char *pattern, slice path, slice args[2]) {
     const char *p = path.p, *end = p + path.n;
     u32 n = 0;
     for (; *pattern; pattern++) {
-        if (strcmp(pattern, "/...") == 0) return p == end || *p == '/';
+        if (*pattern == '/' && strcmp(pattern, "/...") == 0) return p == end || *p == '/';
         if (*pattern != '*') {
             if (p == end || *p++ != *pattern) return false;
             continue;
