@@ -233,9 +233,7 @@ static void reply_replay(struct call *c, const struct seen *s, const struct send
     put_id(body, "id", &out->ref);
     put_shown_key(c->b, body, s->at.queue, s->settle->key);
     json_put_member_i64(body, "generation", generation);
-    json_put_member(body, "effect_key", s->settle->key);
-    body->len--;
-    buf_printf(body, "~g%u\"", generation);
+    put_effect_key_member(c->b, body, &out->ref, s->settle->key, generation);
     json_put_member(body, "state", slice_str(state_text(STATE_PENDING)));
     buf_char(body, '}');
     reply_json(c, 202, buf_slice(body));

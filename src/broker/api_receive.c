@@ -17,20 +17,6 @@
 #define READY_BYTES 384u /* of each: a message with a small payload */
 #define FULL_TRIES  16u  /* retries without room for their lease that are passed over to find a message that has it */
 
-/* A deliberate replay is a new effect: key~gN. Without a key every message is an effect of its own. */
-static void put_effect_key(struct buf *body, const struct rec_message *m, u32 generation) {
-    buf_lit(body, ",\"effect_key\":\"");
-    if (m->key.n) {
-        body->len--;
-        json_put_string(body, m->key);
-        body->len--;
-    } else {
-        core_id_text(&m->ref, body);
-    }
-    if (generation) buf_printf(body, "~g%u", generation);
-    buf_char(body, '"');
-}
-
 static void render_delivery(struct broker *b, struct buf *body, const struct message_view *before,
                             const struct rec_message *m, const struct lease_out *lease, slice queue, i64 lease_ms) {
     buf_lit(body, "{\"id\":\"");
@@ -51,7 +37,7 @@ static void render_delivery(struct broker *b, struct buf *body, const struct mes
     buf_dec(body, before->crashes);
     buf_lit(body, ",\"generation\":");
     buf_dec(body, before->generation);
-    put_effect_key(body, m, before->generation);
+    put_effect_key_member(b, body, &m->ref, m->key, before->generation);
     buf_lit(body, ",\"delivery\":\"");
     buf_slice_add(body, slice_str(delivery_text(lease->delivery)));
     buf_char(body, '"');

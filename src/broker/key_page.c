@@ -200,7 +200,9 @@ void put_key_page(struct broker *br, struct buf *b, const struct seen *s, bool s
     json_put_member(b, "state", slice_str(state_text(s->settle ? (enum state)s->settle->state : v.state)));
     put_reason(b, s, &v);
     if (story) put_story(br, b, s, &v);
-    json_put_member_i64(b, "generation", s->settle ? s->settle->generation : v.generation);
+    u32 generation = s->settle ? s->settle->generation : v.generation;
+    json_put_member_i64(b, "generation", generation);
+    put_effect_key_member(br, b, seen_ref(s), seen_key(s), generation);
     json_put_name(b, "fingerprint");
     buf_printf(b, "\"%016llx\"", (unsigned long long)seen_fingerprint(s));
     json_put_member_time(b, "first_seen", first_seen_ms);

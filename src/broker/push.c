@@ -436,9 +436,8 @@ static enum step take(struct broker *b, const struct errand *e) {
         .attempt = (u16)(e->view.attempts + 1),
         .wall_ms = b->now.wall_ms,
         .key = shown_key(b, e->queue, e->m->key).key,
-        .known_by = e->m->key,
+        .known_by = key_downstream(b, e->queue, e->m->key),
     };
-    if (e->q->proxy) s.known_by = s.key; /* which the upstream got as it came */
     bool made = e->lookup ? push_request_lookup(&p->request, e->q, &s, &p->view)
                           : push_request_deliver(&p->request, e->q, &s, &p->view);
     enum step step = made ? send_one(b, e) : take_unfit(b, e, slice_str(p->request.why.text));

@@ -1,6 +1,7 @@
 /* What leaves: the address and the headers of a delivery or a look-up, made of a message and its queue's rules. */
 #include "broker/admit.h"
 #include "broker/push_priv.h"
+#include "broker/scope.h"
 #include "config/call_template.h"
 #include "net/webhook.h"
 
@@ -60,15 +61,6 @@ void push_request_free(struct push_request *r) {
 }
 
 /* ---- what is said of the message */
-
-/* A deliberate replay is a new effect: key~gN. Without a key every message is an effect of its own. */
-static void put_effect_key(struct buf *out, const struct push_subject *s) {
-    if (s->known_by.n)
-        buf_slice_add(out, s->known_by);
-    else
-        core_id_text(&s->m->ref, out);
-    if (s->generation) buf_printf(out, "~g%u", s->generation);
-}
 
 enum spelling { SPELLING_BARE, SPELLING_QUOTED, SPELLING_DISPLAY };
 
@@ -136,7 +128,7 @@ static bool evaluate(struct push_request *r, const struct call_template *url, co
     struct buf effect_key = {0}, id = {0};
     struct errbuf why = {{0}};
     payload_view_init(view, s->m->payload, s->m->content_type, said_header, (void *)(uintptr_t)&said->in);
-    put_effect_key(&effect_key, s);
+    put_effect_key(&effect_key, &s->m->ref, s->known_by, s->generation);
     core_id_text(&s->m->ref, &id);
     struct call_vars vars = {.key = s->key, .effect_key = buf_slice(&effect_key), .id = buf_slice(&id)};
     bool ok = call_template_eval(url, view, &vars, &r->url, &why) == TEMPLATE_OK || fail(r, "url", SL(""), &why);
@@ -156,7 +148,7 @@ static bool evaluate(struct push_request *r, const struct call_template *url, co
 
 static void add_key(struct push_request *r, const struct push_subject *s) {
     struct buf key = {0};
-    put_effect_key(&key, s);
+    put_effect_key(&key, &s->m->ref, s->known_by, s->generation);
     put_key_field(line(r, "Idempotency-Key"), buf_slice(&key));
     end_line(r);
     buf_free(&key);

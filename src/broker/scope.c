@@ -30,6 +30,29 @@ void put_shown_key(const struct broker *b, struct buf *body, u16 queue, slice st
     if (shown.credential.n) json_put_member(body, "credential", shown.credential);
 }
 
+void put_effect_key(struct buf *out, const struct ref *ref, slice known_by, u32 generation) {
+    if (known_by.n)
+        buf_slice_add(out, known_by);
+    else
+        core_id_text(ref, out);
+    if (generation) buf_printf(out, "~g%u", generation);
+}
+
+slice key_downstream(const struct broker *b, u16 queue, slice stored) {
+    const struct queue_config *q = queue_rules_of(b, queue)->config;
+    return q && q->proxy ? shown_key(b, queue, stored).key : stored;
+}
+
+void put_effect_key_member(const struct broker *b, struct buf *body, const struct ref *ref, slice stored,
+                           u32 generation) {
+    char text[KEY_BYTES_MAX + 16];
+    struct buf key = {.p = text, .cap = sizeof text};
+    put_effect_key(&key, ref, key_downstream(b, ref->queue, stored), generation);
+    CHECK(key.p == text);
+    buf_lit(body, ",\"effect_key\":");
+    json_put_string(body, buf_slice(&key));
+}
+
 static bool sees_all(const struct call *c, u16 queue) {
     struct queue_info q;
     core_queue_info(c->b->core, c->b->now, queue, &q);

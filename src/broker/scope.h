@@ -24,6 +24,15 @@ struct shown_key {
 struct shown_key shown_key(const struct broker *b, u16 queue, slice stored);
 void put_shown_key(const struct broker *b, struct buf *body, u16 queue, slice stored); /* ,"key":..,"credential":.. */
 
+/* The effect key: what a downstream knows the effect by. A deliberate replay is a new effect: key~gN. Without a key (known_by is
+ * empty) every message is an effect of its own. */
+void put_effect_key(struct buf *out, const struct ref *ref, slice known_by, u32 generation);
+/* A stored key as the downstream gets it: the upstream of a proxy got it as it came. */
+slice key_downstream(const struct broker *b, u16 queue, slice stored);
+/* ,"effect_key":".." of a message with that stored key. */
+void put_effect_key_member(const struct broker *b, struct buf *body, const struct ref *ref, slice stored,
+                           u32 generation);
+
 /* The stored key that is meant by one in a path or parameter: the caller's own. To those who may observe the queue, where they have
  * none of that name, the one of anybody, as SCOPE/KEY. In a buffer of the scratch, good until the next one. */
 slice key_meant(struct call *c, u16 queue, slice key);

@@ -76,6 +76,8 @@ static void put_value(struct buf *b, slice name, enum json_type type, slice raw)
         buf_slice_add(b, slice_eq(name, SL("window_ms")) || ends(name, SL("_window_ms")) ? SL("forever") : SL("-"));
     else if (type == JSON_NUMBER && ends(name, SL("_ms")) && json_i64(&j, &n))
         put_span(b, n, 2);
+    else if (type == JSON_NUMBER && ends(name, SL("_ms"))) /* with a fraction: 18.2 */
+        buf_printf(b, "%.*sms", (int)raw.n, raw.p);
     else if (type != JSON_ARRAY || !put_names(b, raw))
         print_clean(b, raw, false);
     json_free(&j);

@@ -25,7 +25,7 @@ function facts(k) {
     return h('dl', { class: 'facts', key: 'facts' },
         fact('id', h('code', {}, k.id)), fact('first seen', moment(k.first_seen)), fact('settled', k.settled_at && moment(k.settled_at)),
         fact('forgotten', k.expires_at && moment(k.expires_at)), fact('attempts', count(k.attempt)), fact('repeats', count(k.duplicates)), fact('conflicts', k.conflicts ? count(k.conflicts) : ''),
-        fact('generation', k.generation ? count(k.generation) : ''), fact('group', k.group), fact('effects', k.effect_ids.join(', ')), fact('next', k.next_delivery === 'reconcile' ? 'asked after first' : ''));
+        fact('effect key', k.effect_key === k.key ? '' : h('code', {}, k.effect_key)), fact('generation', k.generation ? count(k.generation) : ''), fact('group', k.group), fact('effects', k.effect_ids.join(', ')), fact('next', k.next_delivery === 'reconcile' ? 'asked after first' : ''));
 }
 
 const difference = (k) => (k.difference?.length ? section('What differs', table('What differs from the original', [

@@ -586,6 +586,7 @@ def a_scope_of_the_config_says_whose_key_it_is():
             p = problem(call(b, headers=[("X-Account", a) for a in twice]), 400, "key_invalid")
             assert "more than once" in p["detail"], p
         same(call(b, "b/k1", headers=[("X-Account", "a")]).body, b"a")
+        members(b.get("/v1/queues/gate:pay/keys?key=a/b/k1").json(), key="b/k1", credential="a", effect_key="b/k1")
         same(call(b, "k1", headers=[("X-Account", "a/b")]).body, b"a/b")
 
 

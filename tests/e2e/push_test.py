@@ -9,7 +9,7 @@ import signal
 import time
 
 import hx
-from hx import members, same, test, until
+from hx import hapax, members, same, test, until
 from receiver import CLOSE, HANG, RESET, Answer, Receiver, refused_port
 
 FAST = {"transient": {"attempts": 9, "backoff": "1ms", "max": "1ms"}}
@@ -111,6 +111,21 @@ def a_replay_is_a_new_effect(q):
         same(b.post(f"/v1/queues/{q}/keys/k/replay", {"by": "ann"}).status, 202)
         same(r.next().key, "k~g1")
         becomes(q, "k", "done")
+
+
+@test
+def the_page_of_a_key_has_what_the_downstream_was_handed(q):
+    b = hx.broker
+    with Receiver() as r:
+        queue(q, r, keep_payload="1h")
+        b.put(q, "k")
+        same(becomes(q, "k", "done")["effect_key"], r.next().key)
+        same(b.post(f"/v1/queues/{q}/keys/k/replay", {"by": "ann"}).json()["effect_key"], "k~g1")
+        same(becomes(q, "k", "done")["effect_key"], r.next().key)
+        assert re.search(r"^effect key +k~g1$", hapax("key", "show", q, "k", of=b).text, re.M)
+        queue(q + "-all", r, semantics="at_least_once")
+        id = b.put(q + "-all", None)
+        same(b.get(f"/v1/queues/{q}-all/messages/{id}").json()["effect_key"], r.next().key)
 
 
 @test

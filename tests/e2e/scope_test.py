@@ -278,6 +278,7 @@ def a_deed_on_one_senders_key_leaves_the_others_alone():
         members(replayed.json(), key="k", credential="shop", effect_key="shop/k~g1")
         m = w.worker.one("q")
         members(m, key="k", credential="shop", effect_key="shop/k~g1", payload="shop")
+        members(w.eye.get("/v1/queues/q/keys?key=shop/k").json(), key="k", credential="shop", effect_key="shop/k~g1")
         w.worker.ok("ack", m, result="again")
         same(w.shop.call("GET", "/v1/queues/q/keys/k/result").body, b"again")
         same(w.mill.call("GET", "/v1/queues/q/keys/k/result").body, b"of mill/k")

@@ -340,6 +340,7 @@ def deliveries_and_look_ups_are_counted_by_what_came_of_them():
         for answer in ("found", "absent", "unknown"):
             same(metric(b, "hapax_reconciliations_total", f'queue="q",answer="{answer}"'), 1, answer)
         same(target(b, "q")["latency"]["count"], sum(want.values()) + 3)
+        assert re.search(r"^latency p95 +[0-9.]+ms$", hapax("push", "status", "q", of=b).text, re.M), "a time has its unit"
 
 
 # ---- the test
