@@ -170,6 +170,7 @@ struct siphash_key {
 };
 u64 siphash(const struct siphash_key *key, const void *p, size_t n);                 /* SipHash-2-4, 64 bits */
 void siphash128(const struct siphash_key *key, const void *p, size_t n, u64 out[2]); /* SipHash-2-4, 128 bits */
+void siphash_each(const struct siphash_key *key, const slice *texts, size_t count, u64 *out); /* several at once */
 
 /* A seeded generator (splitmix64 / xoshiro256**): the only randomness the core may use. */
 struct rng {

@@ -32,7 +32,7 @@ struct candidate {
     bool again;   /* it is a copy of what was refused before: no second copy */
     bool foresee; /* and it is only asked what would become of it */
     bool made;    /* key and fingerprint are what they are: no rule makes them */
-    const struct key_hash *known;
+    const struct foreknown *known;
     struct admission *a;
     struct failure *f;
 };
@@ -319,7 +319,7 @@ static bool foresee(const struct candidate *k, struct admission *a) {
 /* The one that was asked for ahead, if it is of this very key. */
 static u64 hash_of(const struct candidate *k) {
     const struct send_in *in = k->in;
-    const struct key_hash *known = k->known;
+    const struct foreknown *known = k->known;
     if (known && known->queue == in->queue && known->key.p == in->key.p && known->key.n == in->key.n)
         return known->hash;
     return in->key.n ? core_hash(k->b->core, in->queue, in->key) : 0;
@@ -345,9 +345,10 @@ static void watch_said(const struct candidate *k, const struct admission *a) {
 
 /* The same bytes are the same payload. A retry mostly comes while the message is there to compare with, in a tenth of the time that a
  * hash takes. */
-static u64 plain_fingerprint(struct broker *b, slice payload, const struct seen *s) {
+static u64 plain_fingerprint(const struct candidate *k, const struct seen *s) {
+    slice payload = k->in->payload;
     if (s && s->message && slice_eq(s->message->payload, payload)) return s->message->fingerprint;
-    return core_fingerprint(b->core, payload);
+    return k->known && k->known->fingerprint ? k->known->fingerprint : core_fingerprint(k->b->core, payload);
 }
 
 static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, struct admission *a) {
@@ -369,7 +370,7 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
     bool sought = in->key.n && (!k->rules || k->rules->rules.semantics != SEMANTICS_AT_LEAST_ONCE);
     in->hash = hash_of(k);
     a->seen = sought ? lookup_key(b, b->lookup, in->queue, in->hash, in->key) : NULL;
-    if (!rules->special && !k->made) in->fingerprint = plain_fingerprint(b, in->payload, a->seen);
+    if (!rules->special && !k->made) in->fingerprint = plain_fingerprint(k, a->seen);
     if (sought && !(a->seen && seen_in_force(b, a->seen))) look_under_own_key(b, in, a);
     a->key = in->key;
     if (!a->seen && key_names_replay(in->key)) { /* one that is known came in before this was asked, and is answered */
@@ -388,7 +389,7 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
     return ok;
 }
 
-bool admit_message(struct broker *b, struct send_in *in, slice scope, const struct key_hash *known,
+bool admit_message(struct broker *b, struct send_in *in, slice scope, const struct foreknown *known,
                    header_lookup *header, void *header_ctx, struct admission *a, struct failure *f) {
     struct candidate k = {.b = b, .in = in, .scope = scope, .known = known, .f = f};
     return enter(&k, header, header_ctx, a);

@@ -22,16 +22,17 @@ struct admission {
     struct ref copy;
 };
 
-/* What core_hash says of a key: of these very bytes, not of others like them. Queue 0: of none. */
-struct key_hash {
+/* What is known of a message before its turn: what core_hash says of its key, of these very bytes, not of others like them (queue 0: of
+ * none), and core_fingerprint of its payload, 0 if it was not asked. */
+struct foreknown {
     slice key;
-    u64 hash;
+    u64 hash, fingerprint;
     u16 queue;
 };
 
 /* The queue's rules fill in key, group, fingerprint and hash of *in, whose key is what the sender gave or empty. scope: whose key
- * that is (scope.h). known may be NULL: it saves hashing the key once more. */
-bool admit_message(struct broker *b, struct send_in *in, slice scope, const struct key_hash *known,
+ * that is (scope.h). known may be NULL: it saves hashing once more. */
+bool admit_message(struct broker *b, struct send_in *in, slice scope, const struct foreknown *known,
                    header_lookup *header, void *header_ctx, struct admission *a, struct failure *f);
 /* The same for what comes with its key and fingerprint: the queue's rules for messages are not asked. */
 bool admit_made(struct broker *b, struct send_in *in, slice scope, struct admission *a, struct failure *f);

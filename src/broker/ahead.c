@@ -1,7 +1,10 @@
-/* Requests are looked at before their turn, so that the memory they will touch is near by then. */
+/* Requests are looked at before their turn, so that the memory they will touch is near by then, and hashed together. */
 #include "broker/broker_priv.h"
 #include "broker/lookup.h"
 #include "broker/named.h"
+#include "broker/queue_rules.h"
+
+#define PRINTED_MAX 4096u /* bytes of a payload: what is looked at ahead may come to be looked at again */
 
 static slice key_field(const struct http_request *req) {
     for (size_t i = 0; i < req->field_count; i++)
@@ -9,29 +12,51 @@ static slice key_field(const struct http_request *req) {
     return (slice){0};
 }
 
-/* The hash a send will ask for, if it is a plain one: same queue as the last request, unquoted key. */
-static bool guess_hash(struct broker *b, u16 queue, slice name, const struct http_request *req, u64 *hash) {
+/* The key of a plain send to that queue: the one of the last request; and unquoted. Empty if it is none. */
+static slice plain_key(slice queue, const struct http_request *req) {
     static const char before[] = "/v1/queues/", behind[] = "/messages";
     size_t start = sizeof before - 1, end = sizeof behind - 1;
-    if (req->method != HTTP_POST || req->path.n != start + name.n + end) return false;
-    if (memcmp(req->path.p + start, name.p, name.n) != 0 || memcmp(req->path.p + start + name.n, behind, end) != 0)
-        return false;
+    if (req->method != HTTP_POST || req->path.n != start + queue.n + end) return (slice){0};
+    if (memcmp(req->path.p + start, queue.p, queue.n) != 0 || memcmp(req->path.p + start + queue.n, behind, end) != 0)
+        return (slice){0};
     slice key = key_field(req);
-    if (key.n == 0 || key.p[0] == '"') return false;
-    *hash = core_hash(b->core, queue, key);
-    return true;
+    return key.n && key.p[0] != '"' ? key : (slice){0};
+}
+
+struct sends {
+    struct http_request *at[AHEAD_MAX];
+    slice text[AHEAD_MAX]; /* of each: the key, then the payload of those that are left */
+    u64 hash[AHEAD_MAX];
+    u32 n;
+};
+
+static void note_fingerprints(struct broker *b, struct sends *s, const bool *unsettled) {
+    u32 left = 0;
+    for (u32 i = 0; i < s->n; i++) {
+        if (unsettled[i] || s->at[i]->body.n > PRINTED_MAX) continue;
+        s->at[left] = s->at[i];
+        s->text[left++] = s->at[i]->body;
+    }
+    core_fingerprints(b->core, s->text, left, s->hash);
+    for (u32 i = 0; i < left; i++) s->at[i]->noted[2] = s->hash[i];
 }
 
 void broker_ahead(struct broker *b, struct http_request *const *reqs, u32 count) {
-    u64 hashes[AHEAD_MAX];
-    u32 n = 0;
+    struct sends s;
+    bool unsettled[AHEAD_MAX];
     slice name;
     u16 queue = last_queue(b, &name);
     if (queue == 0) return;
-    for (u32 i = 0; i < count && n < AHEAD_MAX; i++) {
-        if (!guess_hash(b, queue, name, reqs[i], &hashes[n])) continue;
-        reqs[i]->noted[0] = hashes[n++];
-        reqs[i]->noted[1] = queue;
+    s.n = 0;
+    for (u32 i = 0; i < count && s.n < AHEAD_MAX; i++) {
+        s.text[s.n] = plain_key(name, reqs[i]);
+        if (s.text[s.n].n) s.at[s.n++] = reqs[i];
     }
-    if (n) lookup_ahead(b, hashes, n);
+    core_hashes(b->core, queue, s.text, s.n, s.hash);
+    for (u32 i = 0; i < s.n; i++) {
+        s.at[i]->noted[0] = s.hash[i];
+        s.at[i]->noted[1] = queue;
+    }
+    lookup_ahead(b, s.hash, s.n, unsettled);
+    if (!queue_rules_of(b, queue)->special) note_fingerprints(b, &s, unsettled);
 }

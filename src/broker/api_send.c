@@ -47,7 +47,7 @@ struct send_fields {
     slice key;
     u32 keys;
     i64 wait_s; /* -1: no Prefer: wait */
-    struct key_hash known;
+    struct foreknown known;
 };
 
 static bool field_duration(struct call *c, const char *name, slice text, i64 *out) {
@@ -137,7 +137,8 @@ static bool parse_send(struct call *c, struct send_in *in, struct send_fields *f
                     PAYLOAD_BYTES_MAX);
     in->attrs = buf_slice(&attrs->bytes);
     in->payload = c->req->body;
-    f->known = (struct key_hash){.key = f->key, .hash = c->req->noted[0], .queue = (u16)c->req->noted[1]};
+    f->known = (struct foreknown){
+        .key = f->key, .hash = c->req->noted[0], .queue = (u16)c->req->noted[1], .fingerprint = c->req->noted[2]};
     request_id_or_none(&in->request_id);
     return true;
 }

@@ -300,7 +300,7 @@ static bool settle_some(struct settle_job *j, struct budget *g) {
         w->is_item = take_item(b->core, &w->json, &w->item);
         if (w->is_item && w->item.verdict == TOKEN_OK) hashes[known++] = w->item.parsed.hash;
     }
-    if (known > 1) lookup_ahead(b, hashes, known);
+    if (known > 1) lookup_ahead(b, hashes, known, NULL);
     bool more = true;
     for (u32 i = 0; i < count; i++) {
         more = more && !budget_spent(g);

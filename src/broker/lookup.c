@@ -40,13 +40,14 @@ const struct record *lookup_record(struct broker *b, struct lookup *l, u64 pos, 
     return &l->base;
 }
 
-void lookup_ahead(struct broker *b, const u64 *hashes, u32 count) {
+void lookup_ahead(struct broker *b, const u64 *hashes, u32 count, bool *unsettled) {
     struct ahead ahead[AHEAD_MAX];
     CHECK(count <= AHEAD_MAX);
     core_prefetch(b->core, hashes, count, ahead);
     for (u32 i = 0; i < count; i++) {
         if (ahead[i].pos) journal_prefetch(b->journal, ahead[i].pos, ahead[i].bytes);
         if (ahead[i].arrivals_pos) journal_prefetch(b->journal, ahead[i].arrivals_pos, ARRIVALS_BYTES);
+        if (unsettled) unsettled[i] = !ahead[i].settled;
     }
 }
 

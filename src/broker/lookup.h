@@ -16,8 +16,9 @@ struct seen *lookup_id(struct broker *b, struct lookup *l, u64 hash, u64 seq);
 struct seen *lookup_found(struct broker *b, struct lookup *l, const struct found *f);
 /* One record. P7: a record that cannot be read back ends the process; it was acknowledged, and going on would be guessing. */
 const struct record *lookup_record(struct broker *b, struct lookup *l, u64 pos, u32 size_hint);
-/* These will be looked up in a moment: bring near what that will touch. At most AHEAD_MAX. */
-void lookup_ahead(struct broker *b, const u64 *hashes, u32 count);
+/* These will be looked up in a moment: bring near what that will touch. At most AHEAD_MAX. unsettled, unless NULL: which of
+ * them seem to be messages that are still there to compare with. */
+void lookup_ahead(struct broker *b, const u64 *hashes, u32 count, bool *unsettled);
 
 const struct ref *seen_ref(const struct seen *s);
 slice seen_key(const struct seen *s);

@@ -1,16 +1,28 @@
 /* Looking things up: by hash, by number, in a queue's order, or all there is. Changes nothing. */
 #include "core/core_priv.h"
 
-u64 core_hash(const struct core *c, u16 queue, slice key) {
+void core_hashes(const struct core *c, u16 queue, const slice *keys, size_t count, u64 *out) {
     struct siphash_key k = c->options.hash_key;
     k.k1 ^= (u64)queue << 48;
-    return siphash(&k, key.p, key.n);
+    siphash_each(&k, keys, count, out);
+}
+
+void core_fingerprints(const struct core *c, const slice *payloads, size_t count, u64 *out) {
+    struct siphash_key k = c->options.hash_key;
+    k.k0 ^= 0x7061796c6f6164ull;
+    siphash_each(&k, payloads, count, out);
+}
+
+u64 core_hash(const struct core *c, u16 queue, slice key) {
+    u64 hash;
+    core_hashes(c, queue, &key, 1, &hash);
+    return hash;
 }
 
 u64 core_fingerprint(const struct core *c, slice payload) {
-    struct siphash_key k = c->options.hash_key;
-    k.k0 ^= 0x7061796c6f6164ull;
-    return siphash(&k, payload.p, payload.n);
+    u64 print;
+    core_fingerprints(c, &payload, 1, &print);
+    return print;
 }
 
 void core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out) {
@@ -31,9 +43,10 @@ void core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ah
         near(m + 64);
     }
     for (u32 i = 0; i < count; i++) {
-        out[i] = (struct ahead){0};
+        out[i] = (struct ahead){.settled = true};
         if (entries[i] == ENTRY_NONE) continue;
         const struct entry *e = index_entry(&c->keys, entries[i]);
+        out[i].settled = e->kind != ENTRY_LIVE;
         out[i].pos = e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->pos : e->at;
         out[i].bytes = (u32)entry_size(e);
         if (!tally_find(c, entries[i])) out[i].arrivals_pos = arrivals_pos(c, entries[i]);

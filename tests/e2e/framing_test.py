@@ -276,6 +276,31 @@ def a_key_is_the_same_key_pipelined_or_alone_bare_or_quoted(q):
 
 
 @test
+def a_payload_is_the_same_payload_pipelined_or_alone(q):
+    """Payloads of pipelined requests are hashed ahead, several at once: of unsettled keys, settled ones and new ones, of any length."""
+    def payload(n, last=b"x"):
+        return b"%d " % n * (n * n // 40) + last
+
+    def pipelined(last):
+        data = b"".join(send_head(q, f"k{n}", b"Content-Length: %d" % len(payload(n, last))) + payload(n, last) for n in range(240))
+        with hx.broker.connect() as c:
+            sender = hx.Later(c.write, data)
+            replies = [c.reply() for _ in range(240)]
+            sender.value()
+        return replies
+
+    for n in range(0, 160, 2):
+        hx.broker.put(q, f"k{n}", payload=payload(n))
+    for m in hx.broker.receive(q, max=40):
+        hx.broker.ok("ack", m)
+    known = ["duplicate" if n < 160 and n % 2 == 0 else "accepted" for n in range(240)]
+    same([r.json()["outcome"] for r in pipelined(b"x")], known)
+    same([r.json()["outcome"] for r in pipelined(b"x")], ["duplicate"] * 240)
+    same([r.json()["code"] for r in pipelined(b"y")], ["key_reused"] * 240)
+    same({hx.broker.send(q, f"k{n}", payload=payload(n)).json()["outcome"] for n in range(240)}, {"duplicate"})
+
+
+@test
 def a_refusal_in_a_pipeline_comes_after_the_answers_before_it(q):
     with hx.broker.connect() as c:
         for n in range(5):

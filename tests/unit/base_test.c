@@ -642,6 +642,31 @@ static void siphash_matches_the_reference_vectors(void **state) {
     assert_true(out[0] == 0xf988b98f34d72075 && out[1] == 0x552711ffb35c6229);
 }
 
+/* Of any lengths, so that lanes end together and apart, at any alignment, and up to the last byte of what may be read. */
+static void several_siphashes_at_once_are_those_of_one_after_the_other(void **state) {
+    (void)state;
+    const struct siphash_key key = {1, 2};
+    struct rng r;
+    rng_seed(&r, 7);
+    for (int turn = 0; turn < 2000; turn++) {
+        slice texts[11];
+        char *bytes[11];
+        u64 out[11];
+        size_t count = rng_below(&r, 12), like = rng_below(&r, 300);
+        for (size_t i = 0; i < count; i++) {
+            size_t n = turn % 3 == 0 ? like : turn % 3 == 1 ? like / 8 * 8 + rng_below(&r, 8) : rng_below(&r, 300);
+            bytes[i] = mem_alloc(n ? n : 1);
+            for (size_t k = 0; k < n; k++) bytes[i][k] = (char)rng_next(&r);
+            texts[i] = slice_of(bytes[i], n);
+        }
+        siphash_each(&key, texts, count, out);
+        for (size_t i = 0; i < count; i++) {
+            assert_true(out[i] == siphash(&key, texts[i].p, texts[i].n));
+            mem_free(bytes[i]);
+        }
+    }
+}
+
 static void a_seed_always_gives_the_same_numbers(void **state) {
     (void)state;
     struct rng a, b;
@@ -849,6 +874,7 @@ int main(void) {
         cmocka_unit_test(crc32c_matches_the_published_vectors),
         cmocka_unit_test(crc32c_is_the_same_by_table_in_parts_and_at_any_alignment),
         cmocka_unit_test(siphash_matches_the_reference_vectors),
+        cmocka_unit_test(several_siphashes_at_once_are_those_of_one_after_the_other),
         cmocka_unit_test(a_seed_always_gives_the_same_numbers),
         cmocka_unit_test(bounded_numbers_stay_below_and_reach_everything),
         cmocka_unit_test(a_bucket_gives_so_much_at_once_and_then_so_much_a_second),
