@@ -41,6 +41,8 @@
 #define TICK_BUSY_MS       10            /* between two looks at the clock under load */
 #define TICK_MS_MAX        250           /* the running clock is charged at least this often */
 #define COMPACT_MS         4             /* between slices while there is nothing else to do */
+#define LAZY_MS            20            /* records that nobody waits for are synced no later ... */
+#define LAZY_BYTES         (128u << 10)  /* ... and no more of them at a time */
 #define UNSYNCED_PAUSE     (64ull << 20) /* stop reading requests while this much waits for the disk */
 
 /* Time never goes back in here, whoever calls: callers may have read their clocks at different moments of a turn. */
@@ -150,10 +152,27 @@ void broker_downtime(const struct broker *b, i64 *by_clock_ms, i64 *charged_ms) 
     *charged_ms = down.charged_ms;
 }
 
+static void hand_over(struct broker *b) {
+    b->handed_over = b->after;
+    b->handed_over_mono_ms = b->time.mono_ms;
+    journal_flush(b->journal);
+}
+
+static i64 lazy_left_ms(const struct broker *b) {
+    return b->handed_over_mono_ms + LAZY_MS - b->time.mono_ms;
+}
+
+/* Repeats counted, clocks, what compaction carries: nobody waits for such records. They go along with the first that somebody does
+ * wait for, because a sync costs the loop too: threads to wake, and the disk's interrupts. */
+static void hand_over_due(struct broker *b) {
+    bool due = lazy_left_ms(b) <= 0 || b->after - b->handed_over >= LAZY_BYTES;
+    if (b->awaited > b->handed_over || (due && b->after > b->handed_over)) hand_over(b);
+}
+
 void broker_stop(struct broker *b, struct broker_time t) {
     broker_advance(b, t);
     core_stop(b->core, b->now);
-    journal_flush(b->journal);
+    hand_over(b);
 }
 
 void broker_free(struct broker *b) {
@@ -225,6 +244,7 @@ bool broker_tick(struct broker *b, struct broker_time t) {
 i64 broker_next_ms(const struct broker *b, struct broker_time t) {
     i64 next = core_next_ms(b->core, b->now, TICK_MS_MAX);
     if (compaction_under_way(b) && next > COMPACT_MS) next = COMPACT_MS;
+    if (b->after > b->handed_over && next > lazy_left_ms(b)) next = lazy_left_ms(b);
     next =
         feeds_next_ms(b, t.mono_ms, waits_next_ms(b, t.mono_ms, pushes_next_ms(b, t.mono_ms, tasks_next_ms(b, next))));
     return broker_unfinished(b) || next < 0 ? 0 : next;
@@ -247,7 +267,7 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
     events_publish(b);
     feeds_run(b);
     room_look_ahead(b);
-    journal_flush(b->journal);
+    hand_over_due(b);
 }
 
 void broker_durable(struct broker *b, struct broker_time t, u64 position) {
@@ -255,6 +275,7 @@ void broker_durable(struct broker *b, struct broker_time t, u64 position) {
     if (journal_failed(b->journal)) effects_stop(b);
     traffic_durable(b, position);
     if (effects_run(b, position) && b->options.port.release) b->options.port.release(b->options.port.ctx, position);
+    hand_over_due(b);
 }
 
 bool broker_wants_pause(const struct broker *b) {

@@ -18,6 +18,9 @@ struct broker {
     const struct caller *caller;                        /* who asks for it */
     u64 after; /* the position behind the last record appended: whatever is decided now may have seen all below it */
     u64 ruled, moved; /* of those, what may have changed rules; rules or an unsettled message: seen_after */
+    u64 awaited,
+        handed_over; /* the last position that anything waits for; all below was given to the journal to sync */
+    i64 handed_over_mono_ms;
 
     struct effects *effects;       /* what waits to leave until it is durable */
     struct fetches *fetches;       /* requests to other servers */
@@ -57,6 +60,11 @@ static inline struct broker *broker_of(void *ctx) {
     struct broker *b = ctx;
     CHECK(b && b->magic == BROKER_MAGIC);
     return b;
+}
+
+/* Something leaves once this position is durable. */
+static inline void broker_awaits(struct broker *b, u64 position) {
+    if (position > b->awaited) b->awaited = position;
 }
 
 /* Time goes on, never back. Every entry point calls it first. */

@@ -51,6 +51,8 @@ void reply_json(struct call *c, u16 status, slice body);
 /* The reply waits for every record appended so far. receipt: of the leases it hands out, or 0. */
 void reply_with(struct broker *b, void *conn, u16 status, slice content_type, slice fields, slice body, u64 receipt);
 /* The same for one that saw only what is below a position. */
+/* The only way a reply goes to the network. */
+void respond(struct broker *b, void *conn, const struct http_reply *reply);
 void reply_after(struct broker *b, void *conn, u64 after, u16 status, slice content_type, slice fields, slice body,
                  u64 receipt);
 /* A request that waited, answered with a problem. */

@@ -56,6 +56,7 @@ bool effect_after(struct broker *b, u64 position, effect_fn *run, void *ctx, u64
     e->ring[(e->first + e->count) & (e->cap - 1)] =
         (struct effect){.after = position, .run = run, .ctx = ctx, .arg = arg};
     e->count++;
+    broker_awaits(b, position);
     run_parked(e, b);
     return true;
 }

@@ -5,7 +5,6 @@
 #include "broker/call.h"
 #include "broker/event_page.h"
 #include "broker/queue_rules.h"
-#include "broker/traffic.h"
 #include "broker/waits.h"
 
 #define TOGETHER_MS     100         /* what comes within so much leaves together */
@@ -218,7 +217,7 @@ static bool write_out(struct broker *b, struct feed *d) {
     return false;
 }
 
-static void respond(struct call *c) {
+static void begin(struct call *c) {
     struct broker *b = c->b;
     struct http_reply reply = {
         .status = 200,
@@ -227,8 +226,7 @@ static void respond(struct call *c) {
         .after = {.position = b->after},
         .feed = true,
     };
-    traffic_replied(b, reply.status, b->after);
-    b->options.port.respond(b->options.port.ctx, c->conn, &reply);
+    respond(b, c->conn, &reply);
 }
 
 bool feed_open(struct call *c, const struct feed_filter *filter, slice last_id) {
@@ -237,7 +235,7 @@ bool feed_open(struct call *c, const struct feed_filter *filter, slice last_id) 
     if (f->count == FEEDS_MAX) sweep(b);
     struct feed *d = free_place(f);
     if (!d) return fail(c, PROBLEM_overloaded, "%u readers of events are connected, and no more can be", FEEDS_MAX);
-    respond(c);
+    begin(c);
     if (c->req->method == HTTP_HEAD) return true;
     f->count++;
     if (!f->texts) f->texts = mem_zalloc(TEXTS * sizeof *f->texts);

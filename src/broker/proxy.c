@@ -257,8 +257,7 @@ static void tell(struct broker *b, void *conn, u64 after, u16 status, slice fiel
         .close = b->draining,
         .length_said = to_head,
     };
-    traffic_replied(b, status, after);
-    b->options.port.respond(b->options.port.ctx, conn, &reply);
+    respond(b, conn, &reply);
 }
 
 static void tell_problem(struct broker *b, void *conn, enum problem p, u16 status, bool unknown, const char *detail) {

@@ -21,6 +21,12 @@ void scratch_free(struct scratch *s) {
     mem_free(s);
 }
 
+void respond(struct broker *b, void *conn, const struct http_reply *reply) {
+    traffic_replied(b, reply->status, reply->after.position);
+    broker_awaits(b, reply->after.position);
+    b->options.port.respond(b->options.port.ctx, conn, reply);
+}
+
 void reply_after(struct broker *b, void *conn, u64 after, u16 status, slice content_type, slice fields, slice body,
                  u64 receipt) {
     struct http_reply reply = {
@@ -32,8 +38,7 @@ void reply_after(struct broker *b, void *conn, u64 after, u16 status, slice cont
         .receipt = receipt,
         .close = b->draining,
     };
-    traffic_replied(b, status, after);
-    b->options.port.respond(b->options.port.ctx, conn, &reply);
+    respond(b, conn, &reply);
 }
 
 void reply_with(struct broker *b, void *conn, u16 status, slice content_type, slice fields, slice body, u64 receipt) {

@@ -1,7 +1,7 @@
 #include "broker/shared.h"
 
 #include "broker/broker_priv.h"
-#include "broker/traffic.h"
+#include "broker/call.h"
 
 struct shared {
     struct ref ref;
@@ -43,8 +43,7 @@ static void send(struct broker *b, void *conn) {
         .after = {.position = b->after},
         .close = b->draining,
     };
-    traffic_replied(b, s->status, b->after);
-    b->options.port.respond(b->options.port.ctx, conn, &reply);
+    respond(b, conn, &reply);
 }
 
 bool shared_again(struct broker *b, void *conn, const struct ref *ref, u64 form) {

@@ -241,7 +241,6 @@ static void on_wake(void *ctx) {
     struct daemon *d = ctx;
     stop_if_failed(d);
     broker_durable(d->broker, time_now(), journal_durable(d->journal));
-    journal_flush(d->journal);
     set_paused(d, broker_wants_pause(d->broker));
     end_reload(d);
 }

@@ -1166,6 +1166,40 @@ static void effects_leave_in_the_order_they_were_parked(void **state) {
     assert_left("abcde");
 }
 
+/* What has not been synced after a turn and all that the disk had to do. */
+static u64 unsynced_after(i64 ms) {
+    struct journal_stats s;
+    w.t.mono_ms += ms;
+    w.t.wall_ms += ms;
+    broker_tick(w.broker, w.t);
+    work();
+    journal_stats_get(w.journal, &s);
+    return s.unsynced_bytes;
+}
+
+/* How often a key came is written down about a second later, and nobody waits for it. */
+static void count_a_repeat(const char *key, const char *other) {
+    submit("POST /v1/queues/q/messages", key, SL("x"), NULL);
+    assert_int_equal(unsynced_after(0), 0);
+    submit("POST /v1/queues/q/messages", key, SL("x"), NULL);
+    assert_int_equal(unsynced_after(995), 0);
+    submit("POST /v1/queues/q/messages", other, SL("x"), NULL);
+    assert_int_equal(unsynced_after(0), 0);
+    assert_true(unsynced_after(8) > 0);
+}
+
+static void records_that_nobody_waits_for_do_not_have_the_disk_sync_at_once(void **state) {
+    (void)state;
+    work();
+    count_a_repeat("k1", "k2");
+    assert_true(broker_next_ms(w.broker, w.t) <= 12);
+    assert_true(unsynced_after(11) > 0);
+    assert_int_equal(unsynced_after(1), 0);
+    count_a_repeat("k3", "k4");
+    submit("POST /v1/queues/q/messages", "k5", SL("x"), NULL); /* somebody waits now */
+    assert_int_equal(unsynced_after(0), 0);
+}
+
 static void effects_are_bounded(void **state) {
     (void)state;
     work();
@@ -1430,6 +1464,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_repeat_of_what_was_there_at_the_start_waits_for_nothing, set_up,
                                         tear_down_effects),
         cmocka_unit_test_setup_teardown(effects_leave_in_the_order_they_were_parked, set_up, tear_down_effects),
+        cmocka_unit_test_setup_teardown(records_that_nobody_waits_for_do_not_have_the_disk_sync_at_once, set_up,
+                                        tear_down_effects),
         cmocka_unit_test_setup_teardown(effects_are_bounded, set_up, tear_down_effects),
         cmocka_unit_test_setup_teardown(nothing_leaves_after_a_failed_journal, set_up, tear_down_effects),
     };
