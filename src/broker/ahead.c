@@ -26,23 +26,24 @@ static slice plain_key(slice queue, const struct http_request *req) {
 struct sends {
     struct http_request *at[AHEAD_MAX];
     slice text[AHEAD_MAX]; /* of each: the key, then the payload of those that are left */
-    u64 hash[AHEAD_MAX];
     u32 n;
 };
 
 static void note_fingerprints(struct broker *b, struct sends *s, const bool *unsettled) {
+    u64 prints[AHEAD_MAX];
     u32 left = 0;
     for (u32 i = 0; i < s->n; i++) {
         if (unsettled[i] || s->at[i]->body.n > PRINTED_MAX) continue;
         s->at[left] = s->at[i];
         s->text[left++] = s->at[i]->body;
     }
-    core_fingerprints(b->core, s->text, left, s->hash);
-    for (u32 i = 0; i < left; i++) s->at[i]->noted[2] = s->hash[i];
+    core_fingerprints(b->core, s->text, left, prints);
+    for (u32 i = 0; i < left; i++) s->at[i]->noted[2] = prints[i];
 }
 
 void broker_ahead(struct broker *b, struct http_request *const *reqs, u32 count) {
     struct sends s;
+    u64 hashes[AHEAD_MAX];
     bool unsettled[AHEAD_MAX];
     slice name;
     u16 queue = last_queue(b, &name);
@@ -52,11 +53,11 @@ void broker_ahead(struct broker *b, struct http_request *const *reqs, u32 count)
         s.text[s.n] = plain_key(name, reqs[i]);
         if (s.text[s.n].n) s.at[s.n++] = reqs[i];
     }
-    core_hashes(b->core, queue, s.text, s.n, s.hash);
+    core_hashes(b->core, queue, s.text, s.n, hashes);
     for (u32 i = 0; i < s.n; i++) {
-        s.at[i]->noted[0] = s.hash[i];
+        s.at[i]->noted[0] = hashes[i];
         s.at[i]->noted[1] = queue;
     }
-    lookup_ahead(b, s.hash, s.n, unsettled);
+    lookup_ahead(b, hashes, s.n, unsettled);
     if (!queue_rules_of(b, queue)->special) note_fingerprints(b, &s, unsettled);
 }
