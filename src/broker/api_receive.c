@@ -92,8 +92,9 @@ static enum lease_verdict take_one(struct broker *b, struct take *t, u32 no) {
 
 static void prefetch_ready(struct broker *b, u16 queue) {
     u64 positions[READY_AHEAD];
-    u32 n = core_ready_positions(b->core, queue, READY_AHEAD, positions);
-    for (u32 i = 0; i < n; i++) journal_prefetch(b->journal, positions[i], READY_BYTES);
+    u32 bytes[READY_AHEAD], n = core_ready_positions(b->core, queue, READY_AHEAD, positions);
+    for (u32 i = 0; i < n; i++) bytes[i] = READY_BYTES;
+    journal_prefetch(b->journal, positions, bytes, n);
 }
 
 static void take_ready(struct broker *b, struct take *t) {

@@ -123,8 +123,8 @@ struct collected {
 
 static hx_st carry_collected(struct collected *c, struct errbuf *err) {
     hx_st st = ST_OK;
-    struct ahead unread[TOGETHER]; /* what is alive is in `at` already, and of the rest nothing is read */
-    core_prefetch(c->b->core, c->hashes, c->keyed, unread);
+    struct ahead unread; /* what is alive is in `at` already, and of the rest nothing is read */
+    core_prefetch(c->b->core, c->hashes, c->keyed, &unread);
     for (u32 i = 0; i < c->count && st == ST_OK; i++) {
         c->at[i].body.p = c->b->compaction->bodies.p + c->from[i];
         st = carry_one(c->b, &c->at[i], err);

@@ -41,14 +41,10 @@ const struct record *lookup_record(struct broker *b, struct lookup *l, u64 pos, 
 }
 
 void lookup_ahead(struct broker *b, const u64 *hashes, u32 count, bool *unsettled) {
-    struct ahead ahead[AHEAD_MAX];
-    CHECK(count <= AHEAD_MAX);
-    core_prefetch(b->core, hashes, count, ahead);
-    for (u32 i = 0; i < count; i++) {
-        if (ahead[i].pos) journal_prefetch(b->journal, ahead[i].pos, ahead[i].bytes);
-        if (ahead[i].arrivals_pos) journal_prefetch(b->journal, ahead[i].arrivals_pos, ARRIVALS_BYTES);
-        if (unsettled) unsettled[i] = !ahead[i].settled;
-    }
+    struct ahead ahead;
+    u32 records = core_prefetch(b->core, hashes, count, &ahead);
+    journal_prefetch(b->journal, ahead.pos, ahead.bytes, records);
+    for (u32 i = 0; unsettled && i < count; i++) unsettled[i] = !ahead.settled[i];
 }
 
 static void load(struct broker *b, struct lookup *l, const struct found *f) {

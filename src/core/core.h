@@ -200,15 +200,15 @@ void core_hashes(const struct core *c, u16 queue, const slice *keys, size_t coun
 void core_fingerprints(const struct core *c, const slice *payloads, size_t count, u64 *out);
 
 /* Ahead of look-ups of these hashes: what they will touch is brought near, step by step for all of them, so that the waits
- * overlap. Says where the records of hash i seem to be, 0 if there is none: bring those near next. */
+ * overlap. Says where their records seem to be, at most two for each, and returns how many: bring those near next. */
 #define AHEAD_MAX 64u
 struct ahead {
-    u64 pos, arrivals_pos;
-    u32 bytes;    /* of the record at pos, about; 0: not known */
-    bool settled; /* or there is none */
+    u64 pos[2 * AHEAD_MAX];
+    u32 bytes[2 * AHEAD_MAX]; /* of the record there, about; 0: not known */
+    bool settled[AHEAD_MAX];  /* of the hashes, not of their records: it is, or nothing is known */
 };
 #define ARRIVALS_BYTES 128u /* what an ARRIVALS record takes in the journal, about: their sizes are not kept */
-void core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out);
+u32 core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out);
 
 /* Something known under a hash. */
 struct found {

@@ -25,7 +25,7 @@ u64 core_fingerprint(const struct core *c, slice payload) {
     return print;
 }
 
-void core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out) {
+u32 core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out) {
     u32 entries[AHEAD_MAX];
     CHECK(count <= AHEAD_MAX);
     for (u32 i = 0; i < count; i++) index_prefetch(&c->keys, hashes[i]);
@@ -42,15 +42,19 @@ void core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ah
         near(m);
         near(m + 64);
     }
+    u32 n = 0;
     for (u32 i = 0; i < count; i++) {
-        out[i] = (struct ahead){.settled = true};
+        out->settled[i] = true;
         if (entries[i] == ENTRY_NONE) continue;
         const struct entry *e = index_entry(&c->keys, entries[i]);
-        out[i].settled = e->kind != ENTRY_LIVE;
-        out[i].pos = e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->pos : e->at;
-        out[i].bytes = (u32)entry_size(e);
-        if (!tally_find(c, entries[i])) out[i].arrivals_pos = arrivals_pos(c, entries[i]);
+        out->settled[i] = e->kind != ENTRY_LIVE;
+        out->pos[n] = e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->pos : e->at;
+        out->bytes[n++] = (u32)entry_size(e);
+        if (!e->has_arrivals || tally_find(c, entries[i])) continue;
+        out->pos[n] = arrivals_pos(c, entries[i]);
+        out->bytes[n++] = ARRIVALS_BYTES;
     }
+    return n;
 }
 
 static void found_entry(const struct core *c, u32 no, struct found *out) {

@@ -36,7 +36,8 @@
 #define SEGMENTS_KNOWN    256u
 #define FILES_LEAST       4u /* two are in use at a time, the committer's and the loop's */
 #define FILES_DEFAULT     64u
-#define MAP_LOOK_MS       250 /* after this long without reads, mapped pages are let go */
+#define PREFETCH_MAX      128u /* records announced at a time */
+#define MAP_LOOK_MS       250  /* after this long without reads, mapped pages are let go */
 
 struct segment {
     u64 number, salt;
@@ -121,6 +122,10 @@ struct journal_file {
     u32 mapped_areas;
     i64 mapped_look_ms;
     u64 misses_seen[2]; /* of the disk, at the last two looks */
+    struct {
+        const u8 *rest[PREFETCH_MAX], *end[PREFETCH_MAX]; /* of records announced: the lines behind the first */
+        u32 next, count;
+    } ahead; /* only prefetched, never read: it does not matter what has become of the segments */
     struct {
         u64 next, batch_end; /* between two scans: the record the last one stopped at, inside which batch */
         struct buf copy;     /* the batch being scanned, if it was still in memory */
@@ -292,7 +297,7 @@ void *groom_thread(void *journal);
 /* map.c */
 /* A durable record in its mapped segment; NULL: use pread. */
 const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment);
-void map_prefetch(struct journal *port, u64 pos, u32 bytes);
+void map_prefetch(struct journal *port, const u64 *pos, const u32 *bytes, u32 count);
 void map_look(struct journal_file *j); /* once in a while: lets pages go that nobody reads any more */
 
 /* read.c */

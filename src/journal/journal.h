@@ -66,7 +66,7 @@ struct journal_ops {
     u64 (*durable)(struct journal *j);
     const char *(*failed)(struct journal *j);
     hx_st (*read)(struct journal *j, u64 pos, size_t size_hint, struct journal_record *out, struct errbuf *err);
-    void (*prefetch)(struct journal *j, u64 pos, u32 bytes);
+    void (*prefetch)(struct journal *j, const u64 *pos, const u32 *bytes, u32 count);
     hx_st (*scan)(struct journal *j, u64 *cursor, u64 until, size_t max_bytes, journal_each each, void *ctx,
                   struct errbuf *err);
     u64 (*oldest_end)(struct journal *j);
@@ -117,9 +117,9 @@ static inline hx_st journal_read(struct journal *j, u64 pos, size_t size_hint, s
                                  struct errbuf *err) {
     return j->ops->read(j, pos, size_hint, out, err);
 }
-/* This record, of about that size, will be read in a moment: if it is in memory, bring it near. Only a wish. */
-static inline void journal_prefetch(struct journal *j, u64 pos, u32 bytes) {
-    j->ops->prefetch(j, pos, bytes);
+/* These records, of about those sizes, will be read in a moment: what is in memory of them is brought near. Only a wish. */
+static inline void journal_prefetch(struct journal *j, const u64 *pos, const u32 *bytes, u32 count) {
+    j->ops->prefetch(j, pos, bytes, count);
 }
 /* Compaction reads the oldest segment in steps: from *cursor (start with stats.first) towards `until`, about max_bytes
  * at a time; *cursor moves on. Done when *cursor >= until. `each` may append. */

@@ -16,6 +16,7 @@
 
 #define AREA_BITS      16u
 #define PREFETCH_BYTES 512u /* at most: what comes after a large payload's start is fetched as it is read */
+#define REST_AHEAD     4u   /* records */
 #define BRING_MAX      (64u << 10)
 #define AREAS_MAX      16384u /* 1 GiB, whatever is in use */
 
@@ -87,12 +88,20 @@ static void bring(struct journal_file *j, const struct segment *s, u64 offset, u
     j->disk->ops->bring(j->disk, s->map + offset, bytes);
 }
 
+/* The rest of the next record that was announced. */
+static void prefetch_rest(struct journal_file *j) {
+    if (j->ahead.next == j->ahead.count) return;
+    u32 i = j->ahead.next++;
+    for (const u8 *p = j->ahead.rest[i]; p < j->ahead.end[i]; p += 64) near(p);
+}
+
 const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment) {
     if (!j->started || !j->disk->ops->map) return NULL;
     struct segment *s = known_segment(j, segment_of(j, pos));
     if (!s || !map_segment(j, s)) return NULL;
     u64 offset = offset_of(j, pos);
     u8 *area = &s->areas[offset >> AREA_BITS];
+    prefetch_rest(j);
     if (*area == AREA_UNREAD) {
         *area = AREA_READ_ONCE;
         return NULL;
@@ -108,17 +117,36 @@ const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment) 
     return s->map + offset;
 }
 
-void map_prefetch(struct journal *port, u64 pos, u32 bytes) {
-    struct journal_file *j = jf(port);
-    if (pos >= atomic_load_explicit(&j->durable, memory_order_relaxed) || !j->started || !j->disk->ops->map) return;
+/* Where a record is, if it is in memory. */
+static const u8 *in_map(struct journal_file *j, u64 durable, u64 pos, u32 bytes) {
+    if (pos >= durable) return NULL;
     struct segment *s = known_segment(j, segment_of(j, pos));
     u64 offset = offset_of(j, pos);
-    if (!s || (!s->map && !(cold(j) && map_segment(j, s)))) return;
+    if (!s || (!s->map && !(cold(j) && map_segment(j, s)))) return NULL;
     if (cold(j)) bring(j, s, offset, format_record_bytes(bytes));
-    if (s->areas[offset >> AREA_BITS] < AREA_RESIDENT) return;
-    const u8 *p = s->map + (offset & ~(u64)63),
-             *end = s->map + offset + (bytes < PREFETCH_BYTES ? bytes : PREFETCH_BYTES);
-    for (; p < end; p += 64) near(p);
+    return s->areas[offset >> AREA_BITS] < AREA_RESIDENT ? NULL : s->map + offset;
+}
+
+/* Nearly each record is in a page of its own, whose address the processor has to look up in tables that are far away as well, and a
+ * prefetch waits for that: close behind each other, such waits overlap. So their first lines are asked for together. With all the
+ * others that would be more than can be on its way at a time, and what is too much is dropped: they follow as records are read. */
+void map_prefetch(struct journal *port, const u64 *pos, const u32 *bytes, u32 count) {
+    struct journal_file *j = jf(port);
+    u64 durable = atomic_load_explicit(&j->durable, memory_order_relaxed);
+    if (!j->started || !j->disk->ops->map) return;
+    const u8 *first[PREFETCH_MAX];
+    u32 n = 0;
+    for (u32 i = 0; i < count && n < PREFETCH_MAX; i++) {
+        first[n] = in_map(j, durable, pos[i], bytes[i]);
+        if (!first[n]) continue;
+        j->ahead.rest[n] = first[n] - (uintptr_t)first[n] % 64 + 64;
+        j->ahead.end[n] = first[n] + (bytes[i] < PREFETCH_BYTES ? bytes[i] : PREFETCH_BYTES);
+        n++;
+    }
+    for (u32 i = 0; i < n; i++) near(first[i]);
+    j->ahead.next = 0;
+    j->ahead.count = n;
+    for (u32 i = 0; i < REST_AHEAD; i++) prefetch_rest(j);
 }
 
 void map_look(struct journal_file *j) {
