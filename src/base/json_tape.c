@@ -37,17 +37,25 @@ struct reader {
     struct json_tape *tape;
     const char *start, *end;                 /* of the copy; *end is a NUL */
     const char *stops;                       /* a bit for each byte of it, in its order */
-    struct level *top;                       /* the innermost open one; levels[0] if none is */
-    struct level levels[JSON_DEPTH_MAX + 1]; /* each is initialised when it opens */
+    struct level levels[JSON_DEPTH_MAX + 1]; /* each is initialised when it opens; the first is none */
 };
 
-static inline int depth_of(const struct reader *r) {
-    return (int)(r->top - r->levels);
+static inline int depth_of(const struct reader *r, const struct level *level) {
+    return (int)(level - r->levels);
+}
+
+static __attribute__((noinline)) const char *skip_spaces(const char *p) {
+    while (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t') p++;
+    return p;
 }
 
 static inline const char *skip_space(const char *p) {
-    while ((u8)*p <= ' ' && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')) p++;
-    return p;
+    return __builtin_expect((u8)*p > ' ', 1) ? p : skip_spaces(p);
+}
+
+/* To what must come next, which mostly stands there at once. */
+static inline const char *skip_space_to(const char *p, char c) {
+    return __builtin_expect(*p == c, 1) ? p : skip_spaces(p);
 }
 
 /* Everything that reads returns the place behind what it read, or NULL after this. */
@@ -61,17 +69,16 @@ static __attribute__((cold, noinline)) const char *fail(struct reader *r, const 
 
 /* One bit for each byte that is a quote, a backslash, a control character or part of a longer UTF-8 sequence. */
 #ifdef __SSE2__
-static u64 stops_in(const char *p) {
-    const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\'), space = _mm_set1_epi8(' ');
-    u64 all = 0;
-    for (int i = 0; i < BLOCK; i += 16) {
-        __m128i w = _mm_loadu_si128((const __m128i *)(const void *)(p + i));
-        __m128i either = _mm_or_si128(_mm_cmpeq_epi8(w, quote), _mm_cmpeq_epi8(w, backslash));
-        /* As signed numbers, control characters and bytes from 0x80 on are below the space. */
-        __m128i stops = _mm_or_si128(either, _mm_cmpgt_epi8(space, w));
-        all |= (u64)(u32)_mm_movemask_epi8(stops) << i;
-    }
-    return all;
+static inline u64 stops_in_16(const char *p) {
+    __m128i w = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __m128i quote = _mm_cmpeq_epi8(w, _mm_set1_epi8('"')), backslash = _mm_cmpeq_epi8(w, _mm_set1_epi8('\\'));
+    /* As signed numbers, control characters and bytes from 0x80 on are below the space. */
+    __m128i other = _mm_cmplt_epi8(w, _mm_set1_epi8(' '));
+    return (u32)_mm_movemask_epi8(_mm_or_si128(other, _mm_or_si128(quote, backslash)));
+}
+
+static inline u64 stops_in(const char *p) {
+    return stops_in_16(p) | stops_in_16(p + 16) << 16 | stops_in_16(p + 32) << 32 | stops_in_16(p + 48) << 48;
 }
 #else
 static u64 stops_in(const char *p) {
@@ -132,25 +139,20 @@ static inline const char *string_end(struct reader *r, const char *p, bool *esca
 
 /* ---- member names */
 
-static inline u32 mix(u64 head, u64 tail, size_t n) {
-    u64 h = (head ^ n) * UINT64_C(0x9E3779B97F4A7C15);
-    h = (h ^ h >> 32 ^ tail) * UINT64_C(0xD6E8FEB86659FD93);
-    return (u32)(h >> 32) | 1;
-}
-
 /* Eight bytes can be read from the name's beginning on, however short it is. No branch depends on the length. */
-static inline u32 hash_in_text(slice name) {
-    size_t n = name.n;
-    u64 head = get_u64(name.p), tail = get_u64(name.p + (n > 8 ? n - 8 : 0));
-    u64 mask = n < 8 ? ~(~UINT64_C(0) << 8 * n) : ~UINT64_C(0);
-    return mix(head & mask, tail & mask, n);
+static inline u32 hash_in_text(const char *name, size_t n) {
+    static const u64 masks[] = {
+        0, 0xff, 0xffff, 0xffffff, 0xffffffff, 0xffffffffff, 0xffffffffffff, 0xffffffffffffff, 0xffffffffffffffff};
+    size_t seen = n < 8 ? n : 8;
+    u64 head = get_u64(name) & masks[seen], tail = get_u64(name + n - seen) & masks[seen];
+    return (u32)((head * UINT64_C(0x9E3779B97F4A7C15) + (tail ^ n) * UINT64_C(0xD6E8FEB86659FD93)) >> 32) | 1;
 }
 
 u32 json_name_hash(slice name) {
     char padded[8] = {0};
-    if (name.n >= 8) return hash_in_text(name);
+    if (name.n >= 8) return hash_in_text(name.p, name.n);
     if (name.n) memcpy(padded, name.p, name.n);
-    return hash_in_text(slice_of(padded, name.n));
+    return hash_in_text(padded, name.n);
 }
 
 static slice unescaped(struct json_tape *t, slice raw) {
@@ -175,147 +177,162 @@ static __attribute__((noinline)) bool add_to_set(struct reader *r, const struct 
     if (level->members == MEMBERS_COMPARED) {
         u32 i = level->item + 1;
         for (u32 left = level->members; left; left--, i = t->at[i].next)
-            CHECK(json_names_add(t->scratch, depth_of(r), json_item_name(&t->at[i])));
+            CHECK(json_names_add(t->scratch, depth_of(r, level), json_item_name(&t->at[i])));
     }
-    return json_names_add(t->scratch, depth_of(r), name);
+    return json_names_add(t->scratch, depth_of(r, level), name);
 }
 
-/* False if the open object has the name already. The newest item on the tape is to get it. */
-static inline bool remember_name(struct reader *r, struct level *level, slice name, u32 hash) {
-    u64 *word = &level->seen[hash >> 6 & 3], bit = UINT64_C(1) << (hash >> 8 & 63), seen = *word;
+/* False if the open object has the name already; item `at` is to get it. */
+static inline bool remember_name(struct reader *r, struct level *level, u32 at, slice name, u32 hash) {
+    u64 *word = &level->seen[hash >> 30], bit = UINT64_C(1) << (hash >> 24 & 63), seen = *word;
     *word = seen | bit;
     bool is_new = true;
-    if (level->members >= MEMBERS_COMPARED)
+    if (__builtin_expect(level->members >= MEMBERS_COMPARED, 0))
         is_new = add_to_set(r, level, name);
-    else if (seen & bit)
-        is_new = !find_member(r->tape->at, level->item + 1, r->tape->count - 1, name, hash);
+    else if (__builtin_expect((seen & bit) != 0, 0))
+        is_new = !find_member(r->tape->at, level->item + 1, at, name, hash);
     level->members++;
     return is_new;
 }
 
-static inline const char *read_name(struct reader *r, struct level *level, const char *p, struct json_item *item) {
+static inline const char *read_name(struct reader *r, struct level *level, const char *p, u32 at,
+                                    struct json_item *item) {
     bool escaped;
     if (*p != '"') return fail(r, p, "expected a member name");
     const char *quote = string_end(r, p, &escaped);
     if (!quote) return NULL;
     slice name = slice_of(p + 1, (size_t)(quote - p - 1));
     if (escaped) name = unescaped(r->tape, name);
-    u32 hash = escaped ? json_name_hash(name) : hash_in_text(name);
-    if (!remember_name(r, level, name, hash)) return fail(r, p, "repeated member name");
+    u32 hash = escaped ? json_name_hash(name) : hash_in_text(name.p, name.n);
+    if (!remember_name(r, level, at, name, hash)) return fail(r, p, "repeated member name");
     item->name = name.p;
     item->name_len = (u32)name.n;
     item->name_hash = hash;
-    p = skip_space(quote + 1);
+    p = skip_space_to(quote + 1, ':');
     return *p == ':' ? skip_space(p + 1) : fail(r, p, "expected ':'");
 }
 
 /* ---- values */
 
 static inline const char *read_string(struct reader *r, const char *p, struct json_item *item) {
-    const char *quote = string_end(r, p, &item->escaped);
+    bool escaped;
+    const char *quote = string_end(r, p, &escaped);
     if (!quote) return NULL;
     item->type = JSON_STRING;
+    item->escaped = escaped;
     item->text = p + 1;
     item->text_len = (u32)(quote - p - 1);
     return quote + 1;
 }
 
-static const char *read_number(struct reader *r, const char *p, struct json_item *item) {
+static inline bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+/* Most numbers are a few digits, the first of them no zero. */
+static inline const char *read_number(struct reader *r, const char *p, struct json_item *item) {
     const char *behind = p;
-    if (!json_lex_number(&behind, r->end, &item->integer)) return fail(r, behind, "expected a digit");
+    bool integer = true;
+    if (*p != '0')
+        while (is_digit(*behind)) behind++;
+    if (behind == p || *behind == '.' || (*behind | 0x20) == 'e') {
+        behind = p;
+        if (!json_lex_number(&behind, r->end, &integer)) return fail(r, behind, "expected a digit");
+    }
     item->type = JSON_NUMBER;
+    item->integer = integer;
     item->text_len = (u32)(behind - p);
     return behind;
 }
 
-static const char *read_word(struct reader *r, const char *p, struct json_item *item, enum json_type type, slice word) {
-    if (!slice_starts(slice_of(p, (size_t)(r->end - p)), word)) return fail(r, p, "expected a value");
-    item->type = (u8)type;
-    item->text_len = (u32)word.n;
-    return p + word.n;
+static inline const char *read_word(struct reader *r, const char *p, struct json_item *item, enum json_type type,
+                                    const char *word, size_t n) {
+    if (memcmp(p, word, n) != 0) return fail(r, p, "expected a value");
+    item->type = type;
+    item->text_len = (u32)n;
+    return p + n;
 }
 
-static const char *open_level(struct reader *r, const char *p, struct json_item *item, enum json_type type) {
-    if (depth_of(r) == JSON_DEPTH_MAX) return fail(r, p, "nested too deeply");
-    item->type = (u8)type;
-    *++r->top = (struct level){.item = r->tape->count - 1, .close = type == JSON_OBJECT ? '}' : ']'};
-    return p + 1;
-}
-
-static inline const char *read_value(struct reader *r, const char *p, struct json_item *item) {
-    item->text = p;
-    item->escaped = item->integer = item->marked = false;
-    item->next = r->tape->count;
+/* A string, a number or a word. */
+static inline const char *read_scalar(struct reader *r, const char *p, struct json_item *item) {
     switch (*p) {
     case '"':
         return read_string(r, p, item);
-    case '{':
-        return open_level(r, p, item, JSON_OBJECT);
-    case '[':
-        return open_level(r, p, item, JSON_ARRAY);
     case 't':
-        return read_word(r, p, item, JSON_BOOL, SL("true"));
+        return read_word(r, p, item, JSON_BOOL, "true", 4);
     case 'f':
-        return read_word(r, p, item, JSON_BOOL, SL("false"));
+        return read_word(r, p, item, JSON_BOOL, "false", 5);
     case 'n':
-        return read_word(r, p, item, JSON_NULL, SL("null"));
+        return read_word(r, p, item, JSON_NULL, "null", 4);
     default:
-        if (*p == '-' || (*p >= '0' && *p <= '9')) return read_number(r, p, item);
+        if (*p == '-' || is_digit(*p)) return read_number(r, p, item);
         return fail(r, p, p == r->end ? "the text ends where a value should be" : "expected a value");
     }
 }
 
-static const char *close_level(struct reader *r, const char *behind) {
-    const struct level *level = r->top;
+static struct level *open_level(struct reader *r, struct level *level, struct json_item *item, u32 at) {
+    bool object = *item->text == '{';
+    if (depth_of(r, level) == JSON_DEPTH_MAX) return fail(r, item->text, "nested too deeply"), NULL;
+    item->type = object ? JSON_OBJECT : JSON_ARRAY;
+    *++level = (struct level){.item = at, .close = object ? '}' : ']'};
+    return level;
+}
+
+/* `behind` its bracket; `next` is the item that comes next. */
+static inline void close_level(struct reader *r, const struct level *level, const char *behind, u32 next) {
     struct json_item *item = &r->tape->at[level->item];
-    item->next = r->tape->count;
+    item->next = next;
     item->text_len = (u32)(behind - item->text);
-    if (level->members > MEMBERS_COMPARED) json_names_clear(r->tape->scratch, depth_of(r));
-    r->top--;
-    return behind;
+    if (level->members > MEMBERS_COMPARED) json_names_clear(r->tape->scratch, depth_of(r, level));
 }
 
-static const char *fail_in_container(struct reader *r, const char *p) {
+static const char *fail_in_container(struct reader *r, const struct level *level, const char *p) {
     if (p == r->end) return fail(r, p, "the text ends inside a value");
-    return fail(r, p, r->top->close == '}' ? "expected ',' or '}'" : "expected ',' or ']'");
+    return fail(r, p, level->close == '}' ? "expected ',' or '}'" : "expected ',' or ']'");
 }
 
-/* Behind a value: close what closes here, move over the comma if one level goes on. */
-static inline const char *read_tail(struct reader *r, const char *p) {
-    while (r->top > r->levels) {
-        p = skip_space(p);
-        if (*p == ',') return skip_space(p + 1);
-        if (*p != r->top->close) return fail_in_container(r, p);
-        p = close_level(r, p + 1);
+static __attribute__((noinline)) void more_items(struct json_tape *t) {
+    t->cap = t->cap ? t->cap * 2 : ITEMS_FIRST;
+    t->at = mem_realloc(t->at, t->cap * sizeof *t->at);
+}
+
+/* The outermost value, with all that is in it. Behind a complete value, what closes there is closed, until a comma says that a
+ * level goes on. */
+static const char *read_items(struct reader *r, const char *p) {
+    struct json_tape *t = r->tape;
+    struct level *level = r->levels;
+    u32 count = 0;
+    for (;;) {
+        if (count == t->cap) more_items(t);
+        struct json_item *item = &t->at[count];
+        item->name = NULL;
+        item->name_len = item->name_hash = 0;
+        if (level->close == '}' && !(p = read_name(r, level, p, count, item))) return NULL;
+        item->text = p;
+        item->escaped = item->integer = item->marked = false;
+        item->next = ++count;
+        if (*p == '{' || *p == '[') {
+            level = open_level(r, level, item, count - 1);
+            if (!level) return NULL;
+            p = skip_space(p + 1);
+            if (*p != level->close) {
+                if (p == r->end) return fail_in_container(r, level, p);
+                continue;
+            }
+        } else if (!(p = read_scalar(r, p, item))) {
+            return NULL;
+        }
+        for (; level > r->levels; level--) {
+            p = skip_space(p);
+            if (*p == ',') break;
+            if (*p++ != level->close) return fail_in_container(r, level, p - 1);
+            close_level(r, level, p, count);
+        }
+        if (level == r->levels) break;
+        p = skip_space(p + 1);
     }
+    t->count = count;
     return p;
-}
-
-/* Behind an opening bracket: an empty container is complete. */
-static inline const char *read_head(struct reader *r, const char *p) {
-    p = skip_space(p);
-    if (*p == r->top->close) return read_tail(r, close_level(r, p + 1));
-    return p == r->end ? fail_in_container(r, p) : p;
-}
-
-static inline struct json_item *new_item(struct json_tape *t) {
-    if (t->count == t->cap) {
-        t->cap = t->cap ? t->cap * 2 : ITEMS_FIRST;
-        t->at = mem_realloc(t->at, t->cap * sizeof *t->at);
-    }
-    return &t->at[t->count++];
-}
-
-/* One item with its name, and whatever ends behind it. */
-static inline const char *read_item(struct reader *r, const char *p) {
-    struct json_item *item = new_item(r->tape);
-    struct level *level = r->top;
-    item->name = NULL;
-    item->name_len = item->name_hash = 0;
-    if (level->close == '}' && !(p = read_name(r, level, p, item))) return NULL;
-    p = read_value(r, p, item);
-    if (!p) return NULL;
-    return r->top == level ? read_tail(r, p) : read_head(r, p);
 }
 
 static void prepare(struct json_tape *t) {
@@ -339,11 +356,8 @@ bool json_tape_read(struct json_tape *t, slice text) {
     r.start = t->copy;
     r.end = r.start + text.n;
     r.stops = (const char *)t->stops;
-    r.top = r.levels;
-    r.top->close = '\0';
-    const char *p = skip_space(r.start);
-    do p = read_item(&r, p);
-    while (p && r.top > r.levels);
+    r.levels[0].close = '\0';
+    const char *p = read_items(&r, skip_space(r.start));
     if (p && (p = skip_space(p)) < r.end) p = fail(&r, p, "unexpected bytes after the value");
     if (p) return true;
     /* The sets of the objects still open are not clear. */
