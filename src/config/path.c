@@ -132,15 +132,11 @@ u32 path_find(const struct path *path, const struct json_tape *tape) {
 
 /* ---- many at once */
 
-static int order_of(u32 hash, slice name, const struct path_name *b) {
-    if (hash != b->hash) return hash < b->hash ? -1 : 1;
-    int order = memcmp(name.p, b->name.p, name.n < b->name.n ? name.n : b->name.n);
-    return order ? order : (name.n > b->name.n) - (name.n < b->name.n);
-}
-
 static int by_name(const void *a, const void *b) {
-    const struct path_name *x = a;
-    return order_of(x->hash, x->name, b);
+    const struct path_name *x = a, *y = b;
+    if (x->hash != y->hash) return x->hash < y->hash ? -1 : 1;
+    int order = memcmp(x->name.p, y->name.p, x->name.n < y->name.n ? x->name.n : y->name.n);
+    return order ? order : (x->name.n > y->name.n) - (x->name.n < y->name.n);
 }
 
 static int by_index(const void *a, const void *b) {
@@ -201,16 +197,15 @@ void path_set_make(const struct path *paths, u32 count, struct arena *arena, str
 }
 
 u64 path_level_named(const struct path_level *level, const struct json_item *member) {
-    u32 low = 0, high = level->name_count;
-    while (low < high) {
-        u32 middle = (low + high) / 2;
-        int order = order_of(member->name_hash, json_item_name(member), &level->names[middle]);
-        if (order == 0) return level->names[middle].paths;
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
+    const struct path_name *at = level->names, *end = at + level->name_count;
+    for (u32 left = level->name_count; left > 4;) { /* the last few are faster walked over */
+        u32 half = left / 2;
+        if (at[half - 1].hash < member->name_hash) at += half;
+        left -= half;
     }
+    while (at < end && at->hash < member->name_hash) at++;
+    for (; at < end && at->hash == member->name_hash; at++)
+        if (slice_eq(at->name, json_item_name(member))) return at->paths;
     return 0;
 }
 
@@ -235,7 +230,15 @@ struct walk {
     u64 work;
 };
 
-static bool visit(struct walk *w, u32 at, u32 depth, u64 paths);
+static bool go_on(struct walk *w, u32 at, u32 depth, u64 paths);
+
+/* Some have led to this value. */
+static inline bool visit(struct walk *w, u32 at, u32 depth, u64 paths) {
+    u64 here = paths & w->set->levels[depth].ends;
+    if (here && !w->each(w->ctx, here, at)) return false;
+    paths &= ~here;
+    return !paths || go_on(w, at, depth, paths);
+}
 
 /* Names come once in an object, so those that were found need not be looked for any more. */
 static bool visit_members(struct walk *w, u32 at, u32 depth, u64 paths) {
@@ -265,12 +268,7 @@ static bool visit_elements(struct walk *w, u32 at, u32 depth, u64 paths) {
 }
 
 /* As deep as paths are long. */
-static bool visit(struct walk *w, u32 at, u32 depth, u64 paths) {
-    const struct path_level *level = &w->set->levels[depth];
-    u64 here = paths & level->ends;
-    if (here && !w->each(w->ctx, here, at)) return false;
-    paths &= ~here;
-    if (!paths) return true;
+static bool go_on(struct walk *w, u32 at, u32 depth, u64 paths) {
     if (w->items[at].type == JSON_OBJECT) return visit_members(w, at, depth, paths);
     return w->items[at].type != JSON_ARRAY || visit_elements(w, at, depth, paths);
 }

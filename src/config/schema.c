@@ -330,6 +330,18 @@ static bool wrong_choice(const struct field *field, const struct json_item *item
     return false;
 }
 
+static bool too_long(const struct field *field, const struct json_item *item, struct errbuf *why) {
+    char expected[48];
+    snprintf(expected, sizeof expected, "at most %u characters", field->length_max);
+    return mismatch(field, item, expected, why);
+}
+
+static bool no_match(const struct field *field, const struct json_item *item, struct errbuf *why) {
+    char expected[PATTERN_BYTES_MAX + 32];
+    snprintf(expected, sizeof expected, "a match of %s", field->pattern_text);
+    return mismatch(field, item, expected, why);
+}
+
 static u32 characters(slice text) {
     u32 count = 0;
     for (size_t i = 0; i < text.n; i++) count += ((u8)text.p[i] & 0xC0) != 0x80;
@@ -339,19 +351,15 @@ static u32 characters(slice text) {
 /* What is said about a scalar's text. */
 static bool check_text(const struct field *field, const struct json_item *item, struct payload_view *v,
                        struct errbuf *why) {
-    char expected[PATTERN_BYTES_MAX + 32];
     slice text = SL("null");
     if (item->type != JSON_NULL && !payload_view_scalar(v, item, &text))
         return mismatch(field, item, "text, a number, true or false", why);
     if (field->choices && !is_choice(field, item, text)) return wrong_choice(field, item, why);
     if (item->type == JSON_NULL) return true;
-    if (field->length_max && text.n > field->length_max && characters(text) > field->length_max) {
-        snprintf(expected, sizeof expected, "at most %u characters", field->length_max);
-        return mismatch(field, item, expected, why);
-    }
+    if (field->length_max && text.n > field->length_max && characters(text) > field->length_max)
+        return too_long(field, item, why);
     if (!field->pattern || (text.n <= SCHEMA_MATCHED_MAX && pattern_match(field->pattern, text, &v->work))) return true;
-    snprintf(expected, sizeof expected, "a match of %s", field->pattern_text);
-    return mismatch(field, item, expected, why);
+    return no_match(field, item, why);
 }
 
 /* `at`: the value there; 0 if there is none. */
@@ -376,7 +384,7 @@ static bool note_place(void *ctx, u64 fields, u32 at) {
 }
 
 bool schema_check(const struct schema *s, struct payload_view *v, struct errbuf *why) {
-    u32 places[SCHEMA_FIELDS_MAX];
+    u32 places[SCHEMA_FIELDS_MAX] __attribute__((uninitialized)); /* a few of them are used, and set */
     if (!payload_view_json(v)) {
         payload_view_why_not(v, why);
         return false;

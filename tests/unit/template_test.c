@@ -336,6 +336,32 @@ static void different_values_never_meet_in_one_key(void **state) {
     }
 }
 
+/* What is written as it is, is told eight bytes at a time: at every place of a value each character must be what it is alone. */
+static void a_character_is_encoded_at_every_place_as_it_is_alone(void **state) {
+    (void)state;
+    static const char *const templates[][2] = {{"${a}", ""}, {"${a}-${b}", "-1"}};
+    static const char x[] = "aaaaaaaaaaaaaaaaaaaa", z[] = "zzzzzzzzzzzzzzzzzzzz";
+    char payload[128], letter[8], want[128];
+    for (u32 c = 1; c < 0x300; c++) {
+        snprintf(letter, sizeof letter, "\\u%04x", c % 0x180);
+        if (c >= 0x180 + 0x80)
+            snprintf(letter, sizeof letter, "%c%c", (int)(0xC0 | (c - 0x180) >> 6), 0x80 | (c & 0x3F));
+        if (c % 0x180 == 0) continue;
+        for (size_t t = 0; t < 2; t++) {
+            const char *tail = templates[t][1];
+            snprintf(payload, sizeof payload, "{\"a\":\"%s\",\"b\":1}", letter);
+            struct result alone = eval(templates[t][0], payload);
+            assert_int_equal(alone.verdict, TEMPLATE_OK);
+            for (int before = 0; before < 20; before++) {
+                snprintf(payload, sizeof payload, "{\"a\":\"%.*s%s%.*s\",\"b\":1}", before, x, letter, 20 - before, z);
+                snprintf(want, sizeof want, "%.*s%.*s%.*s%s", before, x, (int)(strlen(alone.text) - strlen(tail)),
+                         alone.text, 20 - before, z, tail);
+                assert_key(templates[t][0], payload, want);
+            }
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fields_are_found_by_path),
@@ -350,6 +376,7 @@ int main(void) {
         cmocka_unit_test(a_replays_effect_key_is_known_by_its_end),
         cmocka_unit_test(templates_have_bounds),
         cmocka_unit_test(different_values_never_meet_in_one_key),
+        cmocka_unit_test(a_character_is_encoded_at_every_place_as_it_is_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
