@@ -32,7 +32,7 @@ struct candidate {
     bool again;   /* it is a copy of what was refused before: no second copy */
     bool foresee; /* and it is only asked what would become of it */
     bool made;    /* key and fingerprint are what they are: no rule makes them */
-    const struct foreknown *known;
+    struct foreknown known;
     struct admission *a;
     struct failure *f;
 };
@@ -69,13 +69,20 @@ static bool refuse_unmade(const struct candidate *k, const char *what, const str
     return false;
 }
 
-static bool make_key(const struct candidate *k) {
-    struct errbuf why;
+/* Before anything else is asked of the message: what its key leads to is far away, and comes near meanwhile. */
+static bool make_key(struct candidate *k, struct errbuf *why) {
     struct buf *store = &k->b->scratch->key;
     buf_reset(store);
-    if (template_eval(k->rules->key, &k->b->scratch->view, store, &why) != TEMPLATE_OK)
-        return refuse_unmade(k, "key", &why);
-    slice key = buf_slice(store), given = k->in->key;
+    if (template_eval(k->rules->key, &k->b->scratch->view, store, why) != TEMPLATE_OK) return false;
+    k->known.key = buf_slice(store);
+    k->known.queue = k->in->queue;
+    k->known.hash = core_hash(k->b->core, k->in->queue, k->known.key);
+    core_near(k->b->core, k->known.hash);
+    return true;
+}
+
+static bool take_key(const struct candidate *k) {
+    slice key = k->known.key, given = k->in->key;
     k->in->key = key;
     if (given.n == 0 || slice_eq(given, key)) return true;
     failure_set(k->f, PROBLEM_key_mismatch, "this queue makes the key of the message, '%.*s'; the sender says '%.*s'",
@@ -101,18 +108,20 @@ static u64 fingerprint_of(const struct candidate *k, struct payload_view *v) {
     return fingerprint_eval(k->rules->fingerprint, v, &key);
 }
 
-static bool look_at(const struct candidate *k, header_lookup *header, void *header_ctx) {
+static bool look_at(struct candidate *k, header_lookup *header, void *header_ctx) {
     const struct queue_config *q = k->rules;
     struct send_in *in = k->in;
-    struct errbuf why;
+    struct errbuf why, unmade;
     if (in->payload.n > q->payload_max)
         return failure_set(k->f, PROBLEM_too_large, "the payload has %zu bytes, the limit of this queue is %llu",
                            in->payload.n, (unsigned long long)q->payload_max);
     payload_view_init(&k->b->scratch->view, in->payload, in->content_type, header, header_ctx);
+    bool keyed = !q->key || make_key(k, &unmade);
     if (q->schema && !schema_check(q->schema, &k->b->scratch->view, &why)) return refuse(k, why.text);
-    if (q->key && !make_key(k)) return false;
+    if (!keyed) return refuse_unmade(k, "key", &unmade);
+    if (q->key && !take_key(k)) return false;
     if (q->order_by && !make_group(k)) return false;
-    in->fingerprint = fingerprint_of(k, &k->b->scratch->view);
+    if (q->fingerprint) in->fingerprint = fingerprint_of(k, &k->b->scratch->view);
     return true;
 }
 
@@ -143,12 +152,7 @@ static bool pass_rules(struct candidate *k, header_lookup *header, void *header_
         return failure_set(
             k->f, PROBLEM_rules_unreadable,
             "what it holds can be received and settled; it takes messages again once it is given rules anew");
-    if (k->made) return true;
-    if (!k->rules) {
-        k->in->fingerprint = core_fingerprint(k->b->core, k->in->payload);
-        return true;
-    }
-    return look_at(k, header, header_ctx);
+    return k->made || !k->rules || look_at(k, header, header_ctx);
 }
 
 slice said_header(void *ctx, slice name) {
@@ -316,12 +320,11 @@ static bool foresee(const struct candidate *k, struct admission *a) {
     return !known || same || core_queue_rules(k->b->core, k->in->queue)->on_conflict != ON_CONFLICT_REJECT;
 }
 
-/* The one that was asked for ahead, if it is of this very key. */
+/* The one that is known, if it is of this very key. */
 static u64 hash_of(const struct candidate *k) {
     const struct send_in *in = k->in;
-    const struct foreknown *known = k->known;
-    if (known && known->queue == in->queue && known->key.p == in->key.p && known->key.n == in->key.n)
-        return known->hash;
+    const struct foreknown *known = &k->known;
+    if (known->queue == in->queue && known->key.p == in->key.p && known->key.n == in->key.n) return known->hash;
     return in->key.n ? core_hash(k->b->core, in->queue, in->key) : 0;
 }
 
@@ -348,7 +351,7 @@ static void watch_said(const struct candidate *k, const struct admission *a) {
 static u64 plain_fingerprint(const struct candidate *k, const struct seen *s) {
     slice payload = k->in->payload;
     if (s && s->message && slice_eq(s->message->payload, payload)) return s->message->fingerprint;
-    return k->known && k->known->fingerprint ? k->known->fingerprint : core_fingerprint(k->b->core, payload);
+    return k->known.fingerprint ? k->known.fingerprint : core_fingerprint(k->b->core, payload);
 }
 
 static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, struct admission *a) {
@@ -370,7 +373,7 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
     bool sought = in->key.n && (!k->rules || k->rules->rules.semantics != SEMANTICS_AT_LEAST_ONCE);
     in->hash = hash_of(k);
     a->seen = sought ? lookup_key(b, b->lookup, in->queue, in->hash, in->key) : NULL;
-    if (!rules->special && !k->made) in->fingerprint = plain_fingerprint(k, a->seen);
+    if (!k->made && !(k->rules && k->rules->fingerprint)) in->fingerprint = plain_fingerprint(k, a->seen);
     if (sought && !(a->seen && seen_in_force(b, a->seen))) look_under_own_key(b, in, a);
     a->key = in->key;
     if (!a->seen && key_names_replay(in->key)) { /* one that is known came in before this was asked, and is answered */
@@ -391,7 +394,8 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
 
 bool admit_message(struct broker *b, struct send_in *in, slice scope, const struct foreknown *known,
                    header_lookup *header, void *header_ctx, struct admission *a, struct failure *f) {
-    struct candidate k = {.b = b, .in = in, .scope = scope, .known = known, .f = f};
+    struct candidate k = {.b = b, .in = in, .scope = scope, .f = f};
+    if (known) k.known = *known;
     return enter(&k, header, header_ctx, a);
 }
 

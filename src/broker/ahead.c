@@ -12,15 +12,13 @@ static slice key_field(const struct http_request *req) {
     return (slice){0};
 }
 
-/* The key of a plain send to that queue: the one of the last request; and unquoted. Empty if it is none. */
-static slice plain_key(slice queue, const struct http_request *req) {
+/* Is it a send to that queue, the one of the last request? */
+static bool is_send(slice queue, const struct http_request *req) {
     static const char before[] = "/v1/queues/", behind[] = "/messages";
     size_t start = sizeof before - 1, end = sizeof behind - 1;
-    if (req->method != HTTP_POST || req->path.n != start + queue.n + end) return (slice){0};
-    if (memcmp(req->path.p + start, queue.p, queue.n) != 0 || memcmp(req->path.p + start + queue.n, behind, end) != 0)
-        return (slice){0};
-    slice key = key_field(req);
-    return key.n && key.p[0] != '"' ? key : (slice){0};
+    return req->method == HTTP_POST && req->path.n == start + queue.n + end &&
+           memcmp(req->path.p + start, queue.p, queue.n) == 0 &&
+           memcmp(req->path.p + start + queue.n, behind, end) == 0;
 }
 
 struct sends {
@@ -28,6 +26,23 @@ struct sends {
     slice text[AHEAD_MAX]; /* of each: the key, then the payload of those that are left */
     u32 n;
 };
+
+/* Of those that say it, and unquoted; the others are out. unsettled: which of them seem to be there to compare with. */
+static void note_keys(struct broker *b, u16 queue, struct sends *s, bool *unsettled) {
+    u64 hashes[AHEAD_MAX];
+    u32 left = 0;
+    for (u32 i = 0; i < s->n; i++) {
+        s->text[left] = key_field(s->at[i]);
+        if (s->text[left].n && s->text[left].p[0] != '"') s->at[left++] = s->at[i];
+    }
+    s->n = left;
+    core_hashes(b->core, queue, s->text, s->n, hashes);
+    for (u32 i = 0; i < s->n; i++) {
+        s->at[i]->noted[0] = hashes[i];
+        s->at[i]->noted[1] = queue;
+    }
+    lookup_ahead(b, hashes, s->n, unsettled);
+}
 
 static void note_fingerprints(struct broker *b, struct sends *s, const bool *unsettled) {
     u64 prints[AHEAD_MAX];
@@ -43,21 +58,14 @@ static void note_fingerprints(struct broker *b, struct sends *s, const bool *uns
 
 void broker_ahead(struct broker *b, struct http_request *const *reqs, u32 count) {
     struct sends s;
-    u64 hashes[AHEAD_MAX];
-    bool unsettled[AHEAD_MAX];
+    bool unsettled[AHEAD_MAX] = {0};
     slice name;
     u16 queue = last_queue(b, &name);
     if (queue == 0) return;
     s.n = 0;
-    for (u32 i = 0; i < count && s.n < AHEAD_MAX; i++) {
-        s.text[s.n] = plain_key(name, reqs[i]);
-        if (s.text[s.n].n) s.at[s.n++] = reqs[i];
-    }
-    core_hashes(b->core, queue, s.text, s.n, hashes);
-    for (u32 i = 0; i < s.n; i++) {
-        s.at[i]->noted[0] = hashes[i];
-        s.at[i]->noted[1] = queue;
-    }
-    lookup_ahead(b, hashes, s.n, unsettled);
-    if (!queue_rules_of(b, queue)->special) note_fingerprints(b, &s, unsettled);
+    for (u32 i = 0; i < count && s.n < AHEAD_MAX; i++)
+        if (is_send(name, reqs[i])) s.at[s.n++] = reqs[i];
+    const struct queue_config *rules = queue_rules_of(b, queue)->config;
+    if (!rules || !rules->key) note_keys(b, queue, &s, unsettled);
+    if (!rules || !rules->fingerprint) note_fingerprints(b, &s, unsettled);
 }

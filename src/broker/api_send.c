@@ -145,7 +145,7 @@ static bool parse_send(struct call *c, struct send_in *in, struct send_fields *f
 
 /* A send without a key makes no queue: such a queue would want one. */
 static bool queue_of_send(struct call *c, const struct send_fields *f, u16 *queue) {
-    if (f->keys || !config_in_force(c->b)->auto_create || core_queue_find(c->b->core, c->arg[0], queue))
+    if (f->keys || !config_in_force(c->b)->auto_create || queue_known(c, queue))
         return queue_to_send(c, c->req->body.n, queue);
     return fail(c, PROBLEM_key_missing,
                 "send the key in the Idempotency-Key header: what this message means, the same at every retry");

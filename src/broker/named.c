@@ -79,7 +79,7 @@ static bool make_queue(struct call *c, slice name, const size_t *payload, u16 *q
     return fail(c, PROBLEM_storage_full, "no room to create queue '%.*s'", (int)name.n, name.p);
 }
 
-static bool known(struct call *c, u16 *queue) {
+bool queue_known(struct call *c, u16 *queue) {
     struct broker *b = c->b;
     *queue = b->named->queue;
     if (*queue && slice_eq(c->arg[0], b->named->name)) return true;
@@ -90,19 +90,19 @@ static bool known(struct call *c, u16 *queue) {
 
 bool queue_of_call(struct call *c, bool create, u16 *queue) {
     slice name = c->arg[0];
-    if (known(c, queue)) return true;
+    if (queue_known(c, queue)) return true;
     if (create) return make_queue(c, name, NULL, queue);
     return queue_name_ok(c, name) && fail(c, PROBLEM_no_such_queue, "queue '%.*s' does not exist", (int)name.n, name.p);
 }
 
 bool queue_to_send(struct call *c, size_t payload, u16 *queue) {
     if (!not_of_a_proxy(c)) return false;
-    return known(c, queue) || make_queue(c, c->arg[0], &payload, queue);
+    return queue_known(c, queue) || make_queue(c, c->arg[0], &payload, queue);
 }
 
 bool queue_to_receive(struct call *c, u16 *queue) {
     if (!not_of_a_proxy(c)) return false;
-    if (known(c, queue)) return true;
+    if (queue_known(c, queue)) return true;
     *queue = 0;
     return may_make(c, c->arg[0]);
 }

@@ -15,6 +15,7 @@ void named_queue_free(struct named_queue *n);
 bool queue_name_ok(struct call *c, slice name);
 /* The queue of the call is not one that holds the keys of a proxy: nobody sends there, receives or gives it rules. */
 bool not_of_a_proxy(struct call *c);
+bool queue_known(struct call *c, u16 *queue); /* is there one of that name? Sets no failure */
 bool queue_of_call(struct call *c, bool create, u16 *queue);
 /* To send so large a payload to; it is made if there is room for the message in what its tenant may have. */
 bool queue_to_send(struct call *c, size_t payload, u16 *queue);

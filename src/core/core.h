@@ -199,6 +199,8 @@ u64 core_fingerprint(const struct core *c, slice payload);
 void core_hashes(const struct core *c, u16 queue, const slice *keys, size_t count, u64 *out);
 void core_fingerprints(const struct core *c, const slice *payloads, size_t count, u64 *out);
 
+/* One key will be looked up in a moment. */
+void core_near(const struct core *c, u64 hash);
 /* Ahead of look-ups of these hashes: what they will touch is brought near, step by step for all of them, so that the waits
  * overlap. Says where their records seem to be, at most two for each, and returns how many: bring those near next. */
 #define AHEAD_MAX 64u

@@ -25,6 +25,10 @@ u64 core_fingerprint(const struct core *c, slice payload) {
     return print;
 }
 
+void core_near(const struct core *c, u64 hash) {
+    index_prefetch(&c->keys, hash);
+}
+
 u32 core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out) {
     u32 entries[AHEAD_MAX];
     CHECK(count <= AHEAD_MAX);

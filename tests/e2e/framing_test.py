@@ -305,6 +305,29 @@ def a_payload_is_the_same_payload_pipelined_or_alone(q):
 
 
 @test
+def a_payload_is_the_same_payload_pipelined_where_its_key_is_made_of_it_too(q):
+    def payload(n, last=b"x"):
+        return b'{"id":"k%d","text":"%s%s"}' % (n, b"%d " % n * (n * n // 40), last)
+
+    def pipelined(last):
+        bodies = [payload(n, last) for n in range(240)]
+        line = b"POST /v1/queues/%s/messages HTTP/1.1" % q.encode()
+        with hx.broker.connect() as c:
+            sender = hx.Later(c.write, b"".join(head(b"Content-Length: %d" % len(body), line=line) + body for body in bodies))
+            replies = [c.reply() for _ in range(240)]
+            sender.value()
+        return replies
+
+    hx.broker.rules(q, key="${id}", schema={"pattern": {"id": "^k[0-9]+$"}})
+    same([r.json()["outcome"] for r in pipelined(b"x")], ["accepted"] * 240)
+    for m in hx.broker.receive(q, max=100):
+        hx.broker.ok("ack", m)
+    same([r.json()["outcome"] for r in pipelined(b"x")], ["duplicate"] * 240)
+    same([r.json()["code"] for r in pipelined(b"y")], ["key_reused"] * 240)
+    same({hx.broker.event(q, payload(n)).json()["outcome"] for n in range(240)}, {"duplicate"})
+
+
+@test
 def a_refusal_in_a_pipeline_comes_after_the_answers_before_it(q):
     with hx.broker.connect() as c:
         for n in range(5):
