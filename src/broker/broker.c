@@ -166,7 +166,8 @@ static i64 lazy_left_ms(const struct broker *b) {
  * wait for, because a sync costs the loop too: threads to wake, and the disk's interrupts. */
 static void hand_over_due(struct broker *b) {
     bool due = lazy_left_ms(b) <= 0 || b->after - b->handed_over >= LAZY_BYTES;
-    if (b->awaited > b->handed_over || (due && b->after > b->handed_over)) hand_over(b);
+    /* What was handed over is not gone: a batch that waits for a sync to end is taken back when a record is added to it. */
+    if (b->awaited > b->durable || (due && b->after > b->handed_over)) hand_over(b);
 }
 
 void broker_stop(struct broker *b, struct broker_time t) {
@@ -272,6 +273,7 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
 
 void broker_durable(struct broker *b, struct broker_time t, u64 position) {
     broker_advance(b, t);
+    b->durable = position;
     if (journal_failed(b->journal)) effects_stop(b);
     traffic_durable(b, position);
     if (effects_run(b, position) && b->options.port.release) b->options.port.release(b->options.port.ctx, position);

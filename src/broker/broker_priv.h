@@ -17,9 +17,9 @@ struct broker {
     const struct http_request *request;                 /* being decided; NULL: none */
     const struct caller *caller;                        /* who asks for it */
     u64 after; /* the position behind the last record appended: whatever is decided now may have seen all below it */
-    u64 ruled, moved; /* of those, what may have changed rules; rules or an unsettled message: seen_after */
-    u64 awaited,
-        handed_over; /* the last position that anything waits for; all below was given to the journal to sync */
+    u64 ruled, moved;     /* of those, what may have changed rules; rules or an unsettled message: seen_after */
+    u64 awaited, durable; /* the last position that anything waits for; all below this one is */
+    u64 handed_over;      /* as far as this the journal was asked to sync */
     i64 handed_over_mono_ms;
 
     struct effects *effects;       /* what waits to leave until it is durable */

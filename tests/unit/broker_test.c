@@ -1200,6 +1200,27 @@ static void records_that_nobody_waits_for_do_not_have_the_disk_sync_at_once(void
     assert_int_equal(unsynced_after(0), 0);
 }
 
+/* The disk is at work on a batch, the next one is ready, and a record comes into it that nobody waits for. */
+static void what_somebody_waits_for_is_synced_next_whatever_comes_after_it(void **state) {
+    (void)state;
+    work();
+    submit("POST /v1/queues/q/messages", "k1", SL("x"), NULL);
+    unsynced_after(0);
+    submit("POST /v1/queues/q/messages", "k1", SL("x"), NULL); /* to be counted in a second */
+    unsynced_after(995);
+    submit("POST /v1/queues/q/messages", "k2", SL("x"), NULL);
+    broker_turn_end(w.broker, w.t);
+    assert_true(journal_file_work(w.journal)); /* written, not synced */
+    submit("POST /v1/queues/q/messages", "k3", SL("x"), NULL);
+    u64 third = w.after;
+    broker_turn_end(w.broker, w.t);
+    w.t.mono_ms += 8;
+    broker_tick(w.broker, w.t);
+    work();
+    work();
+    assert_true(w.released >= third);
+}
+
 static void effects_are_bounded(void **state) {
     (void)state;
     work();
@@ -1465,6 +1486,8 @@ int main(void) {
                                         tear_down_effects),
         cmocka_unit_test_setup_teardown(effects_leave_in_the_order_they_were_parked, set_up, tear_down_effects),
         cmocka_unit_test_setup_teardown(records_that_nobody_waits_for_do_not_have_the_disk_sync_at_once, set_up,
+                                        tear_down_effects),
+        cmocka_unit_test_setup_teardown(what_somebody_waits_for_is_synced_next_whatever_comes_after_it, set_up,
                                         tear_down_effects),
         cmocka_unit_test_setup_teardown(effects_are_bounded, set_up, tear_down_effects),
         cmocka_unit_test_setup_teardown(nothing_leaves_after_a_failed_journal, set_up, tear_down_effects),
