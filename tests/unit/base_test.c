@@ -377,6 +377,53 @@ static void base64_refuses_every_other_spelling_and_leaves_the_buffer(void **sta
     buf_free(&b);
 }
 
+/* The definition: six bits after the other, each as its digit. */
+static void plain_base64(struct buf *b, slice s, const char *digits) {
+    u32 bits = 0, held = 0;
+    for (size_t i = 0; i < s.n; i++) {
+        bits = bits << 8 | (u8)s.p[i];
+        for (held += 8; held >= 6; held -= 6) buf_char(b, digits[bits >> (held - 6) & 63]);
+    }
+    if (held) buf_char(b, digits[bits << (6 - held) & 63]);
+}
+
+static const char base64url_digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+static void base64_of_any_length_is_spelled_as_it_is_defined(void **state) {
+    (void)state;
+    struct buf want = {0}, got = {0}, back = {0};
+    char bytes[80];
+    for (u32 n = 0; n <= sizeof bytes; n++)
+        for (u32 step = 0; step < 256; step++) { /* every digit comes to every place */
+            for (u32 i = 0; i < n; i++) bytes[i] = (char)(i * 37 + step);
+            plain_base64(&want, slice_of(bytes, n), base64url_digits);
+            buf_base64url(&got, slice_of(bytes, n));
+            assert_true(slice_eq(buf_slice(&got), buf_slice(&want)));
+            assert_true(buf_base64url_decode(&back, buf_slice(&got)));
+            assert_true(slice_eq(buf_slice(&back), slice_of(bytes, n)));
+            buf_reset(&want), buf_reset(&got), buf_reset(&back);
+        }
+    buf_free(&want), buf_free(&got), buf_free(&back);
+}
+
+static void base64_with_a_byte_that_is_no_digit_is_refused_wherever_it_is(void **state) {
+    (void)state;
+    struct buf b = {0};
+    char text[49];
+    for (u32 at = 0; at < 48; at++)
+        for (u32 byte = 0; byte < 256; byte++) {
+            memset(text, 'x', 48);
+            text[at] = (char)byte;
+            bool url = byte && strchr(base64url_digits, (int)byte);
+            bool standard = byte == '+' || byte == '/' || (url && byte != '-' && byte != '_');
+            if (byte == '=' && at == 47) continue; /* padding: of its bits, told elsewhere */
+            assert_int_equal(buf_base64url_decode(&b, slice_of(text, 48)), url);
+            assert_int_equal(buf_base64_decode(&b, slice_of(text, 48)), standard);
+            buf_reset(&b);
+        }
+    buf_free(&b);
+}
+
 static void bytes_survive_base64_hex_and_percent_encoding(void **state) {
     (void)state;
     struct rng r;
@@ -862,6 +909,8 @@ int main(void) {
         cmocka_unit_test(hex_is_what_printf_would_write),
         cmocka_unit_test(base64_matches_rfc_4648),
         cmocka_unit_test(base64_refuses_every_other_spelling_and_leaves_the_buffer),
+        cmocka_unit_test(base64_of_any_length_is_spelled_as_it_is_defined),
+        cmocka_unit_test(base64_with_a_byte_that_is_no_digit_is_refused_wherever_it_is),
         cmocka_unit_test(bytes_survive_base64_hex_and_percent_encoding),
         cmocka_unit_test(hex_has_exactly_the_digits_asked_for),
         cmocka_unit_test(percent_decoding_leaves_plus_and_refuses_bad_escapes),
