@@ -361,3 +361,15 @@ bool json_end(struct json *j) {
     if (j->depth) return fail_at(j, j->p, "the text ends inside a value");
     return c < 0 || fail_at(j, j->p, "unexpected bytes after the value");
 }
+
+struct json_mark json_mark(struct json *j) {
+    next_byte(j);
+    return (struct json_mark){.p = j->p, .depth = j->depth};
+}
+
+void json_back(struct json *j, struct json_mark to) {
+    CHECK(j->depth >= to.depth);
+    while (j->depth > to.depth) leave(j);
+    j->p = to.p;
+    j->error = NULL;
+}

@@ -54,6 +54,13 @@ bool json_null(struct json *j);
 bool json_value(struct json *j, enum json_type *type, slice *raw);
 bool json_skip(struct json *j);
 bool json_end(struct json *j); /* only white space left, no error so far */
+/* Before a value is read: where it begins; and back there, to read it once more. Its error, if it had one, is forgotten. */
+struct json_mark {
+    const char *p;
+    int depth;
+};
+struct json_mark json_mark(struct json *j);
+void json_back(struct json *j, struct json_mark to);
 /* Record an error of the caller's own ("lease: not a duration") at the current byte. Returns false. */
 bool json_fail(struct json *j, const char *message);
 /* "expected ',' or '}' at byte 17"; empty when there was none. */

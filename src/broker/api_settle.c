@@ -16,6 +16,7 @@
 struct item {
     slice token, reason, name, effect_id, class_name, delay, lease;
     struct result_said result;
+    bool says_more; /* than a token */
     bool has_token, has_class, has_delay, has_lease, has_name;
     enum token_verdict verdict;
     struct token parsed; /* of the token, unless it is none */
@@ -24,6 +25,7 @@ struct item {
 static bool take_member(struct json *j, slice name, struct item *it) {
     bool taken;
     if (slice_eq(name, SL("token"))) return it->has_token = true, json_string(j, &it->token);
+    it->says_more = true;
     if (!result_member(j, name, &it->result, &taken)) return false;
     if (taken) return true;
     if (slice_eq(name, SL("effect_id"))) return json_string(j, &it->effect_id);
@@ -257,65 +259,85 @@ struct settle_job {
     size_t read;
     bool split, failed;
     struct item_at {
-        u32 from, len;
-    } * items; /* where they are in the text */
+        u32 from, len; /* in the text */
+        bool plain;    /* it is a token and nothing else: these two say all of it */
+        enum token_verdict verdict;
+        struct token token; /* TOKEN_OK */
+    } * items;
     u32 count, cap, at;
     struct buf decoded;
 };
 
-/* An item that was read but not yet settled. */
-struct waiting {
-    struct json json; /* keeps unescaped strings alive */
-    struct item item;
-    bool is_item;
-};
-
 /* Well-formed, but is it an item? If not it fails alone, like any other that cannot be done. */
-static void settle_waiting(struct settle_job *j, struct waiting *w) {
+static void settle_text(struct settle_job *j, slice text) {
     struct call *c = &j->job.c;
     struct buf *body = &j->job.reply;
-    buf_char(body, j->at ? ',' : '[');
-    if (w->is_item) {
-        settle_one(c, j->verb, &w->item, &j->decoded, body);
+    struct item item = {0};
+    struct json json; /* keeps unescaped strings alive */
+    json_init(&json, text);
+    if (take_item(c->b->core, &json, &item)) {
+        settle_one(c, j->verb, &item, &j->decoded, body);
     } else {
         buf_reset(&c->failure.more);
-        fail_json(&c->failure, &w->json);
+        fail_json(&c->failure, &json);
         failure_render(&c->failure, body);
         buf_char(body, '}');
     }
-    j->at++;
+    json_free(&json);
 }
 
-/* Some items at a time: all are read, what their tokens point at is brought near, then each is settled. */
+/* Some items at a time: what their tokens point at is brought near, then each is settled. */
 #define TOGETHER 32u
 static bool settle_some(struct settle_job *j, struct budget *g) {
-    struct broker *b = j->job.c.b;
-    struct waiting waiting[TOGETHER];
+    const struct item_at *items = j->items + j->at;
+    struct item plain = {.has_token = true};
     u64 hashes[TOGETHER];
     u32 known = 0, count = j->count - j->at < TOGETHER ? j->count - j->at : TOGETHER;
+    for (u32 i = 0; i < count; i++)
+        if (items[i].verdict == TOKEN_OK) hashes[known++] = items[i].token.hash;
+    if (known > 1) lookup_ahead(j->job.c.b, hashes, known, NULL);
     for (u32 i = 0; i < count; i++) {
-        struct waiting *w = &waiting[i];
-        w->item = (struct item){0};
-        json_init(&w->json, slice_of(j->job.text.p + j->items[j->at + i].from, j->items[j->at + i].len));
-        w->is_item = take_item(b->core, &w->json, &w->item);
-        if (w->is_item && w->item.verdict == TOKEN_OK) hashes[known++] = w->item.parsed.hash;
+        if (budget_spent(g)) return false;
+        buf_char(&j->job.reply, j->at++ ? ',' : '[');
+        plain.verdict = items[i].verdict;
+        plain.parsed = items[i].token;
+        if (items[i].plain)
+            settle_one(&j->job.c, j->verb, &plain, &j->decoded, &j->job.reply);
+        else
+            settle_text(j, slice_of(j->job.text.p + items[i].from, items[i].len));
     }
-    if (known > 1) lookup_ahead(b, hashes, known, NULL);
-    bool more = true;
-    for (u32 i = 0; i < count; i++) {
-        more = more && !budget_spent(g);
-        if (more) settle_waiting(j, &waiting[i]);
-        json_free(&waiting[i].json);
-    }
-    return more;
+    return true;
 }
 
-static void add_item(struct settle_job *j, slice text) {
+static struct item_at *add_item(struct settle_job *j) {
     if (j->count == j->cap) {
         j->cap = j->cap ? j->cap * 2 : 64;
         j->items = mem_realloc(j->items, j->cap * sizeof *j->items);
     }
-    j->items[j->count++] = (struct item_at){.from = (u32)(text.p - j->job.text.p), .len = (u32)text.n};
+    return &j->items[j->count++];
+}
+
+/* Most say a token and nothing else, and are done with here; others are read again when it is their turn. What is no item is looked
+ * at as any value: the array may still be well-formed. *it: all zero but for what a token sets. */
+static bool read_item(struct settle_job *j, struct item *it) {
+    struct json *json = &j->json;
+    struct json_mark begin = json_mark(json);
+    it->has_token = false;
+    json->values_left = ITEM_VALUES_MAX - 1; /* it is one itself */
+    bool is_item = take_item(j->job.c.b->core, json, it), plain = is_item && it->has_token && !it->says_more;
+    json->values_left = ITEM_VALUES_MAX;
+    if (!is_item) json_back(json, begin);
+    if (!is_item && !json_skip(json)) return false;
+    *add_item(j) = (struct item_at){
+        .from = (u32)(begin.p - json->start),
+        .len = (u32)(json->p - begin.p),
+        .plain = plain,
+        .verdict = is_item ? it->verdict : TOKEN_INVALID,
+        .token = it->parsed,
+    };
+    if (!plain) *it = (struct item){0};
+    if (json->scratch) json_free(json); /* nothing of it is looked at again */
+    return true;
 }
 
 /* The text may have moved since. */
@@ -339,11 +361,8 @@ static struct json *go_on_reading(struct settle_job *j) {
 static bool split_some(struct settle_job *j, struct budget *g) {
     struct json *json = go_on_reading(j);
     struct failure *f = &j->job.c.failure;
-    enum json_type type;
-    slice text;
-    while (j->count <= SETTLE_ITEMS_MAX && json_element(json)) {
-        json->values_left = ITEM_VALUES_MAX;
-        if (json_value(json, &type, &text)) add_item(j, text);
+    struct item item = {0};
+    while (j->count <= SETTLE_ITEMS_MAX && json_element(json) && read_item(j, &item)) {
         size_t at = (size_t)(json->p - json->start);
         if (at - j->read < SPLIT_BYTES) continue;
         j->read = at;

@@ -797,6 +797,51 @@ static void others_are_answered_while_a_long_array_is_settled(void **state) {
     assert_said("\"keys\":500");
 }
 
+/* A token and nothing else is read once, whatever says more a second time: nobody can tell. */
+static void each_item_of_an_array_gets_its_own_answer_however_it_is_spelled(void **state) {
+    (void)state;
+    struct buf acks = {0}, body = {0};
+    u32 count;
+    send_many("q", "k", 6);
+    call("POST /v1/queues/q/receive?max=6", "");
+    put_acks(&acks, &count);
+    slice token[6];
+    for (u32 i = 0; i < 6; i++) token[i] = slice_of(acks.p + 11 + i * (13 + TOKEN_TEXT), TOKEN_TEXT);
+#define TOKEN(i) (int)token[i].n, token[i].p
+    buf_printf(&body,
+               " [ 7, {}, {\"token\":\"%.*s\"}, {\"token\":9}, {\"token\":\"%.*s\",\"more\":[{\"token\":1}]},"
+               "{\"\\u0074oken\":\"%.*s\"},{\"token\":\"%.*s\",\"token\":\"%.*s\"},\"x\",null,[1,[2]],"
+               "{\"result\":5,\"token\":\"%.*s\"} , {\"token\":\"\\u%04x%.*s\"}, {\"result\":5}]",
+               TOKEN(0), TOKEN(1), TOKEN(2), TOKEN(3), TOKEN(3), TOKEN(4), (unsigned)token[5].p[0], (int)token[5].n - 1,
+               token[5].p + 1);
+#undef TOKEN
+    assert_int_equal(request("POST /v1/ack", NULL, buf_slice(&body), NULL), 200);
+    const char *want[] = {"expected an object at byte 0",
+                          "token is missing",
+                          "\"state\":\"done\"",
+                          "expected a string at byte 9",
+                          "\"state\":\"done\"",
+                          "\"state\":\"done\"",
+                          "repeated member name at byte 60",
+                          "expected an object at byte 0",
+                          "expected an object at byte 0",
+                          "expected an object at byte 0",
+                          "\"state\":\"done\"",
+                          "\"state\":\"done\"",
+                          "token is missing"};
+    const char *at = w.body.p;
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        assert_non_null(at = strstr(at, want[i]));
+        at++;
+    }
+    assert_int_equal(times_said("\"state\":\"done\""), 5);
+    assert_int_equal(times_said("\"code\":"), 8);
+    call("GET /v1/queues/q", "");
+    assert_said("\"leased\":1");
+    buf_free(&acks);
+    buf_free(&body);
+}
+
 /* Reading it is work too, and no item may be all of it. */
 static void others_are_answered_while_a_long_array_is_read(void **state) {
     (void)state;
@@ -1459,6 +1504,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_waits_for_the_disk_is_told_whole_and_in_order, set_up, tear_down),
         cmocka_unit_test_setup_teardown(many_times_to_live_that_end_together_are_ended_in_slices, set_up, tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_settled, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(each_item_of_an_array_gets_its_own_answer_however_it_is_spelled, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_batch_is_taken, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_batch_goes_on_though_its_client_is_gone_and_its_queue_was_deleted, set_up,

@@ -592,6 +592,36 @@ static void after_the_first_error_every_call_fails_and_the_error_stays(void **st
     close_text(&r);
 }
 
+static void a_value_that_was_read_in_part_can_be_read_again_as_a_whole(void **state) {
+    (void)state;
+    struct buf large = {0};
+    buf_lit(&large, "[7 , {\"a\":{");
+    for (int i = 0; i < 40; i++)
+        buf_printf(&large, "%s\"n%d\":{\"x\\u0041\":1,\"y\":2}", i ? "," : "", i); /* names in sets, too */
+    buf_lit(&large, "}, \"b\":[1,[2]]} ,\"end\"]");
+    slice all = buf_slice(&large), raw, name, end;
+    enum json_type type;
+    i64 seven;
+    for (int deep = 0; deep < 5; deep++) {
+        struct json j;
+        json_init(&j, all);
+        assert_true(json_array(&j) && json_element(&j) && json_i64(&j, &seven) && json_element(&j));
+        struct json_mark begin = json_mark(&j);
+        if (deep > 0) assert_true(json_object(&j) && json_member(&j, &name) && json_object(&j));
+        for (int i = 0; deep > 1 && i < 8 * deep; i++) assert_true(json_member(&j, &name) && json_skip(&j));
+        if (deep > 2) assert_true(json_member(&j, &name) && json_object(&j) && json_member(&j, &name));
+        if (deep > 3) assert_false(json_fail(&j, "not wanted"));
+        json_back(&j, begin);
+        assert_true(json_value(&j, &type, &raw));
+        assert_int_equal(type, JSON_OBJECT);
+        assert_true(raw.p[0] == '{' && raw.p[raw.n - 1] == '}' && slice_starts(raw, SL("{\"a\":")));
+        assert_true(json_element(&j) && json_string(&j, &end) && !json_element(&j) && json_end(&j));
+        assert_true(slice_eq(end, SL("end")));
+        json_free(&j);
+    }
+    buf_free(&large);
+}
+
 static void a_good_text_has_no_error_to_tell(void **state) {
     (void)state;
     struct json j;
@@ -678,6 +708,7 @@ int main(void) {
         cmocka_unit_test(a_million_members_are_read_in_linear_time),
         cmocka_unit_test(errors_say_what_was_expected_and_where),
         cmocka_unit_test(after_the_first_error_every_call_fails_and_the_error_stays),
+        cmocka_unit_test(a_value_that_was_read_in_part_can_be_read_again_as_a_whole),
         cmocka_unit_test(a_good_text_has_no_error_to_tell),
         cmocka_unit_test(members_are_written_with_commas_between_them),
         cmocka_unit_test(every_character_survives_being_written_and_read),
