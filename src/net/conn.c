@@ -583,7 +583,7 @@ static void look_ahead(struct http_server *s, slice in) {
     s->ahead_at = s->ahead_count = 0;
     while (in.n && s->ahead_count < HTTP_AHEAD) {
         struct http_head *h = &s->ahead[s->ahead_count];
-        enum http_parse got = from ? http_parse_next(in, from, h - 1, h, &error) : http_parse_head(in, h, &error);
+        enum http_parse got = http_parse_next(in, from, from ? h - 1 : NULL, h, &error);
         if (got != HTTP_PARSE_OK || h->chunked) break;
         from = in.p;
         slice rest = after(in, h->head_bytes);

@@ -45,26 +45,39 @@ static bool all(slice s, int class) {
     return true;
 }
 
-/* Past the bytes of a field's value, eight at a time where none of them is a control byte. */
+/* Past the bytes of a field's value, eight at a time. Of the control bytes the tab alone is one of them. */
 static const char *skip_value(const char *p, const char *end) {
-    for (;;) {
-        while (end - p >= 8) {
-            u64 w = get_u64(p);
-            if (bytes_below(w, 0x20) | bytes_equal(w, 0x7f)) break;
+    while (end - p >= 8) {
+        u64 w = get_u64(p), control = bytes_below(w, 0x20) | bytes_equal(w, 0x7f);
+        if (!control) {
             p += 8;
+            continue;
         }
-        for (int i = 0; i < 8; i++, p++)
-            if (p == end || !is(*p, VALUE)) return p;
+        p += __builtin_ctzll(control) / 8;
+        if (*p != '\t') return p;
+        p++;
     }
+    while (p < end && is(*p, VALUE)) p++;
+    return p;
+}
+
+/* The same bytes: of a few dozen, where a call would cost as much as it compares. */
+static inline bool alike(const char *a, const char *b, size_t n) {
+    if (n < 8) return memcmp(a, b, n) == 0;
+    for (size_t i = 0; i + 8 < n; i += 8)
+        if (get_u64(a + i) != get_u64(b + i)) return false;
+    return get_u64(a + n - 8) == get_u64(b + n - 8); /* reaches back into what was compared */
 }
 
 /* A head being read. `end` bounds the part under way; `limited` says that a limit set it, not the input. */
 struct reader {
     const char *p, *end;
     bool limited;
+    bool again; /* the line under way is one of the head before, and was found right there */
     bool http11, has_host, has_te, has_expect, has_authorization, close, keep;
     slice host, authority; /* authority: of an absolute-form target */
     struct http_head *head;
+    const struct http_head *prior; /* the one before; NULL: none */
     struct http_parse_error *error;
 };
 
@@ -202,7 +215,7 @@ static bool host_valid(slice s) {
 
 static enum http_parse host_field(struct reader *r, slice value) {
     if (r->has_host) return refuse(r, "more than one Host field");
-    if (!host_valid(value)) return refuse(r, "the Host field is malformed");
+    if (!r->again && !host_valid(value)) return refuse(r, "the Host field is malformed");
     r->has_host = true;
     r->host = value;
     return HTTP_PARSE_OK;
@@ -217,7 +230,10 @@ static enum http_parse authorization_field(struct reader *r, slice value) {
 
 static enum http_parse length_field(struct reader *r, slice value) {
     if (r->head->has_length) return refuse(r, "more than one Content-Length field");
-    if (!slice_u64(value, &r->head->length)) return refuse(r, "the Content-Length field is not one decimal number");
+    if (r->again)
+        r->head->length = r->prior->length;
+    else if (!slice_u64(value, &r->head->length))
+        return refuse(r, "the Content-Length field is not one decimal number");
     r->head->has_length = true;
     return HTTP_PARSE_OK;
 }
@@ -238,11 +254,24 @@ static enum http_parse expect_field(struct reader *r, slice value) {
 }
 
 /* Said twice it is no browser's word: it counts as the worst there is to say. */
-static void browser_field(slice *to, slice value, slice worst) {
+static enum http_parse browser_field(slice *to, slice value, slice worst) {
     *to = to->n || value.n == 0 ? worst : value;
+    return HTTP_PARSE_OK;
 }
 
-static void connection_field(struct reader *r, slice value) {
+static enum http_parse origin_field(struct reader *r, slice value) {
+    return browser_field(&r->head->req.origin, value, SL("null"));
+}
+
+static enum http_parse site_field(struct reader *r, slice value) {
+    return browser_field(&r->head->req.fetch_site, value, SL("cross-site"));
+}
+
+static enum http_parse mode_field(struct reader *r, slice value) {
+    return browser_field(&r->head->req.fetch_mode, value, SL("no-cors"));
+}
+
+static enum http_parse connection_field(struct reader *r, slice value) {
     bool more = true;
     while (more) {
         slice option;
@@ -251,82 +280,123 @@ static void connection_field(struct reader *r, slice value) {
         if (slice_eq_nocase(option, SL("close"))) r->close = true;
         if (slice_eq_nocase(option, SL("keep-alive"))) r->keep = true;
     }
+    return HTTP_PARSE_OK;
 }
 
 /* The few fields that say where the message ends, what becomes of the connection, and who asks. */
-static enum http_parse note_field(struct reader *r, const struct http_field *f) {
-    switch (f->name.n) {
+enum said { NOTHING, HOST_NAME, EXPECT, ORIGIN, CONNECTION, AUTHORIZATION, LENGTH, FETCH_SITE, FETCH_MODE, CODING };
+
+static enum http_parse (*const readers[])(struct reader *r, slice value) = {
+    [HOST_NAME] = host_field,        [EXPECT] = expect_field,   [ORIGIN] = origin_field,
+    [CONNECTION] = connection_field, [LENGTH] = length_field,   [AUTHORIZATION] = authorization_field,
+    [FETCH_SITE] = site_field,       [FETCH_MODE] = mode_field, [CODING] = coding_field,
+};
+
+static u8 said_by(slice name) {
+    switch (name.n) {
     case 4:
-        if (slice_spells(f->name, SL("host"))) return host_field(r, f->value);
-        break;
+        return slice_spells(name, SL("host")) ? HOST_NAME : NOTHING;
     case 6:
-        if (slice_spells(f->name, SL("expect"))) return expect_field(r, f->value);
-        if (slice_spells(f->name, SL("origin"))) browser_field(&r->head->req.origin, f->value, SL("null"));
-        break;
+        if (slice_spells(name, SL("expect"))) return EXPECT;
+        return slice_spells(name, SL("origin")) ? ORIGIN : NOTHING;
     case 10:
-        if (slice_spells(f->name, SL("connection"))) connection_field(r, f->value);
-        break;
+        return slice_spells(name, SL("connection")) ? CONNECTION : NOTHING;
     case 13:
-        if (slice_spells(f->name, SL("authorization"))) return authorization_field(r, f->value);
-        break;
+        return slice_spells(name, SL("authorization")) ? AUTHORIZATION : NOTHING;
     case 14:
-        if (slice_spells(f->name, SL("content-length"))) return length_field(r, f->value);
-        if (slice_spells(f->name, SL("sec-fetch-site")))
-            browser_field(&r->head->req.fetch_site, f->value, SL("cross-site"));
-        if (slice_spells(f->name, SL("sec-fetch-mode")))
-            browser_field(&r->head->req.fetch_mode, f->value, SL("no-cors"));
-        break;
+        if (slice_spells(name, SL("content-length"))) return LENGTH;
+        if (slice_spells(name, SL("sec-fetch-site"))) return FETCH_SITE;
+        return slice_spells(name, SL("sec-fetch-mode")) ? FETCH_MODE : NOTHING;
     case 17:
-        if (slice_spells(f->name, SL("transfer-encoding"))) return coding_field(r, f->value);
-        break;
+        return slice_spells(name, SL("transfer-encoding")) ? CODING : NOTHING;
     default:
-        break;
+        return NOTHING;
     }
-    return HTTP_PARSE_OK;
 }
 
 static enum http_parse fields_ran_out(struct reader *r) {
     return r->limited ? bad(r->error, 431, "the header section is longer than 16384 bytes") : HTTP_PARSE_MORE;
 }
 
-static enum http_parse line_end(struct reader *r) {
+static enum http_parse odd_line_end(struct reader *r) {
     if (*r->p != '\r')
         return refuse(r, *r->p == '\n' ? "a line ends in a bare line feed" : "a control byte in a header field");
-    if (r->p + 1 == r->end) return fields_ran_out(r);
-    if (r->p[1] != '\n') return refuse(r, "a carriage return stands alone");
+    return r->p + 1 == r->end ? fields_ran_out(r) : refuse(r, "a carriage return stands alone");
+}
+
+static inline enum http_parse line_end(struct reader *r) {
+    if (r->end - r->p < 2 || r->p[0] != '\r' || r->p[1] != '\n') return odd_line_end(r);
     r->p += 2;
     return HTTP_PARSE_OK;
 }
 
-static enum http_parse field_name(struct reader *r, struct http_field *f) {
+static enum http_parse field_name(struct reader *r, struct http_field *f, struct http_line *line) {
     const char *start = r->p, *p = start;
     while (p < r->end && is(*p, TOKEN)) p++;
     r->p = p;
     if (r->p == r->end) return fields_ran_out(r);
     if (*r->p != ':' || r->p == start) return refuse(r, "a header line is not a field name followed by a colon");
     f->name = slice_of(start, (size_t)(r->p - start));
+    line->says = said_by(f->name);
     r->p++;
     return HTTP_PARSE_OK;
 }
 
 static enum http_parse field_value(struct reader *r, struct http_field *f) {
     const char *start = r->p;
-    r->p = skip_value(r->p, r->end);
+    r->p = skip_value(start, r->end);
     if (r->p == r->end) return fields_ran_out(r);
     f->value = slice_trim(slice_of(start, (size_t)(r->p - start)));
-    enum http_parse got = line_end(r);
-    return got == HTTP_PARSE_OK ? note_field(r, f) : got;
+    return line_end(r);
+}
+
+/* Whoever pipelines repeats most of its lines. One that stood, to its last byte, at the same place of the head before needs no
+ * reading, nor does the name of one that did so up to its colon. */
+static bool line_again(struct reader *r, size_t i) {
+    const struct http_line *line = &r->prior->lines[i];
+    const struct http_field *g = &r->prior->fields[i];
+    struct http_field *f = &r->head->fields[i];
+    if ((size_t)(r->end - r->p) < line->bytes || !alike(r->p, g->name.p, line->bytes)) return false;
+    f->name = slice_of(r->p, g->name.n);
+    f->value = slice_of(r->p + (g->value.p - g->name.p), g->value.n);
+    r->head->lines[i] = *line;
+    r->p += line->bytes;
+    return true;
+}
+
+static bool name_again(struct reader *r, size_t i) {
+    const struct http_field *g = &r->prior->fields[i];
+    size_t n = g->name.n + 1;
+    if ((size_t)(r->end - r->p) < n || !alike(r->p, g->name.p, n)) return false;
+    r->head->fields[i].name = slice_of(r->p, g->name.n);
+    r->head->lines[i].says = r->prior->lines[i].says;
+    r->p += n;
+    return true;
+}
+
+/* What a line says is noted in any case, so that nothing is taken from one that is not here. */
+static enum http_parse field_line(struct reader *r, size_t i) {
+    struct http_field *f = &r->head->fields[i];
+    struct http_line *line = &r->head->lines[i];
+    const char *start = r->p;
+    bool had = r->prior && i < r->prior->req.field_count;
+    r->again = had && line_again(r, i);
+    if (!r->again) {
+        enum http_parse got = had && name_again(r, i) ? HTTP_PARSE_OK : field_name(r, f, line);
+        if (got == HTTP_PARSE_OK) got = field_value(r, f);
+        if (got != HTTP_PARSE_OK) return got;
+        line->bytes = (u16)(r->p - start);
+    }
+    return line->says == NOTHING ? HTTP_PARSE_OK : readers[line->says](r, f->value);
 }
 
 static enum http_parse field_section(struct reader *r) {
-    struct http_head *head = r->head;
-    for (;;) {
+    for (size_t i = 0;; i++) {
         if (r->p == r->end) return fields_ran_out(r);
         if (*r->p == '\r') return line_end(r);
-        if (head->req.field_count == HTTP_FIELDS_MAX) return bad(r->error, 431, "more than 100 header fields");
-        struct http_field *f = &head->fields[head->req.field_count++];
-        enum http_parse got = field_name(r, f);
-        if (got == HTTP_PARSE_OK) got = field_value(r, f);
+        if (i == HTTP_FIELDS_MAX) return bad(r->error, 431, "more than 100 header fields");
+        r->head->req.field_count = i + 1;
+        enum http_parse got = field_line(r, i);
         if (got != HTTP_PARSE_OK) return got;
     }
 }
@@ -351,89 +421,50 @@ static enum http_parse judge(struct reader *r) {
     return HTTP_PARSE_OK;
 }
 
-static void begin(struct reader *r, struct http_head *out) {
-    r->head = out;
-    out->req = (struct http_request){.fields = out->fields};
-    out->has_length = false;
-    out->length = 0;
-}
-
-static enum http_parse rest_of_fields(struct reader *r, slice in) {
-    enum http_parse got = field_section(r);
+static enum http_parse first_line(struct reader *r, slice in) {
+    enum http_parse got = skip_empty_line(r);
     if (got != HTTP_PARSE_OK) return got;
-    r->head->head_bytes = (size_t)(r->p - in.p);
-    return judge(r);
-}
-
-enum http_parse http_parse_head(slice in, struct http_head *out, struct http_parse_error *error) {
-    struct reader r = {.p = in.p, .end = in.p + in.n, .error = error};
-    begin(&r, out);
-    enum http_parse got = skip_empty_line(&r);
-    if (got != HTTP_PARSE_OK) return got;
-    open_window(&r, in, HTTP_LINE_MAX + 2);
-    got = request_line(&r);
-    if (got != HTTP_PARSE_OK) return got;
-    out->fields_at = (size_t)(r.p - in.p);
-    open_window(&r, in, HTTP_HEAD_MAX);
-    return rest_of_fields(&r, in);
-}
-
-/* ---- heads that begin alike */
-
-static size_t same_bytes(const char *a, const char *b, size_t n) {
-    size_t i = 0;
-    for (; n - i >= 8; i += 8) {
-        u64 differing = get_u64(a + i) ^ get_u64(b + i);
-        if (differing) return i + (size_t)__builtin_ctzll(differing) / 8;
-    }
-    while (i < n && a[i] == b[i]) i++;
-    return i;
+    open_window(r, in, HTTP_LINE_MAX + 2);
+    return request_line(r);
 }
 
 static slice moved(slice s, const char *from, const char *to) {
     return slice_of(to + (s.p - from), s.n);
 }
 
-/* The lines of `former`, whose bytes start at `from`, that lie within the first `same` of them: as if they had been read here. What
- * they say is noted anew, so that nothing is taken from a line that is not the same. The name of the next one is known too if
- * it lies within; then *named. */
-static enum http_parse take_lines(struct reader *r, const struct http_head *former, const char *from, const char *to,
-                                  size_t same, bool *named) {
+/* Is it the line that the head before began with, at `from`? */
+static bool first_line_again(struct reader *r, slice in, const char *from) {
+    const struct http_head *former = r->prior;
+    if (!former || former->absolute || in.n < former->fields_at || memcmp(in.p, from, former->fields_at) != 0)
+        return false;
     struct http_request *req = &r->head->req;
-    for (size_t i = 0; i < former->req.field_count; i++) {
-        const struct http_field *f = &former->fields[i];
-        bool last = i + 1 == former->req.field_count;
-        size_t end = last ? former->head_bytes - 2 : (size_t)(f[1].name.p - from);
-        *named = end > same;
-        if (*named && (size_t)(f->name.p + f->name.n - from) >= same) return (*named = false), HTTP_PARSE_OK;
-        struct http_field *own = &r->head->fields[req->field_count++];
-        own->name = moved(f->name, from, to);
-        r->p = own->name.p + own->name.n + 1;
-        if (*named) return HTTP_PARSE_OK;
-        own->value = moved(f->value, from, to);
-        r->p = to + end;
-        enum http_parse got = note_field(r, own);
-        if (got != HTTP_PARSE_OK) return got;
-    }
-    return HTTP_PARSE_OK;
+    r->p += former->fields_at;
+    r->http11 = former->http11;
+    r->head->absolute = false;
+    req->method = former->req.method;
+    req->path = moved(former->req.path, from, in.p);
+    req->query = moved(former->req.query, from, in.p);
+    return true;
 }
 
 enum http_parse http_parse_next(slice in, const char *from, const struct http_head *former, struct http_head *out,
                                 struct http_parse_error *error) {
-    size_t most = former->head_bytes < in.n ? former->head_bytes : in.n, same = same_bytes(in.p, from, most);
-    if (same < former->fields_at || former->absolute) return http_parse_head(in, out, error);
-    struct reader r = {.p = in.p + former->fields_at, .http11 = former->http11, .error = error};
-    begin(&r, out);
-    out->absolute = false;
-    out->fields_at = former->fields_at;
-    out->req.method = former->req.method;
-    out->req.path = moved(former->req.path, from, in.p);
-    out->req.query = moved(former->req.query, from, in.p);
+    struct reader r = {.p = in.p, .end = in.p + in.n, .head = out, .prior = former, .error = error};
+    out->req = (struct http_request){.fields = out->fields};
+    out->has_length = false;
+    out->length = 0;
+    enum http_parse got = first_line_again(&r, in, from) ? HTTP_PARSE_OK : first_line(&r, in);
+    if (got != HTTP_PARSE_OK) return got;
+    out->fields_at = (size_t)(r.p - in.p);
     open_window(&r, in, HTTP_HEAD_MAX);
-    bool named = false;
-    enum http_parse got = take_lines(&r, former, from, in.p, same, &named);
-    if (got == HTTP_PARSE_OK && named) got = field_value(&r, &out->fields[out->req.field_count - 1]);
-    return got == HTTP_PARSE_OK ? rest_of_fields(&r, in) : got;
+    got = field_section(&r);
+    if (got != HTTP_PARSE_OK) return got;
+    out->head_bytes = (size_t)(r.p - in.p);
+    return judge(&r);
+}
+
+enum http_parse http_parse_head(slice in, struct http_head *out, struct http_parse_error *error) {
+    return http_parse_next(in, NULL, NULL, out, error);
 }
 
 /* ---- chunks */

@@ -4,15 +4,21 @@
 
 #include "net/http.h"
 
+struct http_line { /* of a field, for whoever meets the same bytes again */
+    u16 bytes;     /* with its end */
+    u8 says;       /* parse.c: which of the fields it is that matter there */
+};
+
 /* What the head says about framing and connection handling. */
 struct http_head {
     struct http_request req; /* slices point into the input */
-    struct http_field fields[HTTP_FIELDS_MAX];
-    size_t head_bytes; /* up to and including the empty line */
-    size_t fields_at;  /* behind the request line */
+    size_t head_bytes;       /* up to and including the empty line */
+    size_t fields_at;        /* behind the request line */
+    u64 length;
     bool has_length, chunked, keep_alive, expect_continue, http11;
     bool absolute; /* its target is a whole URL */
-    u64 length;
+    struct http_line lines[HTTP_FIELDS_MAX];
+    struct http_field fields[HTTP_FIELDS_MAX];
 };
 
 enum http_parse { HTTP_PARSE_OK, HTTP_PARSE_MORE, HTTP_PARSE_BAD };
@@ -24,8 +30,8 @@ struct http_parse_error {
 
 /* Parse a request head at the start of `in`. Any framing doubt is BAD; the caller answers and closes. */
 enum http_parse http_parse_head(slice in, struct http_head *out, struct http_parse_error *error);
-/* The same verdict and the same head, sooner where `in` begins like a head that was parsed before: `former`, whose bytes, still there,
- * start at `from`. Whoever pipelines repeats most of its lines. */
+/* The same verdict and the same head, sooner where it has lines of a head that was parsed before: `former`, whose bytes, still there,
+ * start at `from`. NULL: of none. */
 enum http_parse http_parse_next(slice in, const char *from, const struct http_head *former, struct http_head *out,
                                 struct http_parse_error *error);
 

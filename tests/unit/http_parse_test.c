@@ -120,8 +120,8 @@ static bool within(slice s, slice in) {
 
 static void assert_same_head(slice in, const struct http_head *a, const struct http_head *b) {
     const struct http_request *x = &a->req, *y = &b->req;
-    const slice own[] = {x->path, x->query, x->host, x->origin, x->fetch_site, x->fetch_mode},
-                other[] = {y->path, y->query, y->host, y->origin, y->fetch_site, y->fetch_mode};
+    const slice own[] = {x->path, x->query, x->host, x->origin, x->fetch_site, x->fetch_mode, x->authorization},
+                other[] = {y->path, y->query, y->host, y->origin, y->fetch_site, y->fetch_mode, y->authorization};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
         assert_true(same_slice(own[i], other[i]) && within(own[i], in));
     assert_int_equal(x->method, y->method);
@@ -163,7 +163,8 @@ static void a_head_that_begins_like_the_one_before_is_judged_by_its_own_bytes(vo
     (void)state;
     static const slice heads[] = {
         SL("POST /v1/queues/o/messages?a=b HTTP/1.1\r\nHost: a:1\r\nContent-Type: text/plain\r\nOrigin: http://a:1\r\n"
-           "Content-Length: 4\r\nIdempotency-Key:  k-1 \r\nSec-Fetch-Site: same-origin\r\n\r\n"),
+           "Content-Length: 4\r\nIdempotency-Key:  k-1 \r\nSec-Fetch-Site: same-origin\r\nAuthorization: Bearer "
+           "x\r\n\r\n"),
         SL("\r\nPUT http://a/b HTTP/1.0\r\nConnection: close, x\r\nX:\r\nTransfer-Encodin: chunked\r\n\r\n"),
         SL("GET / HTTP/1.1\r\nIdempotency-Key: k\r\nHost: b\r\nTransfer-Encoding: chunked\r\nExpect: "
            "100-continue\r\n\r\n"),
@@ -188,6 +189,35 @@ static void a_head_that_begins_like_the_one_before_is_judged_by_its_own_bytes(vo
             mem_free(cut);
         }
         assert_true(judge_after(h, h));
+    }
+}
+
+/* Lines of the head before at their places, and beside them one that makes something else of the whole. */
+static void what_a_repeated_line_says_counts_as_if_it_were_new(void **state) {
+    (void)state;
+    static const slice former = SL("POST /a HTTP/1.1\r\nHost: a\r\nX: 1\r\nContent-Length: 4\r\nOrigin: b\r\n\r\n");
+    static const struct {
+        slice in;
+        u16 status; /* 0: it is taken */
+    } heads[] = {
+        {SL("POST /b?c HTTP/1.1\r\nHost: a\r\nX: 2\r\nContent-Length: 4\r\nOrigin: b\r\n\r\n"), 0},
+        {SL("POST /a HTTP/1.1\r\nHost: a\r\nY: 12345678\r\nContent-Length: 4\r\nOrigin: \r\n\r\n"), 0},
+        {SL("POST /a HTTP/1.0\r\nX: 1\r\nX: 1\r\nContent-Length: 44\r\n\r\n"), 0},
+        {SL("POST /a HTTP/1.1\r\nHost: a\r\nOrigin: c\r\nContent-Length: 4\r\nOrigin: b\r\n\r\n"), 0},
+        {SL("POST /a HTTP/1.1\r\nHost: a\r\nHost: a\r\nContent-Length: 4\r\n\r\n"), 400},
+        {SL("POST /a HTTP/1.1\r\nX: 1\r\nX: 1\r\nContent-Length: 4\r\n\r\n"), 400},
+        {SL("POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 4\r\n\r\n"), 400},
+        {SL("POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n"), 400},
+        {SL("POST /a HTTP/1.1\r\nHost: a\r\nX: 1\r\nContent-Length: 4x\r\nOrigin: b\r\n\r\n"), 400},
+        {SL("POST /a HTTP/1.1\r\nHost: a\r\nX: 1\r\nContent-Length : 4\r\nOrigin: b\r\n\r\n"), 400},
+        {SL("POST /a HTTP/1.1\r\nHost: a\r\nX: 1\r\nContent-Length: 4\r\nOrigin: b\n\r\n\r\n"), 400},
+    };
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        static struct http_head alone;
+        struct http_parse_error error = {0};
+        enum http_parse got = http_parse_head(heads[i].in, &alone, &error);
+        assert_int_equal(got == HTTP_PARSE_BAD ? error.status : 0, heads[i].status);
+        assert_true(judge_after(former, heads[i].in));
     }
 }
 
@@ -437,6 +467,7 @@ int main(void) {
         cmocka_unit_test(every_prefix_wants_more_or_gives_the_verdict_of_the_whole),
         cmocka_unit_test(a_head_is_judged_the_same_whatever_was_read_before_it),
         cmocka_unit_test(a_head_that_begins_like_the_one_before_is_judged_by_its_own_bytes),
+        cmocka_unit_test(what_a_repeated_line_says_counts_as_if_it_were_new),
         cmocka_unit_test(chunks_cut_anywhere_decode_to_the_same_bytes),
         cmocka_unit_test(a_chunked_body_may_be_exactly_as_large_as_the_limit),
         cmocka_unit_test(a_request_is_taken_apart_into_its_pieces),
