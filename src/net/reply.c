@@ -50,53 +50,62 @@
 static const slice status_lines[400] = {STATUS_LINES(STATUS_SLICE)};
 #undef STATUS_SLICE
 
-static void put_status(struct buf *b, u16 status) {
+#define HEAD_BYTES 192u /* of a reply's head at most, beside its content type and its further fields */
+
+static inline char *put(char *to, slice s) {
+    if (s.n) memcpy(to, s.p, s.n);
+    return to + s.n;
+}
+
+static char *put_status(char *to, u16 status) {
     CHECK(status >= 200 && status < 600);
     slice line = status_lines[status - 200];
-    if (line.n)
-        buf_slice_add(b, line);
-    else
-        buf_printf(b, "HTTP/1.1 %u Other\r\n", (unsigned)status);
+    return line.n ? put(to, line) : to + snprintf(to, 32, "HTTP/1.1 %u Other\r\n", (unsigned)status);
 }
 
 /* A stored content type comes from a user: it must not be able to write header lines of its own. */
-static void put_content_type(struct buf *b, slice type) {
-    if (type.n == 0) return;
+static char *put_content_type(char *to, slice type) {
+    if (slice_eq(type, SL("application/json"))) return put(to, SL("Content-Type: application/json\r\n")); /* mostly */
+    if (type.n == 0) return to;
     if (has_control(type)) type = SL("application/octet-stream");
-    buf_lit(b, "Content-Type: ");
-    buf_slice_add(b, type);
-    buf_lit(b, "\r\n");
+    to = put(to, SL("Content-Type: "));
+    to = put(to, type);
+    return put(to, SL("\r\n"));
 }
 
 bool http_reply_bodiless(const struct http_reply *reply) {
     return reply->status == 204 || reply->status == 304;
 }
 
-static void put_head(struct buf *b, const struct http_reply *reply, slice connection) {
-    put_status(b, reply->status);
-    put_content_type(b, reply->content_type);
-    buf_slice_add(b, reply->fields);
-    buf_slice_add(b, connection);
+/* At the end of `b`, where there is room for all of it and `more` then. Returns where it ends. */
+static char *put_head(struct buf *b, const struct http_reply *reply, slice connection, size_t more) {
+    buf_grow(b, HEAD_BYTES + reply->content_type.n + reply->fields.n + more);
+    char *to = put_status(b->p + b->len, reply->status);
+    to = put_content_type(to, reply->content_type);
+    to = put(to, reply->fields);
+    return put(to, connection);
+}
+
+static char *put_length(struct buf *b, char *to, u64 length) {
+    b->len = (size_t)(put(to, SL("Content-Length: ")) - b->p);
+    buf_dec(b, length);
+    return put(b->p + b->len, SL("\r\n"));
 }
 
 void http_reply_put(struct buf *b, const struct http_reply *reply, slice connection, bool with_body) {
     bool bodiless = http_reply_bodiless(reply);
-    buf_grow(b, 192 + reply->content_type.n + reply->fields.n + (with_body ? reply->body.n : 0));
-    put_head(b, reply, connection);
-    if (!bodiless && !(reply->length_said && !with_body)) {
-        buf_lit(b, "Content-Length: ");
-        buf_dec(b, reply->body.n);
-        buf_lit(b, "\r\n");
-    }
-    buf_lit(b, "\r\n");
-    if (!bodiless && with_body) buf_slice_add(b, reply->body);
+    slice body = with_body && !bodiless ? reply->body : SL("");
+    char *to = put_head(b, reply, connection, body.n);
+    if (!bodiless && !(reply->length_said && !with_body)) to = put_length(b, to, reply->body.n);
+    to = put(put(to, SL("\r\n")), body);
+    b->len = (size_t)(to - b->p);
 }
 
 void http_reply_put_feed(struct buf *b, const struct http_reply *reply, slice connection, bool chunked) {
     CHECK(!http_reply_bodiless(reply) && reply->body.n == 0);
-    put_head(b, reply, connection);
-    if (chunked) buf_lit(b, "Transfer-Encoding: chunked\r\n");
-    buf_lit(b, "\r\n");
+    char *to = put_head(b, reply, connection, 0);
+    if (chunked) to = put(to, SL("Transfer-Encoding: chunked\r\n"));
+    b->len = (size_t)(put(to, SL("\r\n")) - b->p);
 }
 
 static const char *error_code(u16 status) {
