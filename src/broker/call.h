@@ -15,6 +15,7 @@ struct call {
     void **user;
     const struct http_request *req;
     const struct caller *who;
+    bool plain;      /* the path has nothing to decode */
     slice arg[2];    /* decoded path arguments: queue, key or id */
     struct buf args; /* their memory */
     struct failure failure;

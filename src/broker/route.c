@@ -20,12 +20,15 @@ struct route {
     enum right right;
     const char *params; /* with blanks between them */
     u64 body_max;
+    bool names_queue; /* its first argument is one */
 };
 
-#define HTTP_ANY HTTP_OTHER
+#define HTTP_ANY             HTTP_OTHER
+#define BEGINS(path, prefix) (__builtin_strncmp(path, prefix, sizeof(prefix) - 1) == 0)
 
 static const struct route routes[] = {
-#define ROUTE(method, path, handler, right, params, body_max) {method, path, handler, right, params, body_max},
+#define ROUTE(method, path, handler, right, params, body_max)                                                          \
+    {method, path, handler, right, params, body_max, BEGINS(path, "v1/queues/") || BEGINS(path, "v1/targets/")},
 #include "broker/route.def"
 #undef ROUTE
 };
@@ -89,14 +92,15 @@ static slice moved(slice s, const char *from, const char *to) {
     return s.n ? slice_of(to + (s.p - from), s.n) : s;
 }
 
-/* find_route, and what it finds is remembered. */
+/* find_route, and what it finds is remembered, unless there is something to decode in it. */
 static const struct route *route_of(struct call *c, struct buf *allow) {
     struct last_route *l = &c->b->scratch->last;
     slice path = c->req->path;
     bool again = is_last(l, c->req);
     const struct route *r = again ? l->route : find_route(c->req, c->arg, allow);
     for (u32 i = 0; i < 2 && again; i++) c->arg[i] = moved(l->args[i], l->path, path.p);
-    if (again || !r || path.n > sizeof l->path) return r;
+    c->plain = again;
+    if (again || !r || path.n > sizeof l->path || memchr(path.p, '%', path.n)) return r;
     *l = (struct last_route){.route = r, .path_bytes = path.n};
     memcpy(l->path, path.p, path.n);
     for (u32 i = 0; i < 2; i++) l->args[i] = moved(c->arg[i], path.p, l->path);
@@ -107,6 +111,7 @@ static const struct route *route_of(struct call *c, struct buf *allow) {
 static bool decode_args(struct call *c) {
     size_t ends[2] = {0};
     bool encoded[2];
+    if (c->plain) return true;
     for (u32 i = 0; i < 2; i++) {
         encoded[i] = c->arg[i].n && memchr(c->arg[i].p, '%', c->arg[i].n) != NULL;
         if (encoded[i] && !buf_percent_decode(&c->args, c->arg[i]))
@@ -120,14 +125,9 @@ static bool decode_args(struct call *c) {
 
 /* ---- who may */
 
-static bool names_queue(const struct route *r) {
-    slice path = slice_str(r->path);
-    return slice_starts(path, SL("v1/queues/")) || slice_starts(path, SL("v1/targets/"));
-}
-
 static bool allowed(struct call *c, const struct route *r) {
     if (r->right == RIGHT_OPEN) return true;
-    return names_queue(r) ? may(c, r->right, c->arg[0]) : may_somewhere(c, r->right);
+    return r->names_queue ? may(c, r->right, c->arg[0]) : may_somewhere(c, r->right);
 }
 
 /* To a proxy Authorization is what the upstream is shown; our own token has a field of its own there. */
@@ -157,6 +157,7 @@ static bool is_stranger(struct broker *b, const struct http_request *head) {
 
 u64 broker_body_limit(struct broker *b, struct http_request *head) {
     if (browser_verdict(b, head) != BROWSER_WELCOME || is_stranger(b, head)) return HTTP_BODY_UNWANTED;
+    head->let_in = true;
     bool small = !head->chunked && head->body_length <= SMALL_BODY_MAX;  /* fits everywhere */
     if (small && (head->whole || access_open(b))) return SMALL_BODY_MAX; /* then it is judged where it is answered */
     slice args[2] = {0};
@@ -185,6 +186,7 @@ bool broker_urgent(struct broker *b, struct http_request *head) {
 
 /* Before anything is looked at: whatever the path, nothing is applied and nothing told. */
 static bool turned_away(struct call *c) {
+    if (c->req->let_in) return false;
     slice host = c->req->host, origin = c->req->origin.n ? c->req->origin : SL("another site");
     enum browser_verdict verdict = browser_verdict(c->b, c->req);
     bool stranger = is_stranger(c->b, c->req);
@@ -216,7 +218,8 @@ static void dispatch(struct call *c) {
         return;
     }
     if (r && decode_args(c) && (c->req->found[1] || allowed(c, r)) &&
-        (is_health(r) || ration_of_token(c, is_watching(r))) && (*r->params == '*' || params_known(c, r->params))) {
+        (is_health(r) || ration_of_token(c, is_watching(r))) &&
+        (c->req->query.n == 0 || *r->params == '*' || params_known(c, r->params))) {
         if (!c->b->draining || r->method == HTTP_GET || r->handler == api_ack) {
             r->handler(c);
             buf_free(&allow);

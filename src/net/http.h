@@ -52,6 +52,7 @@ struct http_request {
     bool inside;           /* it came by the address of http_server_inside */
     struct http_use *from; /* of its address; NULL: not known. Stays while its request is not answered */
     const void *found[2];  /* what the handler's body_limit left here for its on_request; NULL otherwise */
+    bool let_in;           /* the same: it was judged, and not refused */
     u64 noted[3];          /* what the handler's on_ahead left here for its on_request; 0 otherwise */
 };
 
