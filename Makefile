@@ -21,6 +21,8 @@ HARDEN  := -fPIE -fstack-protector-strong -fstack-clash-protection $(BRANCH)
 ZEROED   = $(if $(SAN)$(filter core broker,$(*D)),,-ftrivial-auto-var-init=zero)
 CPPFLAGS := -Isrc -Iinclude -D_GNU_SOURCE -DHAPAX_VERSION='"$(VERSION)"'
 OPT     := -O2 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3
+# gcc clears a struct of a hundred bytes with `rep stos`, which takes longer to start than sixteen bytes at a time take to the end.
+CLEARS  := $(if $(filter x86_64,$(shell uname -m)),-mmemset-strategy=libcall:-1:noalign)
 LTO     := -flto=auto -ffat-lto-objects
 LDHARD  := -pie -Wl,-z,relro,-z,now,-z,noexecstack
 ifneq ($(SAN),)
@@ -31,7 +33,7 @@ OPT     := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitiz
 else ifeq ($(SAN),thread)
 OPT     := -O1 -fno-omit-frame-pointer -fsanitize=thread
 endif
-CFLAGS  := -std=c17 -g $(OPT) $(WARN) $(HARDEN) -MMD -MP
+CFLAGS  := -std=c17 -g $(OPT) $(CLEARS) $(WARN) $(HARDEN) -MMD -MP
 LDFLAGS := $(OPT) $(LDHARD)
 
 ROOMS      := base core config journal net broker client pg relay daemon cli
