@@ -258,12 +258,9 @@ static void tell(struct broker *b, enum alert a, u16 queue, const struct alert_o
                  log_text("state", slice_str(alert_state_text(one->state))),
                  queue ? log_text("queue", q.name) : (struct log_field){0}, log_real("value", one->value),
                  log_real("threshold", one->threshold), log_text("runbook", slice_str(says[a].runbook)), LOG_EVERY);
-    watch_happened(b, &(struct happening){.kind = HAPPENING_ALERT,
-                                          .queue = queue,
-                                          .detail = (u8)a,
-                                          .number = one->state,
-                                          .age_ms = -1,
-                                          .reason = slice_str(alert_name(a))});
+    watch_happened(b,
+                   &(struct happening){
+                       .kind = HAPPENING_ALERT, .queue = queue, .detail = (u8)a, .number = one->state, .age_ms = -1});
     effect_after(b, b->after, notify, b->alerts, (u64)a << 16 | queue);
 }
 

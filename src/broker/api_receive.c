@@ -84,7 +84,7 @@ static enum lease_verdict take_one(struct broker *b, struct take *t, u32 no) {
     if (v != LEASE_OK) return v;
     if (t->count) buf_char(t->body, ',');
     render_delivery(b, t->body, &before, &base->message, &lease, t->queue_name, t->in.lease_ms);
-    watch_delivered(b, &base->message, &lease, t->in.consumer);
+    watch_delivered(b, &base->message, &lease);
     t->receipt = receipt_add(t->receipt, &base->message.ref, lease.fence);
     t->count++;
     return v;

@@ -7,15 +7,20 @@ struct events {
     u64 newest, published, visible; /* numbers */
     u64 *of_former;                 /* [queue]: up to this number they are of a deleted queue that had its number */
     u32 formers_cap;
-    struct event ring[EVENTS_KEPT]; /* [number % EVENTS_KEPT] */
+    struct event *ring; /* [number % EVENTS_KEPT] */
+    void *memory;       /* that the ring lies in, from the first whole line of it on */
 };
 
 struct events *events_new(void) {
-    return mem_zalloc(sizeof(struct events));
+    struct events *e = mem_zalloc(sizeof *e);
+    e->memory = mem_zalloc((EVENTS_KEPT + 1) * sizeof *e->ring);
+    e->ring = (struct event *)(((uintptr_t)e->memory + sizeof *e->ring - 1) & ~(sizeof *e->ring - 1));
+    return e;
 }
 
 void events_free(struct events *e) {
     mem_free(e->of_former);
+    mem_free(e->memory);
     mem_free(e);
 }
 

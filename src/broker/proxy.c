@@ -394,7 +394,7 @@ static bool lease(struct broker *b, const struct ref *ref, i64 lease_ms, u64 *fe
     struct lease_in in = {.lease_ms = (u32)lease_ms, .consumer = SL(CONSUMER)};
     room_prepare(b, core_said_bytes(b->core, no));
     if (core_lease(b->core, b->now, no, &base->message, &in, &out) != LEASE_OK) return false;
-    watch_delivered(b, &base->message, &out, in.consumer);
+    watch_delivered(b, &base->message, &out);
     *fence = out.fence;
     return true;
 }

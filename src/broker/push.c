@@ -355,7 +355,7 @@ static enum step lease_and_send(struct broker *b, const struct errand *e, struct
     if (v != LEASE_OK) return v == LEASE_FULL ? STEP_SHORT : STEP_TAKEN;
     push->fence = lease.fence;
     CHECK(!lease.settled); /* an at_most_once queue has no `deliver` */
-    watch_delivered(b, e->m, &lease, consumer);
+    watch_delivered(b, e->m, &lease);
     consumer_spoke(b, e->queue, consumer);
     target_sent(e->target, b->time.mono_ms, e->probe);
     if (fetch(b, r, on_answer, (u64)(uintptr_t)push)) return STEP_TAKEN;

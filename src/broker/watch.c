@@ -247,7 +247,7 @@ static bool was_lookup(const struct broker *b, const struct ref *ref) {
 }
 
 static void return_written(struct broker *b, const struct rec_return *r) {
-    struct happening h = {.queue = r->ref.queue, .ref = r->ref, .reason = r->reason};
+    struct happening h = {.queue = r->ref.queue, .ref = r->ref};
     bool ran_out = r->ended == ENDED_EXPIRED, failed = r->ended == ENDED_NACKED;
     if (failed && was_lookup(b, &r->ref))
         watched(b->watch, r->ref.queue)->answers[r->failure_class == CLASS_ABSENT ? ANSWER_ABSENT : ANSWER_UNKNOWN]++;
@@ -269,11 +269,9 @@ static void settle_written(struct broker *b, const struct rec_settle *s) {
         .age_ms = -1,
         .key = s->key,
         .request_id = s->request_id,
-        .reason = s->reason,
     };
     if (s->by_token && history_last_attempt(s->history, &last)) {
         h.age_ms = (i64)clamped(b->now.wall_ms - last.at_ms);
-        h.consumer = last.consumer;
         consumer_spoke(b, s->ref.queue, last.consumer);
         if (last.lookup) watched(b->watch, s->ref.queue)->answers[ANSWER_FOUND]++;
         if (s->state == STATE_REJECTED) watched(b->watch, s->ref.queue)->failures[CLASS_REJECTED]++;
@@ -286,8 +284,7 @@ static void settle_written(struct broker *b, const struct rec_settle *s) {
 }
 
 static void decide_written(struct broker *b, const struct rec_decide *d) {
-    struct happening h = {
-        .kind = HAPPENING_RESOLVED, .queue = d->ref.queue, .ref = d->ref, .detail = d->what, .reason = d->note};
+    struct happening h = {.kind = HAPPENING_RESOLVED, .queue = d->ref.queue, .ref = d->ref, .detail = d->what};
     watch_happened(b, &h);
     if (d->state == STATE_DEAD) moved(b, &h, d->state);
 }
@@ -298,8 +295,7 @@ static bool changes_config(slice what) {
 }
 
 static void audit_written(struct broker *b, const struct rec_audit *a) {
-    struct happening h = {
-        .kind = HAPPENING_AUDIT, .queue = a->queue, .number = a->number, .key = a->key, .reason = a->what};
+    struct happening h = {.kind = HAPPENING_AUDIT, .queue = a->queue, .number = a->number, .key = a->key};
     if (a->number <= b->watch->audit_number) return;
     b->watch->audit_number = a->number;
     watch_happened(b, &h);
@@ -320,7 +316,7 @@ static void queue_written(struct broker *b, const struct rec_queue *r) {
     w->at[r->queue] = NULL;
 }
 
-void watch_delivered(struct broker *b, const struct rec_message *m, const struct lease_out *lease, slice consumer) {
+void watch_delivered(struct broker *b, const struct rec_message *m, const struct lease_out *lease) {
     watch_happened(b, &(struct happening){
                           .kind = HAPPENING_DELIVERED,
                           .queue = m->ref.queue,
@@ -330,7 +326,6 @@ void watch_delivered(struct broker *b, const struct rec_message *m, const struct
                           .key = m->key,
                           .request_id = m->request_id,
                           .traceparent = m->traceparent,
-                          .consumer = consumer,
                       });
 }
 

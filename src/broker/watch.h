@@ -47,7 +47,7 @@ struct happening {
     i64 age_ms;
     bool drill; /* DUPLICATE: somebody tries whether repeats are known */
     u64 number; /* AUDIT, CONFIG: of the audit record; ALERT: enum alert_state */
-    slice key, request_id, traceparent, consumer, reason;
+    slice key, request_id, traceparent;
 };
 
 struct watch *watch_new(void);
@@ -56,7 +56,7 @@ void watch_started(struct broker *b); /* after recovery: what was counted before
 
 void watch_happened(struct broker *b, const struct happening *h);
 /* A message was handed out, to a consumer or to the broker itself. */
-void watch_delivered(struct broker *b, const struct rec_message *m, const struct lease_out *lease, slice consumer);
+void watch_delivered(struct broker *b, const struct rec_message *m, const struct lease_out *lease);
 /* A record was appended and applied. */
 void watch_record(struct broker *b, const struct record *r);
 
