@@ -266,9 +266,10 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
     pushes_run(b);
     compaction_run(b);
     events_publish(b);
-    feeds_run(b);
     room_look_ahead(b);
     hand_over_due(b);
+    feeds_run(b); /* while the disk works */
+    b->left = b->durable;
 }
 
 void broker_durable(struct broker *b, struct broker_time t, u64 position) {

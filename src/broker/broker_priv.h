@@ -19,6 +19,7 @@ struct broker {
     u64 after; /* the position behind the last record appended: whatever is decided now may have seen all below it */
     u64 ruled, moved;     /* of those, what may have changed rules; rules or an unsettled message: seen_after */
     u64 awaited, durable; /* the last position that anything waits for; all below this one is */
+    u64 left;             /* all below that was when the last turn ended: replies to it have been written */
     u64 handed_over;      /* as far as this the journal was asked to sync */
     i64 handed_over_mono_ms;
 

@@ -18,7 +18,7 @@
 #define COMPACT_US 8000u
 #define WATCH_US   1000u /* looking at the queues every ten seconds */
 #define PUSH_US    3000u /* leasing and making of what is pushed */
-#define EVENTS_US  200u  /* what readers of events may take of a turn; see feeds.c for what they may take of a second */
+#define EVENTS_US  80u   /* what readers of events may take of a turn; see feeds.c for what they may take of a second */
 
 struct broker;
 

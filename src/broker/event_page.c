@@ -8,10 +8,7 @@
 #include "broker/scope.h"
 
 slice event_queue_name(const struct broker *b, const struct event *e) {
-    struct queue_info q;
-    if (e->queue == 0 || !event_is_of(b, e, e->queue)) return SL("");
-    core_queue_info(b->core, b->now, e->queue, &q);
-    return q.name;
+    return e->queue && event_is_of(b, e, e->queue) ? core_queue_name(b->core, e->queue) : SL("");
 }
 
 static void put_text(struct buf *b, const char *name, const char *text) {

@@ -1,5 +1,7 @@
 #include "broker/feeds.h"
 
+#include <stdio.h>
+
 #include "broker/broker_priv.h"
 #include "broker/budget.h"
 #include "broker/call.h"
@@ -10,13 +12,17 @@
 #define TOGETHER_MS     100         /* what comes within so much leaves together */
 #define KEEP_ALIVE_MS   15000       /* at the latest: a proxy must not take it for dead */
 #define WRITE_BYTES     (64u << 10) /* at once; the rest with a later turn */
-#define LOOK_AT         64u         /* events looked at between two looks at the clock */
+#define CLOCK_EVERY     64u         /* events looked at between two looks at the clock, */
+#define TELLING         8u          /* where one that is told counts for so many */
 #define SHARE_US_PER_MS 40          /* of the broker's time, for all of them */
+#define LOOK_MS         2           /* they are looked at so often at most: their share of it is EVENTS_US */
 #define WRITE_US        6           /* a write to a socket, and the reader it wakes, */
 #define WRITE_US_PER    2048        /* and one more for each so many bytes */
-#define RETRY_MS        5           /* until there is time again */
 #define TEXTS           1024u       /* of events, kept for the other readers; power of two */
 #define TEXT_BYTES_MAX  (8u << 10)  /* longer ones are made anew for each */
+#define RUN_BYTES       13u
+
+_Static_assert(EVENTS_US == LOOK_MS * SHARE_US_PER_MS, "a look takes what was earned since the last");
 
 struct feed {
     struct wait *wait; /* NULL: this place is free */
@@ -32,11 +38,14 @@ struct text {
 };
 
 struct feeds {
-    u64 run; /* this process, among others that had the same events' numbers */
+    char run[RUN_BYTES + 1]; /* this process, among others that had the same events' numbers */
     struct feed at[FEEDS_MAX];
     u32 count, top, first; /* top: the places from there on are free; first: whose turn it is */
     i64 credit_us, credited_ms;
-    bool behind; /* some had to wait for want of time */
+    i64 looked_ms;         /* at them all, or at as many as there was time for. Since then: */
+    u64 heard;             /* the newest event then; a later one is news to those who had heard all, */
+    i64 news_ms;           /* of whom the first may be told from here on; */
+    i64 more_ms, alive_ms; /* the others' first; and when somebody has to hear that he is not forgotten */
     u64 dropped, gaps;
     struct buf out;
     struct text *texts; /* [number % TEXTS]; NULL: nobody reads */
@@ -47,7 +56,8 @@ struct feeds *feeds_new(const struct broker_options *options, struct broker_time
     struct siphash_key key;
     u64 made_of[2] = {(u64)t.wall_ms, options->seed};
     memcpy(&key, options->secret, sizeof key);
-    f->run = siphash(&key, made_of, sizeof made_of) >> 16;
+    u64 run = siphash(&key, made_of, sizeof made_of) >> 16;
+    snprintf(f->run, sizeof f->run, "%012llx-", (unsigned long long)run);
     return f;
 }
 
@@ -111,27 +121,17 @@ void feeds_review(struct broker *b) {
 
 void feeds_stats_get(const struct broker *b, struct feeds_stats *out) {
     const struct feeds *f = b->feeds;
-    *out = (struct feeds_stats){.readers = f->count, .dropped = f->dropped, .gaps = f->gaps};
+    *out = (struct feeds_stats){.dropped = f->dropped, .gaps = f->gaps};
+    for (u32 i = 0; i < f->top; i++) out->readers += f->at[i].wait != NULL;
 }
 
 /* ---- words */
 
-static void put_run(const struct feeds *f, struct buf *b) {
-    buf_printf(b, "%012llx-", (unsigned long long)f->run);
-}
-
 static void put_id_line(const struct feeds *f, struct buf *b, u64 number) {
     buf_lit(b, "id: ");
-    put_run(f, b);
-    buf_printf(b, "%llu\n", (unsigned long long)number);
-}
-
-static bool of_this_run(const struct feeds *f, slice id) {
-    struct buf run = {0};
-    put_run(f, &run);
-    bool is = slice_starts(id, buf_slice(&run));
-    buf_free(&run);
-    return is;
+    buf_add(b, f->run, RUN_BYTES);
+    buf_dec(b, number);
+    buf_char(b, '\n');
 }
 
 /* missed: how many; 0: not known. */
@@ -148,7 +148,9 @@ static void put_gap(struct broker *br, struct buf *b, u64 number, const char *wh
 
 static void put_text(struct broker *br, struct buf *b, const struct event *e) {
     put_id_line(br->feeds, b, e->number);
-    buf_printf(b, "event: %s\ndata: ", happening_text((enum happening_kind)e->kind));
+    buf_lit(b, "event: ");
+    buf_slice_add(b, slice_str(happening_text((enum happening_kind)e->kind)));
+    buf_lit(b, "\ndata: ");
     put_event(br, b, e);
     buf_lit(b, "\n\n");
 }
@@ -186,7 +188,7 @@ static u64 resume(struct broker *b, slice last_id, struct buf *out) {
     u64 number, oldest = events_oldest(b), visible = events_visible(b);
     slice run, rest;
     if (last_id.n == 0) return visible + 1;
-    if (!of_this_run(b->feeds, last_id)) {
+    if (!slice_starts(last_id, slice_of(b->feeds->run, RUN_BYTES))) {
         put_gap(b, out, oldest - 1, "the broker was restarted", 0);
         return oldest;
     }
@@ -248,6 +250,7 @@ bool feed_open(struct call *c, const struct feed_filter *filter, slice last_id) 
     if (d - f->at >= f->top) f->top = (u32)(d - f->at) + 1;
     d->wait = wait_new(b, c->conn, c->user, WAIT_NO_DEADLINE, never);
     d->wait->owner = &d->wait;
+    f->more_ms = 0; /* whoever it is, the next look finds out */
     write_out(b, d);
     return true;
 }
@@ -290,7 +293,7 @@ static void collect(struct broker *b, struct feed *d, struct budget *g) {
     u64 visible = events_visible(b);
     u16 queue = filter_queue(b, &d->filter);
     if (d->next < events_oldest(b)) jump(b, d);
-    for (u32 looked = 1; d->next <= visible && f->out.len < WRITE_BYTES; looked++) {
+    for (u32 work = 0; d->next <= visible && f->out.len < WRITE_BYTES;) {
         const struct event *e = event_at(b, d->next);
         d->next++;
         bool told = wanted(b, &d->filter, queue, e) && may_hear(b, d->wait->who, e);
@@ -298,7 +301,10 @@ static void collect(struct broker *b, struct feed *d, struct budget *g) {
             put_shared_text(b, &f->out, e);
             d->after = e->after;
         }
-        if ((told || looked % LOOK_AT == 0) && budget_spent(g)) return;
+        work += told ? TELLING : 1;
+        if (work < CLOCK_EVERY) continue;
+        if (budget_spent(g)) return;
+        work = 0;
     }
 }
 
@@ -318,8 +324,7 @@ static void serve(struct broker *b, struct feed *d, struct budget *g) {
         buf_char(&f->out, '\n');
     }
     if (f->out.len) budget_charge(g, WRITE_US + f->out.len / WRITE_US_PER);
-    if (f->out.len && !write_out(b, d)) return;
-    if (d->next <= events_visible(b)) f->behind = true;
+    if (f->out.len) write_out(b, d);
 }
 
 /* What they took of the broker's time is paid back before they get more. */
@@ -330,22 +335,15 @@ static void earn(struct broker *b) {
     if (f->credit_us > EVENTS_US) f->credit_us = EVENTS_US;
 }
 
-void feeds_run(struct broker *b) {
+static void look(struct broker *b) {
     struct feeds *f = b->feeds;
-    if (f->count == 0) return;
-    earn(b);
-    f->behind = f->credit_us <= 0;
-    if (f->behind) return;
     struct budget g = budget_of(b, (u32)f->credit_us);
     for (u32 n = f->top; n && f->count; n--) {
         if (f->first >= f->top) f->first = 0;
         struct feed *d = &f->at[f->first];
         if (gone(d)) drop(b, d);
         if (due(b, d)) {
-            if (budget_spent(&g)) {
-                f->behind = true;
-                break;
-            }
+            if (budget_spent(&g)) break;
             serve(b, d, &g);
         }
         f->first++;
@@ -354,15 +352,46 @@ void feeds_run(struct broker *b) {
     if (left != INT64_MAX) f->credit_us = left;
 }
 
-i64 feeds_next_ms(const struct broker *b, i64 mono_ms, i64 at_most) {
-    const struct feeds *f = b->feeds;
-    if (f->count == 0) return at_most;
-    if (f->behind) return RETRY_MS < at_most ? RETRY_MS : at_most;
+static void lower(i64 *at_ms, i64 ms) {
+    if (ms < *at_ms) *at_ms = ms;
+}
+
+static void look_ahead(struct broker *b) {
+    struct feeds *f = b->feeds;
+    f->heard = events_visible(b);
+    f->news_ms = f->more_ms = f->alive_ms = INT64_MAX;
     for (u32 i = 0; i < f->top; i++) {
         const struct feed *d = &f->at[i];
-        if (!d->wait || d->next > events_visible(b)) continue;
-        i64 left = d->wrote_ms + TOGETHER_MS - mono_ms;
-        if (left < at_most) at_most = left;
+        if (d->wait) lower(d->next <= f->heard ? &f->more_ms : &f->news_ms, d->wrote_ms + TOGETHER_MS);
+        if (d->wait) lower(&f->alive_ms, d->wrote_ms + KEEP_ALIVE_MS);
     }
-    return at_most;
+}
+
+/* When they are to be looked at next, as far as is known now. */
+static i64 next_look_ms(const struct broker *b) {
+    const struct feeds *f = b->feeds;
+    i64 at_ms = f->more_ms < f->alive_ms ? f->more_ms : f->alive_ms;
+    if (events_visible(b) > f->heard) lower(&at_ms, f->news_ms);
+    return at_ms > f->looked_ms + LOOK_MS ? at_ms : f->looked_ms + LOOK_MS;
+}
+
+/* Replies that may leave with this turn do so first, unless the disk is being waited for again. */
+static bool others_first(const struct broker *b) {
+    return b->durable > b->left && b->durable >= b->awaited;
+}
+
+void feeds_run(struct broker *b) {
+    struct feeds *f = b->feeds;
+    if (f->count == 0 || b->time.mono_ms < next_look_ms(b) || others_first(b)) return;
+    earn(b);
+    f->looked_ms = b->time.mono_ms;
+    if (f->credit_us > 0) look(b);
+    look_ahead(b);
+}
+
+i64 feeds_next_ms(const struct broker *b, i64 mono_ms, i64 at_most) {
+    if (b->feeds->count == 0) return at_most;
+    i64 left = next_look_ms(b) - mono_ms;
+    if (left <= 0) left = LOOK_MS; /* it was put off in this turn; another one may come earlier */
+    return left < at_most ? left : at_most;
 }

@@ -29,6 +29,8 @@ static struct world {
     u64 released;
     u64 latest; /* of what was fed: the position it must not leave before */
     u32 feeds;
+    bool disk_works; /* when something was fed last, and somebody looks */
+    bool look_at_disk;
     struct reader readers[FEEDS_MAX + 1];
 } w;
 
@@ -45,6 +47,7 @@ static bool feed(void *ctx, void *conn, slice bytes, u64 after) {
     assert_true(r->open && bytes.n);
     if (r->deaf) return r->open = false;
     w.feeds++;
+    if (w.look_at_disk) w.disk_works = journal_file_work(w.journal);
     if (after > w.latest) w.latest = after;
     buf_slice_add(&r->got, bytes);
     return true;
@@ -193,6 +196,28 @@ static void no_event_is_told_before_it_is_durable(void **state) {
     assert_int_equal(count_of(r, "\"key\":\"k1\""), 1);
     settle_down();
     assert_int_equal(count_of(r, "event: accepted"), 2);
+}
+
+static void readers_are_served_while_the_disk_works_and_after_replies_that_may_leave(void **state) {
+    (void)state;
+    struct reader *r = read_events(0, "", NULL);
+    settle_down();
+    send("q", "k1");
+    turn();
+    synced();
+    turn(); /* its reply leaves with this turn, and its sender sends the next */
+    assert_int_equal(count_of(r, "event: "), 0);
+    send("q", "k2");
+    w.look_at_disk = true;
+    turn();
+    assert_int_equal(count_of(r, "\"key\":\"k1\""), 1);
+    assert_true(w.disk_works);
+    synced();
+    turn();
+    assert_int_equal(count_of(r, "\"key\":\"k2\""), 0);
+    assert_int_equal(broker_next_ms(w.broker, w.t), 2); /* nobody sends: they are not put off for long */
+    turn();
+    assert_int_equal(count_of(r, "\"key\":\"k2\""), 1);
 }
 
 static void events_of_a_failed_journal_are_never_told(void **state) {
@@ -390,6 +415,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(no_event_is_told_before_it_is_durable),
+        TEST(readers_are_served_while_the_disk_works_and_after_replies_that_may_leave),
         TEST(events_of_a_failed_journal_are_never_told),
         TEST(a_reader_resumes_after_the_id_it_was_told_last),
         TEST(an_id_from_before_a_restart_or_out_of_nowhere_is_a_gap),
