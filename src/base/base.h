@@ -90,7 +90,14 @@ static inline bool slice_eq(slice a, slice b) {
 }
 bool slice_eq_nocase(slice a, slice b); /* ASCII only */
 bool slice_starts(slice s, slice prefix);
-slice slice_trim(slice s); /* spaces and tabs at both ends */
+static inline bool is_blank(char c) {
+    return c == ' ' || c == '\t';
+}
+slice slice_trim_blanks(slice s);
+/* Spaces and tabs at both ends: mostly there are none. */
+static inline slice slice_trim(slice s) {
+    return s.n && (is_blank(s.p[0]) || is_blank(s.p[s.n - 1])) ? slice_trim_blanks(s) : s;
+}
 /* Cut at the first `c`: *head gets what is before it, the rest is returned through *tail; false if c is absent
  * (then *head is all of s and *tail is empty). */
 bool slice_cut(slice s, char c, slice *head, slice *tail);
@@ -107,8 +114,12 @@ struct buf {
 };
 
 void buf_free(struct buf *b);
-void buf_free_wiped(struct buf *b);        /* growing leaves copies behind: make room for all of a secret at once */
-void buf_grow(struct buf *b, size_t more); /* make room for `more` bytes beyond len */
+void buf_free_wiped(struct buf *b); /* growing leaves copies behind: make room for all of a secret at once */
+void buf_enlarge(struct buf *b, size_t more);
+/* Make room for `more` bytes beyond len. */
+static inline void buf_grow(struct buf *b, size_t more) {
+    if (b->cap - b->len < more) buf_enlarge(b, more);
+}
 static inline void buf_reset(struct buf *b) {
     b->len = 0;
 }
@@ -116,7 +127,7 @@ static inline slice buf_slice(const struct buf *b) {
     return (slice){b->p, b->len};
 }
 static inline void buf_add(struct buf *b, const void *p, size_t n) {
-    if (b->cap - b->len < n) buf_grow(b, n);
+    buf_grow(b, n);
     if (n) memcpy(b->p + b->len, p, n);
     b->len += n;
 }
@@ -134,6 +145,7 @@ void buf_dec_signed(struct buf *b, i64 v);
 /* Text forms. */
 bool utf8_valid(slice s);
 void utf8_trim(char *text); /* drop the character a limit has cut in two at the end, if one is */
+bool text_plain(slice s);   /* every byte from 0x20 to 0x7e: then it is valid, without control characters */
 bool has_control(slice s);  /* a control character: C0, DEL, or C1 in UTF-8 */
 void buf_base64(struct buf *b, slice s);
 bool buf_base64_decode(struct buf *b, slice text); /* strict, padded, standard alphabet; false leaves b unchanged */

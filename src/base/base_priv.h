@@ -15,6 +15,12 @@ static inline int hex_value(char c) {
     return -1;
 }
 
+/* 00 to 99. */
+extern const char digit_pairs[];
+static inline void put_pair(char to[2], u32 below_100) {
+    memcpy(to, &digit_pairs[(size_t)below_100 * 2], 2);
+}
+
 /* crc32c by table, the way it is computed where the processor has no instruction for it. */
 u32 crc32c_by_table(u32 seed, const void *p, size_t n);
 

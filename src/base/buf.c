@@ -1,4 +1,4 @@
-#include "base/base.h"
+#include "base/base_priv.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,8 +16,7 @@ void buf_free_wiped(struct buf *b) {
 }
 
 /* Doubling keeps a buffer filled byte by byte linear. */
-void buf_grow(struct buf *b, size_t more) {
-    if (b->cap - b->len >= more) return;
+void buf_enlarge(struct buf *b, size_t more) {
     CHECK(more <= SIZE_MAX / 4 && b->len <= SIZE_MAX / 4);
     size_t cap = b->cap ? b->cap * 2 : BUF_FIRST;
     if (cap < b->len + more) cap = b->len + more;
@@ -41,21 +40,26 @@ void buf_printf(struct buf *b, const char *fmt, ...) {
     va_end(args);
 }
 
-static const char digit_pairs[] = "00010203040506070809"
-                                  "10111213141516171819"
-                                  "20212223242526272829"
-                                  "30313233343536373839"
-                                  "40414243444546474849"
-                                  "50515253545556575859"
-                                  "60616263646566676869"
-                                  "70717273747576777879"
-                                  "80818283848586878889"
-                                  "90919293949596979899";
+const char digit_pairs[] = "00010203040506070809"
+                           "10111213141516171819"
+                           "20212223242526272829"
+                           "30313233343536373839"
+                           "40414243444546474849"
+                           "50515253545556575859"
+                           "60616263646566676869"
+                           "70717273747576777879"
+                           "80818283848586878889"
+                           "90919293949596979899";
 
+/* log10(2) is 1233 / 4096, near enough: as many digits as that says, or one more. */
 static u32 digits_of(u64 v) {
-    u32 n = 1;
-    for (; v >= 10000; v /= 10000) n += 4;
-    return n + (v >= 10) + (v >= 100) + (v >= 1000);
+#define TEN(power) (u64)1e##power
+    static const u64 ten_to[DIGITS_MAX] = {TEN(0),  TEN(1),  TEN(2),  TEN(3),  TEN(4),  TEN(5),  TEN(6),
+                                           TEN(7),  TEN(8),  TEN(9),  TEN(10), TEN(11), TEN(12), TEN(13),
+                                           TEN(14), TEN(15), TEN(16), TEN(17), TEN(18), TEN(19)};
+#undef TEN
+    u32 n = (64 - (u32)__builtin_clzll(v)) * 1233 >> 12;
+    return n + (v >= ten_to[n]);
 }
 
 void buf_dec(struct buf *b, u64 v) {
@@ -63,11 +67,19 @@ void buf_dec(struct buf *b, u64 v) {
     buf_grow(b, DIGITS_MAX);
     b->len += digits_of(v);
     char *p = b->p + b->len;
-    for (; v >= 10; v /= 100) {
-        p -= 2;
-        memcpy(p, digit_pairs + v % 100 * 2, 2);
+    for (; v >= 10000; v /= 10000) {
+        u32 four = (u32)(v % 10000);
+        put_pair(p -= 2, four % 100);
+        put_pair(p -= 2, four / 100);
     }
-    if (v) *--p = (char)('0' + v);
+    if (v >= 100) {
+        put_pair(p -= 2, (u32)v % 100);
+        v = (u32)v / 100;
+    }
+    if (v >= 10)
+        put_pair(p - 2, (u32)v);
+    else
+        p[-1] = (char)('0' + v);
 }
 
 void buf_dec_signed(struct buf *b, i64 v) {

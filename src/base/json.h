@@ -68,6 +68,8 @@ void json_error(const struct json *j, struct buf *out);
 
 /* Writing. No state: the caller places commas. */
 void json_put_string(struct buf *b, slice utf8); /* quoted and escaped; the slice must be valid UTF-8 */
+/* The same of bytes that may not be UTF-8: then false, and nothing is written. */
+bool json_put_text(struct buf *b, slice bytes);
 /* Members of an object being written: ,"name":value — the leading comma is left out right after '{'.
  * A name is written as it is: it has nothing to escape. */
 void json_put_name(struct buf *b, const char *name);

@@ -1,65 +1,39 @@
 #include "base/base_priv.h"
 #include "base/json.h"
+#include "base/sixteen.h"
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
-/* The high bit of each byte that cannot stand in a string as it is; of several, of the first at least. Bytes of longer
- * UTF-8 sequences can. */
-static inline u64 unsafe(u64 w) {
-    u64 quote = (w ^ bytes_of('"')) - bytes_of(1), backslash = (w ^ bytes_of('\\')) - bytes_of(1);
-    return ((w - bytes_of(0x20)) | quote | backslash) & ~w & HIGH_BITS;
+/* What cannot stand in a string as it is. Bytes of longer UTF-8 sequences can; in text that may not be UTF-8 they are looked at. */
+static sixteen unsafe(sixteen v) {
+    return ((v & ~0x1f) == 0) | (v == '"') | (v == '\\');
+}
+static sixteen unsure(sixteen v) {
+    return (v < 0x20) | (v == '"') | (v == '\\');
 }
 
-/* Both copy some bytes whatever they are, and say which of them cannot stand as they are: what is stored from the first of these on
- * is overwritten by what follows. */
-static inline u64 copy_8(char *out, const char *p) {
-    u64 w = get_u64(p);
-    put_u64(out, w);
-    return unsafe(w);
-}
+#define WRITTEN_OUT static inline __attribute__((always_inline)) /* so that `stops` is, too */
 
-#if defined(__SSE2__)
-#define STRIDE 16
-/* A bit for each byte. */
-static inline unsigned copy_stride(char *out, const char *p) {
-    __m128i w = _mm_loadu_si128((const __m128i *)p);
-    __m128i control = _mm_cmpeq_epi8(_mm_min_epu8(w, _mm_set1_epi8(0x1f)), w);
-    __m128i quote = _mm_cmpeq_epi8(w, _mm_set1_epi8('"')), backslash = _mm_cmpeq_epi8(w, _mm_set1_epi8('\\'));
-    _mm_storeu_si128((__m128i *)out, w);
-    return (unsigned)_mm_movemask_epi8(_mm_or_si128(control, _mm_or_si128(quote, backslash)));
-}
-static inline int first_of(unsigned hits) {
-    return __builtin_ctz(hits);
-}
-#else
-#define STRIDE 8
-static inline u64 copy_stride(char *out, const char *p) {
-    return copy_8(out, p);
-}
-static inline int first_of(u64 hits) {
-    return __builtin_ctzll(hits) / 8;
-}
-#endif
-
-/* Copies up to the first byte that cannot stand as it is, and returns where that is. There is room in `out` for all of them. */
-static const char *copy_safe(char *out, const char *from, const char *end) {
-    const char *p = from;
-    for (; end - p >= STRIDE; p += STRIDE, out += STRIDE) {
-        __auto_type hits = copy_stride(out, p);
-        if (hits) return p + first_of(hits);
+/* Copies up to the first byte that `stops` stops at, and returns how many that are. There is room in `out` for all of them: what is
+ * stored from there on is overwritten by what follows. */
+WRITTEN_OUT size_t copy_run(char *out, slice s, sixteen (*stops)(sixteen)) {
+    size_t i = 0;
+    u32 hits;
+    for (; s.n - i >= 16; i += 16) {
+        sixteen v = sixteen_at(s.p + i);
+        sixteen_put(out + i, v);
+        if ((hits = sixteen_bits(stops(v)))) return i + (u32)__builtin_ctz(hits);
     }
-    if (end - from >= STRIDE && p < end) { /* the rest, reaching back over safe bytes */
-        __auto_type hits = copy_stride(out - (STRIDE - (end - p)), end - STRIDE);
-        return hits ? end - STRIDE + first_of(hits) : end;
+    if (i == s.n) return i;
+    if (i > 0) { /* the rest, reaching back over bytes that may stand */
+        i = s.n - 16;
+        sixteen v = sixteen_at(s.p + i);
+        sixteen_put(out + i, v);
+        hits = sixteen_bits(stops(v));
+        return hits ? i + (u32)__builtin_ctz(hits) : s.n;
     }
-    for (; end - p >= 8; p += 8, out += 8) {
-        u64 hits = copy_8(out, p);
-        if (hits) return p + __builtin_ctzll(hits) / 8;
-    }
-    for (; p < end && (u8)*p >= 0x20 && *p != '"' && *p != '\\'; p++) *out++ = *p;
-    return p;
+    few_copy(out, s.p, s.n);
+    if (!sixteen_bits(stops(sixteen_of_few(s.p, s.n)))) return s.n;
+    while (!stops((sixteen){(signed char)s.p[i]})[0]) i++;
+    return i;
 }
 
 #define ESCAPE_MAX 6u /* \u001f */
@@ -80,24 +54,64 @@ static char *put_escape(char *out, char c) {
     return out + 5;
 }
 
-void json_put_string(struct buf *b, slice utf8) {
-    const char *p = utf8.p, *end = utf8.n ? p + utf8.n : p;
-    buf_grow(b, utf8.n + 2 + ESCAPE_MAX);
-    char *out = b->p + b->len;
-    *out++ = '"';
-    while (p < end) {
-        const char *run_end = copy_safe(out, p, end);
-        out += run_end - p;
-        p = run_end;
-        if (p == end) break;
-        out = put_escape(out, *p++);
-        b->len = (size_t)(out - b->p);
-        size_t need = (size_t)(end - p) + 1 + ESCAPE_MAX;
-        if (b->cap - b->len < need) buf_grow(b, need);
-        out = b->p + b->len;
-    }
+static void close_string(struct buf *b, char *out) {
     *out++ = '"';
     b->len = (size_t)(out - b->p);
+}
+
+/* From a byte on that `stops` stops at. false: it, or one after it, is not of UTF-8. */
+WRITTEN_OUT bool put_rest(struct buf *b, char *out, slice s, sixteen (*stops)(sixteen)) {
+    while (s.n) {
+        size_t done = 1;
+        if ((u8)*s.p >= 0x80) {
+            done = utf8_sequence(s.p, s.n);
+            if (done == 0) return false;
+            for (size_t i = 0; i < done; i++) *out++ = s.p[i];
+        } else {
+            out = put_escape(out, *s.p);
+            b->len = (size_t)(out - b->p);
+            buf_grow(b, s.n + ESCAPE_MAX);
+            out = b->p + b->len;
+        }
+        s = slice_of(s.p + done, s.n - done);
+        size_t run = copy_run(out, s, stops);
+        out += run;
+        s = slice_of(s.p + run, s.n - run);
+    }
+    close_string(b, out);
+    return true;
+}
+
+static __attribute__((noinline)) bool put_rest_of_utf8(struct buf *b, char *out, slice s) {
+    return put_rest(b, out, s, unsafe);
+}
+
+static __attribute__((noinline)) bool put_rest_of_bytes(struct buf *b, char *out, slice s) {
+    size_t start = b->len;
+    if (put_rest(b, out, s, unsure)) return true;
+    b->len = start;
+    return false;
+}
+
+/* Mostly there is no such byte: what comes after one is apart, so that nothing is made ready for it here. */
+WRITTEN_OUT bool put_string(struct buf *b, slice s, sixteen (*stops)(sixteen),
+                            bool (*put_rest_of)(struct buf *, char *, slice)) {
+    buf_grow(b, s.n + 2 + ESCAPE_MAX);
+    char *out = b->p + b->len;
+    *out++ = '"';
+    size_t run = copy_run(out, s, stops);
+    out += run;
+    if (run < s.n) return put_rest_of(b, out, slice_of(s.p + run, s.n - run));
+    close_string(b, out);
+    return true;
+}
+
+void json_put_string(struct buf *b, slice utf8) {
+    put_string(b, utf8, unsafe, put_rest_of_utf8);
+}
+
+bool json_put_text(struct buf *b, slice bytes) {
+    return put_string(b, bytes, unsure, put_rest_of_bytes);
 }
 
 void json_put_name(struct buf *b, const char *name) {

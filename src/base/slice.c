@@ -19,11 +19,7 @@ bool slice_starts(slice s, slice prefix) {
     return s.n >= prefix.n && slice_eq(slice_of(s.p, prefix.n), prefix);
 }
 
-static bool is_blank(char c) {
-    return c == ' ' || c == '\t';
-}
-
-slice slice_trim(slice s) {
+slice slice_trim_blanks(slice s) {
     while (s.n && is_blank(s.p[0])) s = slice_of(s.p + 1, s.n - 1);
     while (s.n && is_blank(s.p[s.n - 1])) s.n--;
     return s;

@@ -1,4 +1,5 @@
 #include "base/base_priv.h"
+#include "base/sixteen.h"
 
 static bool is_tail(char c) {
     return ((u8)c & 0xC0) == 0x80;
@@ -29,39 +30,31 @@ void utf8_trim(char *text) {
         text[from - 1] = '\0';
 }
 
+static sixteen not_ascii(sixteen v) {
+    return v < 0;
+}
+
 bool utf8_valid(slice s) {
-    const char *p = s.p;
-    size_t left = s.n;
-    while (left) {
-        if (left >= 32 && !((get_u64(p) | get_u64(p + 8) | get_u64(p + 16) | get_u64(p + 24)) & HIGH_BITS)) {
-            p += 32;
-            left -= 32;
-            continue;
-        }
-        if (left >= 8 && !(get_u64(p) & HIGH_BITS)) {
-            p += 8;
-            left -= 8;
-            continue;
-        }
-        if (left < 8 && s.n >= 8 && !(get_u64(p + left - 8) & HIGH_BITS)) break; /* reaches back over plain bytes */
-        size_t n = utf8_sequence(p, left);
+    if (sixteen_all(s, not_ascii)) return true;
+    for (size_t i = 0, n; i < s.n; i += n) {
+        n = s.n - i >= 8 && !(get_u64(s.p + i) & HIGH_BITS) ? 8 : utf8_sequence(s.p + i, s.n - i);
         if (n == 0) return false;
-        p += n;
-        left -= n;
     }
     return true;
 }
 
 /* Plain: every byte from 0x20 to 0x7e. */
-static bool eight_plain(u64 w) {
-    return !((w & HIGH_BITS) | bytes_below(w, 0x20) | bytes_equal(w, 0x7f));
+static sixteen not_plain(sixteen v) {
+    return (v < 0x20) | (v == 0x7f);
+}
+
+bool text_plain(slice s) {
+    return sixteen_all(s, not_plain);
 }
 
 bool has_control(slice s) {
+    if (text_plain(s)) return false;
     for (size_t i = 0; i < s.n; i++) {
-        while (s.n - i >= 8 && eight_plain(get_u64(s.p + i))) i += 8;
-        if (i == s.n) break;
-        if (s.n >= 8 && s.n - i < 8 && eight_plain(get_u64(s.p + s.n - 8))) break; /* reaches back over plain bytes */
         u8 ch = (u8)s.p[i], next = i + 1 < s.n ? (u8)s.p[i + 1] : 0;
         if (ch < 0x20 || ch == 0x7f || (ch == 0xc2 && next >= 0x80 && next < 0xa0)) return true;
     }
@@ -71,22 +64,23 @@ bool has_control(slice s) {
 static const char hex_lower[] = "0123456789abcdef";
 static const char hex_upper[] = "0123456789ABCDEF";
 
-/* Four bytes as eight digits: their nibbles are spread over the bytes of a word, high one first, and those from ten on go
- * up to the letters. */
-static u64 eight_digits(u32 bytes) {
-    u64 v = bytes;
-    v = (v | v << 16) & UINT64_C(0x0000ffff0000ffff);
-    v = (v | v << 8) & UINT64_C(0x00ff00ff00ff00ff);
-    v = (v >> 4 & bytes_of(0x0f)) | (v << 8 & UINT64_C(0x0f000f000f000f00));
-    u64 letters = (v + bytes_of(6)) >> 4 & bytes_of(1);
-    return v + bytes_of('0') + letters * ('a' - '0' - 10);
+static sixteen digits_of(sixteen nibbles) {
+    return nibbles + '0' + ((nibbles > 9) & ('a' - '0' - 10));
+}
+
+static void hex_16(char out[32], const char *p) {
+    sixteen v = sixteen_at(p), low = v & 15, high = (v >> 4) & 15;
+    sixteen_put(out,
+                digits_of(__builtin_shufflevector(high, low, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)));
+    sixteen_put(out + 16, digits_of(__builtin_shufflevector(high, low, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
+                                                            30, 15, 31)));
 }
 
 void buf_hex(struct buf *b, slice s) {
     buf_grow(b, s.n * 2);
     char *out = b->p + b->len;
     size_t i = 0;
-    for (; i + 4 <= s.n; i += 4, out += 8) put_u64(out, eight_digits(get_u32(s.p + i)));
+    for (; i + 16 <= s.n; i += 16, out += 32) hex_16(out, s.p + i);
     for (; i < s.n; i++) {
         u8 byte = (u8)s.p[i];
         *out++ = hex_lower[byte >> 4];

@@ -1,6 +1,6 @@
 /* Durations and RFC 3339 times. Dates are counted with the civil calendar's own arithmetic (400 years are always
  * 146097 days), so that neither the locale nor the time zone of the process can have a say. */
-#include "base/base.h"
+#include "base/base_priv.h"
 
 enum { SECOND_MS = 1000, MINUTE_MS = 60 * SECOND_MS, HOUR_MS = 60 * MINUTE_MS, DAY_MS = 24 * HOUR_MS };
 
@@ -60,20 +60,16 @@ static i64 days_of(struct date d) {
     return (i64)era * ERA_DAYS + day_of_era - EPOCH_FROM_0000_03_01;
 }
 
-static struct date date_of(int days) {
-    int from_march = days + EPOCH_FROM_0000_03_01; /* non-negative from year 0001 on */
-    int era = from_march / ERA_DAYS, day_of_era = from_march % ERA_DAYS;
-    int of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146096) / 365;
-    int day_of_year = day_of_era - (365 * of_era + of_era / 4 - of_era / 100);
-    int month = (5 * day_of_year + 2) / 153;
-    struct date d = {.day = day_of_year - (153 * month + 2) / 5 + 1, .month = month < 10 ? month + 3 : month - 9};
-    d.year = era * 400 + of_era + (d.month <= 2);
-    return d;
-}
-
-static char *put_digits(char *to, int v, int width) {
-    for (int i = width - 1; i >= 0; i--, v /= 10) to[i] = (char)('0' + v % 10);
-    return to + width;
+/* Of a day since 0000-03-01. The year of an era and the day of a year are the quotient and the rest of one multiplication each: see
+ * Neri and Schneider, "Euclidean affine functions and their application to calendar algorithms". */
+static struct date date_of(u32 from_march) {
+    u32 quarters = 4 * from_march + 3, century = quarters / ERA_DAYS;
+    u64 years = ((quarters % ERA_DAYS) | 3) * UINT64_C(2939745);
+    u32 day_of_year = (u32)years / 2939745 / 4, months = 2141 * day_of_year + 197913;
+    bool next = day_of_year >= 306; /* January and February are the next year's */
+    return (struct date){.year = (int)(100 * century + (u32)(years >> 32) + next),
+                         .month = (int)(months >> 16) - (next ? 12 : 0),
+                         .day = (int)((months & 0xffff) / 2141 + 1)};
 }
 
 static i64 clamp_to_four_digit_years(i64 unix_ms) {
@@ -84,25 +80,19 @@ static i64 clamp_to_four_digit_years(i64 unix_ms) {
 /* A time outside the years the format can say becomes the nearest it can: a deadline that is "never" prints as the
  * end of 9999 instead of stopping the broker. */
 void rfc3339_text(char out[RFC3339_BYTES], i64 unix_ms) {
-    unix_ms = clamp_to_four_digit_years(unix_ms);
-    int of_day = (int)(unix_ms % DAY_MS);
-    if (of_day < 0) of_day += DAY_MS;
-    struct date d = date_of((int)((unix_ms - of_day) / DAY_MS));
-
-    char *p = put_digits(out, d.year, 4);
-    *p++ = '-';
-    p = put_digits(p, d.month, 2);
-    *p++ = '-';
-    p = put_digits(p, d.day, 2);
-    *p++ = 'T';
-    p = put_digits(p, of_day / HOUR_MS, 2);
-    *p++ = ':';
-    p = put_digits(p, of_day / MINUTE_MS % 60, 2);
-    *p++ = ':';
-    p = put_digits(p, of_day / SECOND_MS % 60, 2);
-    *p++ = '.';
-    p = put_digits(p, of_day % SECOND_MS, 3);
-    *p = 'Z';
+    u64 ms = (u64)(clamp_to_four_digit_years(unix_ms) + (i64)EPOCH_FROM_0000_03_01 * DAY_MS);
+    struct date d = date_of((u32)(ms / DAY_MS));
+    u32 of_day = (u32)(ms % DAY_MS), second = of_day / SECOND_MS, fraction = of_day % SECOND_MS;
+    memcpy(out, "YYYY-MM-DDThh:mm:ss.mmmZ", RFC3339_BYTES);
+    put_pair(out, (u32)d.year / 100);
+    put_pair(out + 2, (u32)d.year % 100);
+    put_pair(out + 5, (u32)d.month);
+    put_pair(out + 8, (u32)d.day);
+    put_pair(out + 11, second / 3600);
+    put_pair(out + 14, second / 60 % 60);
+    put_pair(out + 17, second % 60);
+    put_pair(out + 20, fraction / 10);
+    out[22] = (char)('0' + fraction % 10);
 }
 
 void buf_rfc3339(struct buf *b, i64 unix_ms) {

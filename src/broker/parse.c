@@ -1,5 +1,6 @@
 #include "broker/parse.h"
 
+#include "base/sixteen.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
 
@@ -79,39 +80,26 @@ static bool parse_display(slice value, struct buf *store, slice *key, const char
 }
 
 /* Every byte from 0x21 to 0x7e, but no quote and no comma. */
-static bool is_bare(slice s) {
-    size_t i = 0;
-    for (; s.n - i >= 8; i += 8) {
-        u64 w = get_u64(s.p + i);
-        if ((w & HIGH_BITS) | bytes_below(w, 0x21) | bytes_equal(w, 0x7f) | bytes_equal(w, '"') | bytes_equal(w, ','))
-            return false;
-    }
-    for (; i < s.n; i++) {
-        unsigned char ch = (unsigned char)s.p[i];
-        if (ch < 0x21 || ch >= 0x7f || ch == '"' || ch == ',') return false;
-    }
-    return true;
+static sixteen not_bare(sixteen v) {
+    return (v < 0x21) | (v == 0x7f) | (v == '"') | (v == ',');
 }
 
-static bool parse_bare(slice value, slice *key, const char **why) {
-    *key = value;
-    if (!is_bare(value))
-        *why = "an unquoted key holds no spaces, quotes, commas or non-ASCII bytes; quote it as \"...\" or %\"...\"";
-    else if (value.n > KEY_BYTES_MAX)
-        *why = "the key is longer than 255 bytes";
-    else
-        return true;
-    return false;
+static __attribute__((noinline)) bool parse_string(slice value, struct buf *store, slice *key, const char **why) {
+    bool ok = value.p[0] == '"' ? parse_quoted(value, store, key, why) : parse_display(value, store, key, why);
+    return ok && key_bytes_valid(*key, why);
 }
 
 bool parse_key_field(slice value, struct buf *store, slice *key, const char **why) {
     value = slice_trim(value);
     *why = "the key is empty";
     if (value.n == 0) return false;
-    if (value.p[0] == '"') return parse_quoted(value, store, key, why) && key_bytes_valid(*key, why);
-    if (value.n > 1 && value.p[0] == '%' && value.p[1] == '"')
-        return parse_display(value, store, key, why) && key_bytes_valid(*key, why);
-    return parse_bare(value, key, why);
+    if (value.p[0] == '"' || (value.n > 1 && value.p[0] == '%' && value.p[1] == '"'))
+        return parse_string(value, store, key, why);
+    *key = value;
+    *why = "an unquoted key holds no spaces, quotes, commas or non-ASCII bytes; quote it as \"...\" or %\"...\"";
+    if (!sixteen_all(value, not_bare)) return false;
+    *why = "the key is longer than 255 bytes";
+    return value.n <= KEY_BYTES_MAX;
 }
 
 void request_id_or_none(slice *id) {
@@ -221,7 +209,7 @@ bool fail_json(struct failure *f, const struct json *j) {
 }
 
 bool text_ok(slice s, size_t max) {
-    return s.n <= max && utf8_valid(s) && !has_control(s);
+    return s.n <= max && (text_plain(s) || (utf8_valid(s) && !has_control(s)));
 }
 
 slice cut_text(slice s, size_t max) {

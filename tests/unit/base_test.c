@@ -210,19 +210,30 @@ static void a_buffer_keeps_what_is_added_while_it_grows(void **state) {
     buf_free(&b);
 }
 
+static void assert_prints(struct buf *b, u64 v) {
+    char expected[32];
+    buf_dec(b, v);
+    snprintf(expected, sizeof expected, "%llu", (unsigned long long)v);
+    assert_text(b, expected);
+    buf_dec_signed(b, (i64)v);
+    snprintf(expected, sizeof expected, "%lld", (long long)v);
+    assert_text(b, expected);
+}
+
 static void numbers_print_as_printf_would(void **state) {
     (void)state;
     struct buf b = {0};
-    u64 values[] = {0, 1, 9, 10, 11, 99, 100, 101, 999, 1000, 12345, 1000000, UINT64_MAX, UINT64_MAX / 10, 1ull << 63};
-    char expected[32];
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-        buf_dec(&b, values[i]);
-        snprintf(expected, sizeof expected, "%llu", (unsigned long long)values[i]);
-        assert_text(&b, expected);
-        buf_dec_signed(&b, (i64)values[i]);
-        snprintf(expected, sizeof expected, "%lld", (long long)values[i]);
-        assert_text(&b, expected);
+    struct rng r;
+    rng_seed(&r, 7);
+    for (u64 v = 0; v < 20000; v++) assert_prints(&b, v);
+    for (u64 power = 10; power < UINT64_MAX / 10; power *= 10)
+        for (int off = -2; off <= 2; off++) assert_prints(&b, power + (u64)off);
+    for (u32 bit = 0; bit < 64; bit++) {
+        for (int off = -2; off <= 2; off++) assert_prints(&b, (UINT64_C(1) << bit) + (u64)off);
+        for (int i = 0; i < 100; i++) assert_prints(&b, rng_next(&r) >> bit);
     }
+    assert_prints(&b, 10000000000000000000ull);
+    assert_prints(&b, 9999999999999999999ull);
     buf_dec_signed(&b, INT64_MIN);
     assert_text(&b, "-9223372036854775808");
     buf_free(&b);
@@ -288,10 +299,10 @@ static void control_characters_are_noticed(void **state) {
     assert_false(has_control(SL("")));
 }
 
-/* What is done eight bytes at a time must agree with a byte at a time, for every byte, at every place, in every length. */
+/* What is done sixteen bytes at a time must agree with a byte at a time, for every byte, at every place, in every length. */
 static void every_byte_counts_the_same_wherever_it_stands(void **state) {
     (void)state;
-    char text[20], other[20];
+    char text[40], other[40];
     for (size_t n = 1; n <= sizeof text; n++) {
         for (size_t at = 0; at < n; at++) {
             for (unsigned byte = 0; byte < 256; byte++) {
@@ -299,6 +310,7 @@ static void every_byte_counts_the_same_wherever_it_stands(void **state) {
                 memset(other, 'X', sizeof other);
                 text[at] = (char)byte;
                 assert_int_equal(has_control(slice_of(text, n)), byte < 0x20 || byte == 0x7f);
+                assert_int_equal(text_plain(slice_of(text, n)), byte >= 0x20 && byte < 0x7f);
                 assert_int_equal(utf8_valid(slice_of(text, n)), byte < 0x80);
                 bool same = byte == 'x' || byte == 'X';
                 assert_int_equal(slice_eq_nocase(slice_of(text, n), slice_of(other, n)), same);
@@ -310,12 +322,13 @@ static void every_byte_counts_the_same_wherever_it_stands(void **state) {
 
 static void a_c1_control_is_noticed_wherever_it_stands(void **state) {
     (void)state;
-    char text[20];
+    char text[40];
     for (size_t n = 2; n <= sizeof text; n++) {
         for (size_t at = 0; at + 1 < n; at++) {
             memset(text, 'x', sizeof text);
             memcpy(text + at, "\xC2\x85", 2);
             assert_true(has_control(slice_of(text, n)));
+            assert_false(text_plain(slice_of(text, n)));
             assert_true(utf8_valid(slice_of(text, n)));
         }
     }
@@ -324,7 +337,7 @@ static void a_c1_control_is_noticed_wherever_it_stands(void **state) {
 static void hex_is_what_printf_would_write(void **state) {
     (void)state;
     struct buf b = {0};
-    char bytes[11], expected[32];
+    char bytes[37], expected[80];
     for (unsigned byte = 0; byte < 256; byte++) {
         for (size_t n = 0; n <= sizeof bytes; n++) {
             for (size_t i = 0; i < n; i++) {

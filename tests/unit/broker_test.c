@@ -2,6 +2,7 @@
  * in slices, the audit trail, what is erased. */
 #include "unit/broker_world.h"
 
+#include "broker/parse.h"
 #include "broker/report.h"
 
 /* ---- rules */
@@ -18,6 +19,29 @@ static void rules_given_with_put_survive_a_restart(void **state) {
     assert_int_equal(call("GET /v1/queues/q", ""), 200);
     assert_said("\"window\":\"1h\"");
     assert_said("\"origin\":\"api\"");
+}
+
+/* Every byte, at every place of keys of every length around sixteen. */
+static void a_key_without_quotes_is_printable_ascii_without_quotes_and_commas(void **state) {
+    (void)state;
+    struct buf store = {0};
+    char text[35];
+    for (size_t n = 1; n <= sizeof text; n++) {
+        for (size_t at = 0; at < n; at++) {
+            for (unsigned byte = 0; byte < 256; byte++) {
+                slice key;
+                const char *why;
+                memset(text, 'k', sizeof text);
+                text[at] = (char)byte;
+                bool blank_at_end = (at == 0 || at == n - 1) && (byte == ' ' || byte == '\t');
+                bool bare = byte > 0x20 && byte < 0x7f && byte != '"' && byte != ',';
+                if (blank_at_end && n > 1) continue; /* is no part of it */
+                assert_int_equal(parse_key_field(slice_of(text, n), &store, &key, &why), bare);
+                if (bare) assert_true(slice_eq(key, slice_of(text, n)));
+            }
+        }
+    }
+    buf_free(&store);
 }
 
 static void a_parameter_that_a_call_does_not_have_is_refused_and_the_nearest_one_named(void **state) {
@@ -1454,6 +1478,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_page_of_a_filtered_list_ends_with_its_time_and_the_next_goes_on, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(rules_given_with_put_survive_a_restart, set_up, tear_down),
+        cmocka_unit_test(a_key_without_quotes_is_printable_ascii_without_quotes_and_commas),
         cmocka_unit_test_setup_teardown(a_parameter_that_a_call_does_not_have_is_refused_and_the_nearest_one_named,
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_path_asked_for_again_leads_where_its_method_and_its_own_words_say, set_up,

@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include <cmocka.h>
@@ -686,6 +687,54 @@ static void every_character_survives_being_written_and_read(void **state) {
     buf_free(&out);
 }
 
+/* Two bytes of every kind anywhere among plain ones: written as it would be if it were known to be UTF-8, or refused. */
+static void bytes_that_are_no_text_are_refused_and_leave_nothing_behind(void **state) {
+    (void)state;
+    static const char kinds[] = "a\"\\\n\x7f\x80\xbf\xc2\xc3\xe2\xf0";
+    struct buf expected = {0}, b = {0};
+    for (size_t n = 1; n <= 34; n++) {
+        for (u32 place = 0; place < n * n; place++) {
+            for (u32 kind = 0; kind < (sizeof kinds - 1) * (sizeof kinds - 1); kind++) {
+                char *text = malloc(n); /* what is read beyond its end is seen by a sanitizer */
+                memset(text, 'a', n);
+                text[place / n] = kinds[kind / (sizeof kinds - 1)];
+                text[place % n] = kinds[kind % (sizeof kinds - 1)];
+                buf_reset(&expected), buf_reset(&b);
+                buf_lit(&expected, "before"), buf_lit(&b, "before");
+                bool is_text = utf8_valid(slice_of(text, n));
+                if (is_text) json_put_string(&expected, slice_of(text, n));
+                assert_int_equal(json_put_text(&b, slice_of(text, n)), is_text);
+                assert_true(slice_eq(buf_slice(&b), buf_slice(&expected)));
+                free(text);
+            }
+        }
+    }
+    buf_free(&expected);
+    buf_free(&b);
+}
+
+static void text_in_other_scripts_is_written_as_it_is(void **state) {
+    (void)state;
+    static const char *const texts[] = {"", "caf\xC3\xA9", "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E \"\xE2\x82\xAC\"",
+                                        "0123456789abcde\xF0\x9F\x98\x80\xF0\x9F\x98\x80 and more of it\n"};
+    struct buf expected = {0}, b = {0};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        slice text = slice_str(texts[i]);
+        buf_reset(&expected);
+        buf_free(&b); /* no room to spare */
+        json_put_string(&expected, text);
+        assert_true(json_put_text(&b, text));
+        assert_true(slice_eq(buf_slice(&b), buf_slice(&expected)));
+        assert_true(walks(buf_slice(&b)));
+        for (size_t n = 1; n < text.n; n++) {
+            buf_reset(&b);
+            assert_int_equal(json_put_text(&b, slice_of(text.p, n)), utf8_valid(slice_of(text.p, n)));
+        }
+    }
+    buf_free(&expected);
+    buf_free(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_rfc_8259_allows_is_accepted),
@@ -712,6 +761,8 @@ int main(void) {
         cmocka_unit_test(a_good_text_has_no_error_to_tell),
         cmocka_unit_test(members_are_written_with_commas_between_them),
         cmocka_unit_test(every_character_survives_being_written_and_read),
+        cmocka_unit_test(bytes_that_are_no_text_are_refused_and_leave_nothing_behind),
+        cmocka_unit_test(text_in_other_scripts_is_written_as_it_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
