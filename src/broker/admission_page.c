@@ -8,22 +8,27 @@ u16 admission_status(const struct admission *a) {
     return state_is_settled(a->state) ? 200 : 202;
 }
 
+static slice state_member(enum state s) {
+#define STATE_MEMBER(name, text) {",\"state\":\"" text "\"", sizeof(",\"state\":\"" text "\"") - 1},
+    static const slice members[] = {STATE_LIST(STATE_MEMBER)};
+#undef STATE_MEMBER
+    return members[s];
+}
+
 void put_admission(struct broker *b, struct buf *body, const struct admission *a, slice queue) {
     const struct rec_settle *settle = a->seen ? a->seen->settle : NULL;
     if (a->verdict == SEND_ACCEPTED)
-        buf_lit(body, "{\"outcome\":\"accepted\",\"duplicate\":false");
+        buf_lit(body, "{\"outcome\":\"accepted\",\"duplicate\":false,\"id\":\"");
     else if (a->verdict == SEND_HELD)
-        buf_lit(body, "{\"outcome\":\"held\",\"duplicate\":false");
+        buf_lit(body, "{\"outcome\":\"held\",\"duplicate\":false,\"id\":\"");
     else
-        buf_lit(body, "{\"outcome\":\"duplicate\",\"duplicate\":true");
-    buf_lit(body, ",\"id\":\"");
+        buf_lit(body, "{\"outcome\":\"duplicate\",\"duplicate\":true,\"id\":\"");
     core_id_text(&a->out.ref, body);
-    buf_lit(body, "\",\"queue\":");
-    json_put_string(body, queue);
-    put_key(body, shown_key(b, a->out.ref.queue, a->key).key);
-    buf_lit(body, ",\"state\":\"");
-    buf_slice_add(body, slice_str(state_text(a->state)));
+    buf_lit(body, "\",\"queue\":\"");
+    buf_slice_add(body, queue); /* no name of a queue has anything to escape */
     buf_char(body, '"');
+    put_key(body, shown_key(b, a->out.ref.queue, a->key).key);
+    buf_slice_add(body, state_member(a->state));
     if (a->verdict != SEND_DUPLICATE && !settle) {
         buf_lit(body, ",\"expires_at\":null");
         return;

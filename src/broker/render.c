@@ -5,18 +5,19 @@
 #include "broker/broker_priv.h"
 #include "broker/limits.h"
 
-#define TIME_TEXTS 64u /* seconds: of duplicates that come in any order */
+#define TIME_TEXTS_BITS 8
+#define TIME_TEXTS      (1u << TIME_TEXTS_BITS) /* seconds: of duplicates that come in any order */
 
 struct time_texts {
     struct time_text {
-        i64 second;
-        char text[24];
-    } of[TIME_TEXTS]; /* [second % TIME_TEXTS] */
+        u64 second;
+        char text[RFC3339_BYTES];
+    } of[TIME_TEXTS];
 };
 
 struct time_texts *time_texts_new(void) {
     struct time_texts *t = mem_zalloc(sizeof *t);
-    for (u32 i = 0; i < TIME_TEXTS; i++) t->of[i].second = INT64_MIN;
+    for (u32 i = 0; i < TIME_TEXTS; i++) t->of[i].second = UINT64_MAX;
     return t;
 }
 
@@ -31,29 +32,39 @@ void put_id(struct buf *b, const char *name, const struct ref *ref) {
     buf_char(b, '"');
 }
 
-void put_time(struct broker *br, struct buf *b, slice prefix, i64 unix_ms) {
-    i64 second = unix_ms / 1000;
-    struct time_text *known = &br->time_texts->of[(u64)second % TIME_TEXTS];
-    if (unix_ms < 0 || second != known->second) {
-        struct buf text = {.p = known->text, .cap = sizeof known->text};
-        buf_rfc3339(&text, unix_ms);
-        CHECK(text.p == known->text && text.len == 24);
+/* Spread, so that a second and the one a window later, whose difference has many factors, do not drive each other out. */
+static struct time_text *text_of(struct time_texts *t, u64 second) {
+    return &t->of[second * UINT64_C(0x9e3779b97f4a7c15) >> (64 - TIME_TEXTS_BITS)];
+}
+
+static void put_known_time(struct time_texts *t, char *to, u64 unix_ms) {
+    u64 second = unix_ms / 1000;
+    u32 ms = (u32)(unix_ms - second * 1000), hundredths = ms / 10;
+    struct time_text *known = text_of(t, second);
+    if (second != known->second) {
+        rfc3339_text(known->text, (i64)unix_ms);
         known->second = second;
     }
-    u32 ms = (u32)(unix_ms - second * 1000);
-    char *digits = known->text + 20;
-    digits[0] = (char)('0' + ms / 100);
-    digits[1] = (char)('0' + ms / 10 % 10);
-    digits[2] = (char)('0' + ms % 10);
-    buf_slice_add(b, prefix);
-    buf_add(b, known->text, 24);
-    buf_char(b, '"');
+    memcpy(to, known->text, RFC3339_BYTES);
+    to[20] = (char)('0' + hundredths / 10);
+    to[21] = (char)('0' + hundredths % 10);
+    to[22] = (char)('0' + ms % 10);
+}
+
+void put_time(struct broker *br, struct buf *b, i64 unix_ms) {
+    buf_grow(b, RFC3339_BYTES + 1);
+    char *p = b->p + b->len;
+    if (unix_ms >= 0)
+        put_known_time(br->time_texts, p, (u64)unix_ms);
+    else
+        rfc3339_text(p, unix_ms);
+    p[RFC3339_BYTES] = '"';
+    b->len += RFC3339_BYTES + 1;
 }
 
 void put_bytes_members(struct buf *b, const char *body_name, slice bytes) {
     json_put_name(b, body_name);
-    if (utf8_valid(bytes)) {
-        json_put_string(b, bytes);
+    if (json_put_text(b, bytes)) {
         buf_lit(b, ",\"encoding\":\"utf8\"");
         return;
     }
@@ -80,11 +91,9 @@ void put_result(struct buf *b, slice content_type, slice result) {
 }
 
 void put_result_member(struct buf *b, bool shown, slice content_type, slice result) {
-    json_put_name(b, "result");
-    if (shown)
-        put_result(b, content_type, result);
-    else
-        buf_lit(b, "null,\"result_hidden\":true");
+    if (!shown) return buf_lit(b, ",\"result\":null,\"result_hidden\":true");
+    buf_lit(b, ",\"result\":");
+    put_result(b, content_type, result);
 }
 
 void put_settled_result(struct buf *b, bool shown, const struct rec_settle *s) {
@@ -95,7 +104,7 @@ void put_settled_result(struct buf *b, bool shown, const struct rec_settle *s) {
 void put_expires(struct broker *br, struct buf *b, const struct rec_settle *settle) {
     i64 left = settle ? core_key_left_ms(br->core, br->now, settle) : INT64_MAX;
     if (left == INT64_MAX)
-        json_put_member_raw(b, "expires_at", SL("null"));
+        buf_lit(b, ",\"expires_at\":null");
     else
         put_time_member(br, b, "expires_at", br->now.wall_ms + left);
 }

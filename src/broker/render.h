@@ -12,9 +12,9 @@ struct time_texts *time_texts_new(void);
 void time_texts_free(struct time_texts *t);
 
 void put_id(struct buf *b, const char *name, const struct ref *ref);
-/* "name":"2026-…Z" as json_put_member_time, cheaper: most times of a turn lie in the same second. prefix: ,"name":" */
-void put_time(struct broker *br, struct buf *b, slice prefix, i64 unix_ms);
-#define put_time_member(br, b, name, ms) put_time(br, b, SL(",\"" name "\":\""), ms)
+/* ,"name":"2026-…Z" as json_put_member_time, cheaper: most times of a turn lie in the same few seconds. */
+#define put_time_member(br, b, name, ms) (buf_lit(b, ",\"" name "\":\""), put_time(br, b, ms))
+void put_time(struct broker *br, struct buf *b, i64 unix_ms);              /* with the quote that closes it */
 void put_key(struct buf *b, slice key);                                    /* "key":"..." or null */
 void put_bytes_members(struct buf *b, const char *body_name, slice bytes); /* "body":..,"encoding":.. */
 void put_result(struct buf *b, slice content_type, slice result);
