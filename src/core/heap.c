@@ -19,22 +19,17 @@ static void heap_set(struct core *c, struct heap *h, u32 at, struct heap_item it
     *place_in(c, h, item.message) = at;
 }
 
-static void heap_up(struct core *c, struct heap *h, u32 at) {
-    struct heap_item item = h->at[at];
-    while (at > 0 && item.when_ms < h->at[(at - 1) / 4].when_ms) {
-        heap_set(c, h, at, h->at[(at - 1) / 4]);
-        at = (at - 1) / 4;
-    }
+/* Both put the item where it belongs, from a place that is free; what is in its way moves there. */
+static void heap_up(struct core *c, struct heap *h, u32 at, struct heap_item item) {
+    for (u32 above; at > 0 && item.when_ms < h->at[above = (at - 1) / 4].when_ms; at = above)
+        heap_set(c, h, at, h->at[above]);
     heap_set(c, h, at, item);
 }
 
-static void heap_down(struct core *c, struct heap *h, u32 at) {
-    struct heap_item item = h->at[at];
-    for (;;) {
-        u32 first = at * 4 + 1;
-        if (first >= h->count) break;
-        u32 least = first;
-        for (u32 i = first + 1; i < first + 4 && i < h->count; i++)
+static void heap_down(struct core *c, struct heap *h, u32 at, struct heap_item item) {
+    for (u32 first; (first = at * 4 + 1) < h->count;) {
+        u32 least = first, behind = first + 4 < h->count ? first + 4 : h->count;
+        for (u32 i = first + 1; i < behind; i++)
             if (h->at[i].when_ms < h->at[least].when_ms) least = i;
         if (h->at[least].when_ms >= item.when_ms) break;
         heap_set(c, h, at, h->at[least]);
@@ -48,8 +43,7 @@ void heap_push(struct core *c, struct heap *h, u32 no, i64 when_ms) {
         h->cap = h->cap ? h->cap * 2 : 256;
         h->at = mem_realloc(h->at, h->cap * sizeof *h->at);
     }
-    h->at[h->count] = (struct heap_item){.when_ms = when_ms, .message = no};
-    heap_up(c, h, h->count++);
+    heap_up(c, h, h->count++, (struct heap_item){.when_ms = when_ms, .message = no});
 }
 
 void heap_remove(struct core *c, struct heap *h, u32 no) {
@@ -57,7 +51,8 @@ void heap_remove(struct core *c, struct heap *h, u32 no) {
     CHECK(at < h->count && h->at[at].message == no);
     struct heap_item last = h->at[--h->count];
     if (last.message == no) return;
-    heap_set(c, h, at, last);
-    heap_up(c, h, at);
-    heap_down(c, h, *place_in(c, h, last.message));
+    if (at > 0 && last.when_ms < h->at[(at - 1) / 4].when_ms)
+        heap_up(c, h, at, last);
+    else
+        heap_down(c, h, at, last);
 }
