@@ -46,8 +46,7 @@ static void entry_move(struct core *c, struct entry *e, u64 size) {
     live_on(c, e->queue, entry_size(e));
 }
 
-/* During replay a queue's messages may come before its own record, which was carried: a nameless one stands in. */
-static struct queue *queue_touch(struct core *c, u16 id) {
+static struct queue *queue_make(struct core *c, u16 id) {
     if (id >= c->queue_cap) {
         u32 cap = c->queue_cap ? c->queue_cap * 2 : 16;
         while (cap <= id) cap *= 2;
@@ -62,6 +61,12 @@ static struct queue *queue_touch(struct core *c, u16 id) {
     }
     if (id > c->queue_count) c->queue_count = id;
     return c->queues[id];
+}
+
+/* During replay a queue's messages may come before its own record, which was carried: a nameless one stands in. */
+static inline struct queue *queue_touch(struct core *c, u16 id) {
+    struct queue *q = id < c->queue_cap ? c->queues[id] : NULL;
+    return q ? q : queue_make(c, id);
 }
 
 /* The unsettled message of this name; live, it is nearly always the one the decision was about. */
@@ -459,6 +464,7 @@ static hx_st apply_lease(struct core *c, const struct rec_lease *r, u32 about, s
     m->attempts = r->attempts;
     m->ended = ENDED_OPEN;
     m->lease_paid = false;
+    history_begin(&m->history, &c->spares);
     history_add(&m->history, &(struct history_item){
                                  .kind = HISTORY_ATTEMPT,
                                  .fence = r->fence,
@@ -540,9 +546,9 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, u32 about,
                                                         .ended_ms = r->at_ms,
                                                         .ended = r->ended,
                                                         .failure_class = r->failure_class,
+                                                        .attempt = r->attempts,
                                                         .lookup = m->lookup,
                                                         .reason = r->reason});
-        history_set_attempt(&m->history, r->fence, r->attempts);
     } else {
         history_remove_attempt(&m->history, r->fence); /* nothing was done under it */
     }

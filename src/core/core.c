@@ -67,6 +67,7 @@ void core_free(struct core *c) {
     mem_free(c->ttls.at);
     mem_free(c->reaping);
     history_free(&c->scratch);
+    history_spares_free(&c->spares);
     audit_free(c);
     index_free(&c->keys);
     index_free(&c->groups);

@@ -245,6 +245,7 @@ struct core {
     bool boot_due;          /* nothing was written since this start: the CLOCK that says where it began comes first */
     u64 first_fresh_seq;    /* replay: the first message admitted in what is left of the journal */
     struct history scratch; /* a message's history as the record being decided will have it */
+    struct history_spares spares;
 };
 
 #define SEQ_LOW_MASK 0xfffu

@@ -99,11 +99,21 @@ static bool decode_decision(const char *p, size_t n, struct history_item *out) {
     return n == DECISION_BODY + out->consumer.n + out->reason.n && out->what < DECISION_COUNT;
 }
 
+/* Of the whole item at `at`; 0: there is none, or it is nonsense. */
+static u32 size_at(slice h, u32 at) {
+    if (h.n - at < ITEM_HEAD) return 0;
+    u32 size = get_u32(h.p + at);
+    return size < ITEM_HEAD || size > h.n - at ? 0 : size;
+}
+
+static u8 kind_at(slice h, u32 at) {
+    return (u8)h.p[at + 4];
+}
+
 bool history_next(slice h, u32 *at, struct history_item *out) {
-    if (h.n - *at < ITEM_HEAD) return false;
+    u32 size = size_at(h, *at);
+    if (size == 0) return false;
     const char *p = h.p + *at;
-    u32 size = get_u32(p);
-    if (size < ITEM_HEAD || size > h.n - *at) return false;
     *out = (struct history_item){.kind = (u8)p[4]};
     bool good = false;
     switch (out->kind) {
@@ -147,9 +157,24 @@ static u32 capacity(const struct history *h) {
 
 void history_reserve(struct history *h, u32 len) {
     if (len <= capacity(h)) return;
-    char *block = mem_realloc(h->p ? h->p - CAP_HEAD : NULL, CAP_HEAD + (size_t)len);
-    put_u32(block, len);
+    u32 cap = (len + 15) & ~15u; /* as much as malloc gives anyway */
+    char *block = mem_realloc(h->p ? h->p - CAP_HEAD : NULL, CAP_HEAD + (size_t)cap);
+    put_u32(block, cap);
     h->p = block + CAP_HEAD;
+}
+
+void history_begin(struct history *h, struct history_spares *s) {
+    if (!h->p && s->count) h->p = s->at[--s->count];
+}
+
+void history_retire(struct history *h, struct history_spares *s) {
+    if (!h->p || capacity(h) > HISTORY_SPARE_BYTES || s->count == HISTORY_SPARES) return history_free(h);
+    s->at[s->count++] = h->p;
+    *h = (struct history){0};
+}
+
+void history_spares_free(struct history_spares *s) {
+    while (s->count) mem_free(s->at[--s->count] - CAP_HEAD);
 }
 
 static void splice(struct history *h, u32 at, u32 old_size, u32 new_size) {
@@ -161,14 +186,11 @@ static void splice(struct history *h, u32 at, u32 old_size, u32 new_size) {
 
 /* Of that kind if there are `kept`; the first `spared` are not counted as old. */
 static void drop_oldest(struct history *h, u8 kind, u32 kept, u32 spared) {
-    u32 at = 0, count = 0, oldest = 0, oldest_size = 0;
-    struct history_item item;
-    for (u32 from = 0; history_next(view(h), &at, &item); from = at) {
-        if (item.kind != kind) continue;
-        if (count++ == spared) {
-            oldest = from;
-            oldest_size = at - from;
-        }
+    u32 count = 0, oldest = 0, oldest_size = 0;
+    for (u32 at = 0, size; (size = size_at(view(h), at)) != 0; at += size) {
+        if (kind_at(view(h), at) != kind || count++ != spared) continue;
+        oldest = at;
+        oldest_size = size;
     }
     if (count >= kept) splice(h, oldest, oldest_size, 0);
 }
@@ -185,31 +207,35 @@ void history_add(struct history *h, const struct history_item *item) {
     history_append(h, item);
 }
 
-static bool find_attempt(const struct history *h, u64 fence, u32 *from, struct history_item *item) {
-    u32 at = 0;
-    for (*from = 0; history_next(view(h), &at, item); *from = at)
-        if (item->kind == HISTORY_ATTEMPT && item->fence == fence) return true;
+static bool find_attempt(const struct history *h, u64 fence, u32 *at) {
+    slice all = view(h);
+    *at = 0;
+    for (u32 size; (size = size_at(all, *at)) != 0; *at += size)
+        if (kind_at(all, *at) == HISTORY_ATTEMPT && get_u64(all.p + *at + ITEM_HEAD) == fence) return true;
     return false;
 }
 
 void history_end(struct history *h, const struct history_item *how) {
     u32 from;
     struct history_item item;
-    if (!find_attempt(h, how->fence, &from, &item)) {
+    if (!find_attempt(h, how->fence, &from)) {
         item = *how;
         item.kind = HISTORY_ATTEMPT;
         item.at_ms = how->ended_ms;
         history_add(h, &item);
         return;
     }
-    u32 old_size = (u32)history_item_size(&item);
-    if (item.reason.n == 0 && how->reason.n == 0) { /* nothing changes its length: the common end, an ack */
-        char *body = h->p + from + ITEM_HEAD;
+    char *body = h->p + from + ITEM_HEAD;
+    if (how->attempt) put_u16(body + 24, how->attempt);
+    if (get_u16(body + 30) == 0 && how->reason.n == 0) { /* nothing changes its length: the common end, an ack */
         put_u64(body + 16, (u64)how->ended_ms);
-        body[26] = (char)(how->ended | (item.lookup ? LOOKUP_BIT : 0));
+        body[26] = (char)(how->ended | ((u8)body[26] & LOOKUP_BIT));
         body[27] = (char)how->failure_class;
         return;
     }
+    u32 at = from;
+    CHECK(history_next(view(h), &at, &item));
+    u32 old_size = at - from;
     item.ended = how->ended;
     item.ended_ms = how->ended_ms;
     item.failure_class = how->failure_class;
@@ -225,14 +251,12 @@ void history_end(struct history *h, const struct history_item *how) {
 
 void history_set_attempt(struct history *h, u64 fence, u16 attempt) {
     u32 from;
-    struct history_item item;
-    if (find_attempt(h, fence, &from, &item)) put_u16(h->p + from + ITEM_HEAD + 24, attempt);
+    if (find_attempt(h, fence, &from)) put_u16(h->p + from + ITEM_HEAD + 24, attempt);
 }
 
 void history_remove_attempt(struct history *h, u64 fence) {
     u32 from;
-    struct history_item item;
-    if (find_attempt(h, fence, &from, &item)) splice(h, from, (u32)history_item_size(&item), 0);
+    if (find_attempt(h, fence, &from)) splice(h, from, size_at(view(h), from), 0);
 }
 
 void history_free(struct history *h) {
@@ -241,15 +265,10 @@ void history_free(struct history *h) {
 }
 
 static bool last_of(slice h, u8 kind, struct history_item *out) {
-    u32 at = 0;
-    bool found = false;
-    struct history_item item;
-    while (history_next(h, &at, &item)) {
-        if (item.kind != kind) continue;
-        *out = item;
-        found = true;
-    }
-    return found;
+    u32 last = UINT32_MAX;
+    for (u32 at = 0, size; (size = size_at(h, at)) != 0; at += size)
+        if (kind_at(h, at) == kind) last = at;
+    return last != UINT32_MAX && history_next(h, &last, out);
 }
 
 bool history_last_attempt(slice h, struct history_item *out) {

@@ -25,8 +25,10 @@ u32 message_new(struct core *c) {
 
 static void message_free(struct core *c, u32 no) {
     struct message *m = message_mut(c, no);
-    history_free(&m->history);
-    *m = (struct message){.place = PLACE_COUNT, .next = c->message_free};
+    history_retire(&m->history, &c->spares);
+    m->seq = 0; /* nobody's; the rest is cleared when it is taken again */
+    m->place = PLACE_COUNT;
+    m->next = c->message_free;
     c->message_free = no;
     c->message_count--;
 }

@@ -458,12 +458,24 @@ struct history {
 
 void history_reserve(struct history *h, u32 len);
 
+/* The memory of small histories that ended is for those that begin: a lease begins one, and most settlements end one. malloc keeps
+ * only a few at hand, and a consumer leases and settles by the hundred. */
+#define HISTORY_SPARES      1024u
+#define HISTORY_SPARE_BYTES 240u /* at most, each */
+struct history_spares {
+    u32 count;
+    char *at[HISTORY_SPARES];
+};
+void history_begin(struct history *h, struct history_spares *s); /* nothing, unless it is empty */
+void history_retire(struct history *h, struct history_spares *s);
+void history_spares_free(struct history_spares *s);
+
 /* Drops the oldest decision beyond the limit, or the oldest attempt but the first: when the work began stays known, however often
  * it was looked up since. */
 void history_add(struct history *h, const struct history_item *item);
 /* Drops nothing. */
 void history_append(struct history *h, const struct history_item *item);
-/* End the attempt of this fence that way: ended_ms, ended, failure_class and reason. One that was struck out because nothing was done
+/* End the attempt of this fence that way: ended_ms, ended, failure_class and reason, and attempt unless that is 0. One that was struck out because nothing was done
  * under it comes back as what `lookup` says it was. */
 void history_end(struct history *h, const struct history_item *how);
 void history_set_attempt(struct history *h, u64 fence, u16 attempt);

@@ -181,9 +181,9 @@ static enum settle_verdict settle_with(struct core *c, const struct settle_in *i
                                           .ended_ms = c->now.wall_ms,
                                           .ended = (u8)ended,
                                           .failure_class = (u8)in->failure_class,
+                                          .attempt = r.settle.attempts,
                                           .lookup = m->lookup,
                                           .reason = in->reason});
-    history_set_attempt(h, m->fence, r.settle.attempts);
     u32 effects = note_effect(h, in->effect_id);
     r.settle.ended = (u8)ended;
     r.settle.by_token = true;

@@ -1,4 +1,4 @@
-/* Records: what the encoder measures is what it writes, for every type and every string, long and short. */
+/* Records: what the encoder measures is what it writes, for every type and every string, long and short. And the histories in them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -93,7 +93,98 @@ static void the_size_of_a_record_is_what_its_encoder_writes(void **state) {
         }
 }
 
+/* Three attempts with steps, effects and decisions between them. */
+static void live_through(struct history *h) {
+    for (u32 i = 1; i <= 3; i++) {
+        history_add(h, &(struct history_item){.kind = HISTORY_ATTEMPT,
+                                              .fence = i,
+                                              .at_ms = (i64)i * 10,
+                                              .attempt = (u16)i,
+                                              .lookup = i == 2,
+                                              .consumer = slice_of("consumer", i * 2)});
+        history_add(h, &(struct history_item){.kind = HISTORY_STEP, .name = SL("step"), .result = SL("r")});
+        history_add(h, &(struct history_item){.kind = HISTORY_EFFECT, .name = SL("effect")});
+        history_add(h, &(struct history_item){.kind = HISTORY_DECISION, .what = DECISION_HELD, .reason = SL("why")});
+    }
+}
+
+static void ending_an_attempt_changes_it_and_nothing_else(void **state) {
+    (void)state;
+    const char *reasons[] = {"", "it broke", "", "otherwise"}; /* one after the other: longer, gone again, another */
+    for (u64 fence = 1; fence <= 4; fence++) {
+        struct history was = {0}, h = {0};
+        live_through(&was);
+        live_through(&h);
+        for (u32 round = 0; round < 4; round++) {
+            u16 attempt = round % 2 ? 0 : (u16)(7 + round); /* 0: as it is */
+            history_end(&h, &(struct history_item){.fence = fence,
+                                                   .ended_ms = 100 + round,
+                                                   .ended = ENDED_NACKED,
+                                                   .failure_class = CLASS_POISON,
+                                                   .attempt = attempt,
+                                                   .reason = slice_str(reasons[round])});
+            u32 at = 0, was_at = 0, ended = 0;
+            struct history_item item, before;
+            while (history_next(slice_of(h.p, h.len), &at, &item)) {
+                bool fresh = !history_next(slice_of(was.p, was.len), &was_at, &before);
+                assert_true(fresh == (fence == 4 && at == h.len)); /* one that was struck out comes back */
+                assert_true(fresh || item.kind == before.kind);
+                if (item.kind != HISTORY_ATTEMPT || item.fence != fence) {
+                    assert_true(slice_eq(item.name, before.name) && slice_eq(item.result, before.result));
+                    assert_true(slice_eq(item.reason, before.reason) && slice_eq(item.consumer, before.consumer));
+                    assert_true(item.ended_ms == before.ended_ms && item.attempt == before.attempt);
+                    continue;
+                }
+                ended++;
+                assert_int_equal(item.ended_ms, 100 + round);
+                assert_int_equal(item.ended, ENDED_NACKED);
+                assert_int_equal(item.failure_class, CLASS_POISON);
+                assert_int_equal(item.attempt, round < 2 ? 7 : 9);
+                assert_true(slice_eq(item.reason, slice_str(reasons[round])));
+                if (!fresh) assert_true(item.lookup == before.lookup && item.at_ms == before.at_ms);
+                if (!fresh) assert_true(slice_eq(item.consumer, before.consumer));
+            }
+            assert_int_equal(at, h.len);
+            assert_int_equal(ended, 1);
+        }
+        history_free(&was);
+        history_free(&h);
+    }
+}
+
+static void memory_of_histories_that_ended_is_kept_for_others_within_bounds(void **state) {
+    (void)state;
+    static struct history_spares spares;
+    static struct history many[HISTORY_SPARES + 2];
+    for (u32 i = 0; i < HISTORY_SPARES + 2; i++) {
+        history_begin(&many[i], &spares);
+        history_add(&many[i], &(struct history_item){.kind = HISTORY_ATTEMPT, .fence = i});
+    }
+    struct history large = {0};
+    history_add(&large, &(struct history_item){.kind = HISTORY_STEP, .result = slice_of(text, HISTORY_SPARE_BYTES)});
+    history_retire(&large, &spares);
+    assert_int_equal(spares.count, 0);
+    for (u32 i = 0; i < HISTORY_SPARES + 2; i++) history_retire(&many[i], &spares);
+    assert_int_equal(spares.count, HISTORY_SPARES);
+    struct history_item item;
+    u32 at = 0;
+    history_begin(&many[0], &spares);
+    assert_int_equal(many[0].len, 0);
+    history_add(&many[0], &(struct history_item){.kind = HISTORY_ATTEMPT, .fence = 5, .consumer = slice_of(text, 200)});
+    assert_true(history_next(slice_of(many[0].p, many[0].len), &at, &item));
+    assert_true(item.fence == 5 && item.consumer.n == 200);
+    history_begin(&many[0], &spares); /* it has some */
+    assert_int_equal(spares.count, HISTORY_SPARES - 1);
+    history_free(&many[0]);
+    history_spares_free(&spares);
+    assert_int_equal(spares.count, 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_size_of_a_record_is_what_its_encoder_writes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_size_of_a_record_is_what_its_encoder_writes),
+        cmocka_unit_test(ending_an_attempt_changes_it_and_nothing_else),
+        cmocka_unit_test(memory_of_histories_that_ended_is_kept_for_others_within_bounds),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
