@@ -22,7 +22,8 @@ void lookup_free(struct lookup *l) {
 
 static void fetch(struct broker *b, u64 pos, u32 size_hint, struct buf *store, struct record *out) {
     struct journal_record rec;
-    struct errbuf err = {{0}};
+    struct errbuf err; /* 512 bytes, which nobody clears for a read that works */
+    err.text[0] = 0;
     hx_st st = journal_read(b->journal, pos, size_hint, &rec, &err);
     if (st == ST_OK) {
         buf_reset(store);
