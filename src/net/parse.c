@@ -45,15 +45,20 @@ static bool all(slice s, int class) {
     return true;
 }
 
-/* Past the bytes of a field's value, eight at a time. Of the control bytes the tab alone is one of them. */
+typedef u8 bytes16 __attribute__((vector_size(16)));
+
+/* Past the bytes of a field's value, sixteen at a time. Of the control bytes the tab alone is one of them. */
 static const char *skip_value(const char *p, const char *end) {
-    while (end - p >= 8) {
-        u64 w = get_u64(p), control = bytes_below(w, 0x20) | bytes_equal(w, 0x7f);
-        if (!control) {
-            p += 8;
+    while (end - p >= 16) {
+        bytes16 v;
+        memcpy(&v, p, sizeof v);
+        bytes16 control = (bytes16)((v < 0x20) | (v == 0x7f));
+        u64 low = get_u64(&control), high = get_u64((const char *)&control + 8);
+        if (!(low | high)) {
+            p += 16;
             continue;
         }
-        p += __builtin_ctzll(control) / 8;
+        p += low ? __builtin_ctzll(low) / 8 : 8 + __builtin_ctzll(high) / 8;
         if (*p != '\t') return p;
         p++;
     }
@@ -74,8 +79,8 @@ struct reader {
     const char *p, *end;
     bool limited;
     bool again; /* the line under way is one of the head before, and was found right there */
-    bool http11, has_host, has_te, has_expect, has_authorization, close, keep;
-    slice host, authority; /* authority: of an absolute-form target */
+    bool http11;
+    slice authority; /* of an absolute-form target */
     struct http_head *head;
     const struct http_head *prior; /* the one before; NULL: none */
     struct http_parse_error *error;
@@ -214,61 +219,63 @@ static bool host_valid(slice s) {
 }
 
 static enum http_parse host_field(struct reader *r, slice value) {
-    if (r->has_host) return refuse(r, "more than one Host field");
+    struct http_said *said = &r->head->said;
+    if (said->host) return refuse(r, "more than one Host field");
     if (!r->again && !host_valid(value)) return refuse(r, "the Host field is malformed");
-    r->has_host = true;
-    r->host = value;
+    said->host = true;
+    r->head->req.host = value;
     return HTTP_PARSE_OK;
 }
 
 static enum http_parse authorization_field(struct reader *r, slice value) {
-    if (r->has_authorization) return refuse(r, "more than one Authorization field");
-    r->has_authorization = true;
+    if (r->head->said.authorization) return refuse(r, "more than one Authorization field");
+    r->head->said.authorization = true;
     r->head->req.authorization = value;
     return HTTP_PARSE_OK;
 }
 
 static enum http_parse length_field(struct reader *r, slice value) {
-    if (r->head->has_length) return refuse(r, "more than one Content-Length field");
+    if (r->head->said.length) return refuse(r, "more than one Content-Length field");
     if (r->again)
         r->head->length = r->prior->length;
     else if (!slice_u64(value, &r->head->length))
         return refuse(r, "the Content-Length field is not one decimal number");
-    r->head->has_length = true;
+    r->head->said.length = true;
     return HTTP_PARSE_OK;
 }
 
 static enum http_parse coding_field(struct reader *r, slice value) {
-    if (r->has_te) return refuse(r, "more than one Transfer-Encoding field");
-    r->has_te = true;
+    if (r->head->said.coding) return refuse(r, "more than one Transfer-Encoding field");
+    r->head->said.coding = true;
     if (slice_eq_nocase(value, SL("chunked"))) return HTTP_PARSE_OK;
     if (value.n && all(value, TOKEN)) return bad(r->error, 501, "the only transfer coding understood is chunked");
     return refuse(r, "the Transfer-Encoding field is not exactly chunked");
 }
 
 static enum http_parse expect_field(struct reader *r, slice value) {
-    if (r->has_expect || !slice_eq_nocase(value, SL("100-continue")))
+    if (r->head->said.expect || !slice_eq_nocase(value, SL("100-continue")))
         return bad(r->error, 417, "the only expectation met is 100-continue");
-    r->has_expect = true;
+    r->head->said.expect = true;
     return HTTP_PARSE_OK;
 }
 
 /* Said twice it is no browser's word: it counts as the worst there is to say. */
-static enum http_parse browser_field(slice *to, slice value, slice worst) {
+static enum http_parse browser_field(struct reader *r, slice *to, slice value, slice worst) {
+    r->head->said.page = true;
     *to = to->n || value.n == 0 ? worst : value;
     return HTTP_PARSE_OK;
 }
 
 static enum http_parse origin_field(struct reader *r, slice value) {
-    return browser_field(&r->head->req.origin, value, SL("null"));
+    return browser_field(r, &r->head->req.origin, value, SL("null"));
 }
 
 static enum http_parse site_field(struct reader *r, slice value) {
-    return browser_field(&r->head->req.fetch_site, value, SL("cross-site"));
+    return browser_field(r, &r->head->req.fetch_site, value, SL("cross-site"));
 }
 
 static enum http_parse mode_field(struct reader *r, slice value) {
-    return browser_field(&r->head->req.fetch_mode, value, SL("no-cors"));
+    return browser_field(r, &r->head->req.fetch_mode, value, SL("no-cors"));
 }
 
 static enum http_parse connection_field(struct reader *r, slice value) {
@@ -277,8 +284,8 @@ static enum http_parse connection_field(struct reader *r, slice value) {
         slice option;
         more = slice_cut(value, ',', &option, &value);
         option = slice_trim(option);
-        if (slice_eq_nocase(option, SL("close"))) r->close = true;
-        if (slice_eq_nocase(option, SL("keep-alive"))) r->keep = true;
+        if (slice_eq_nocase(option, SL("close"))) r->head->said.close = true;
+        if (slice_eq_nocase(option, SL("keep-alive"))) r->head->said.keep = true;
     }
     return HTTP_PARSE_OK;
 }
@@ -387,11 +394,42 @@ static enum http_parse field_line(struct reader *r, size_t i) {
         if (got != HTTP_PARSE_OK) return got;
         line->bytes = (u16)(r->p - start);
     }
-    return line->says == NOTHING ? HTTP_PARSE_OK : readers[line->says](r, f->value);
+    if (line->says == NOTHING) return HTTP_PARSE_OK;
+    r->head->told = (u16)(i + 1);
+    r->head->told_bytes = (u16)(r->p - r->head->fields[0].name.p);
+    return readers[line->says](r, f->value);
+}
+
+static slice moved(slice s, const char *from, const char *to) {
+    return slice_of(to + (s.p - from), s.n);
+}
+
+/* All lines up to the last that says something, where they are those of the head before: together they say what they said there, and
+ * the lines behind them said nothing. A browser's words are kept elsewhere: such a head is read line by line. Returns how many. */
+static size_t lines_again(struct reader *r) {
+    const struct http_head *g = r->prior;
+    struct http_head *head = r->head;
+    if (!g || g->said.page || (size_t)(r->end - r->p) < g->told_bytes) return 0;
+    const char *from = g->fields[0].name.p, *to = r->p;
+    if (g->told == 0 || memcmp(to, from, g->told_bytes) != 0) return 0;
+    for (size_t i = 0; i < g->told; i++) {
+        head->fields[i].name = moved(g->fields[i].name, from, to);
+        head->fields[i].value = moved(g->fields[i].value, from, to);
+        head->lines[i] = g->lines[i];
+    }
+    head->said = g->said;
+    head->length = g->length;
+    head->told = g->told;
+    head->told_bytes = g->told_bytes;
+    head->req.field_count = g->told;
+    if (g->said.host) head->req.host = moved(g->req.host, from, to);
+    if (g->said.authorization) head->req.authorization = moved(g->req.authorization, from, to);
+    r->p += g->told_bytes;
+    return g->told;
 }
 
 static enum http_parse field_section(struct reader *r) {
-    for (size_t i = 0;; i++) {
+    for (size_t i = lines_again(r);; i++) {
         if (r->p == r->end) return fields_ran_out(r);
         if (*r->p == '\r') return line_end(r);
         if (i == HTTP_FIELDS_MAX) return bad(r->error, 431, "more than 100 header fields");
@@ -404,20 +442,21 @@ static enum http_parse field_section(struct reader *r) {
 /* What only the whole head can tell. */
 static enum http_parse judge(struct reader *r) {
     struct http_head *head = r->head;
-    if (r->http11 && !r->has_host) return refuse(r, "the Host field is missing");
+    const struct http_said *said = &head->said;
+    if (r->http11 && !said->host) return refuse(r, "the Host field is missing");
     if (r->authority.n) {
         if (!host_valid(r->authority)) return refuse(r, "the request target's authority is malformed");
-        if (r->has_host && !slice_eq_nocase(r->host, r->authority))
+        if (said->host && !slice_eq_nocase(head->req.host, r->authority))
             return refuse(r, "the request target and the Host field name different hosts");
     }
-    if (r->has_te && head->has_length) return refuse(r, "both Transfer-Encoding and Content-Length");
-    if (r->has_te && !r->http11) return refuse(r, "Transfer-Encoding in an HTTP/1.0 request");
-    head->chunked = head->req.chunked = r->has_te;
+    if (said->coding && said->length) return refuse(r, "both Transfer-Encoding and Content-Length");
+    if (said->coding && !r->http11) return refuse(r, "Transfer-Encoding in an HTTP/1.0 request");
+    head->chunked = head->req.chunked = said->coding;
     head->req.body_length = head->length;
-    head->req.host = r->has_host ? r->host : r->authority;
-    head->keep_alive = !r->close && (r->http11 || r->keep);
+    if (!said->host) head->req.host = r->authority;
+    head->keep_alive = !said->close && (r->http11 || said->keep);
     head->http11 = r->http11;
-    head->expect_continue = r->has_expect && r->http11;
+    head->expect_continue = said->expect && r->http11;
     return HTTP_PARSE_OK;
 }
 
@@ -426,10 +465,6 @@ static enum http_parse first_line(struct reader *r, slice in) {
     if (got != HTTP_PARSE_OK) return got;
     open_window(r, in, HTTP_LINE_MAX + 2);
     return request_line(r);
-}
-
-static slice moved(slice s, const char *from, const char *to) {
-    return slice_of(to + (s.p - from), s.n);
 }
 
 /* Is it the line that the head before began with, at `from`? */
@@ -451,8 +486,8 @@ enum http_parse http_parse_next(slice in, const char *from, const struct http_he
                                 struct http_parse_error *error) {
     struct reader r = {.p = in.p, .end = in.p + in.n, .head = out, .prior = former, .error = error};
     out->req = (struct http_request){.fields = out->fields};
-    out->has_length = false;
-    out->length = 0;
+    out->said = (struct http_said){0};
+    out->length = out->told = out->told_bytes = 0;
     enum http_parse got = first_line_again(&r, in, from) ? HTTP_PARSE_OK : first_line(&r, in);
     if (got != HTTP_PARSE_OK) return got;
     out->fields_at = (size_t)(r.p - in.p);

@@ -9,14 +9,21 @@ struct http_line { /* of a field, for whoever meets the same bytes again */
     u8 says;       /* parse.c: which of the fields it is that matter there */
 };
 
+struct http_said { /* by the fields of a head */
+    bool host, authorization, length, coding, expect, close, keep;
+    bool page; /* what a browser says of it */
+};
+
 /* What the head says about framing and connection handling. */
 struct http_head {
     struct http_request req; /* slices point into the input */
     size_t head_bytes;       /* up to and including the empty line */
     size_t fields_at;        /* behind the request line */
     u64 length;
-    bool has_length, chunked, keep_alive, expect_continue, http11;
+    bool chunked, keep_alive, expect_continue, http11;
     bool absolute; /* its target is a whole URL */
+    struct http_said said;
+    u16 told, told_bytes; /* its lines up to the last of those that said it */
     struct http_line lines[HTTP_FIELDS_MAX];
     struct http_field fields[HTTP_FIELDS_MAX];
 };
