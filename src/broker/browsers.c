@@ -69,15 +69,20 @@ static bool is_own(const struct browsers *w, slice name) {
     return false;
 }
 
-static bool host_known(struct broker *b, slice host) {
+/* Apart from host_known, which is asked for every request and mostly needs no room for addresses. */
+static __attribute__((noinline)) bool host_found(struct broker *b, slice host) {
     struct browsers *w = b->browsers;
-    if (host.n == 0 || slice_eq(host, slice_of(w->known, w->known_bytes))) return true;
     slice name = without_port(host);
     if (!is_own(w, name) && !is_listed(&config_in_force(b)->hosts, name)) return false;
     if (host.n > HOST_KEPT) return true;
     memcpy(w->known, host.p, host.n);
     w->known_bytes = host.n;
     return true;
+}
+
+static bool host_known(struct broker *b, slice host) {
+    const struct browsers *w = b->browsers;
+    return host.n == 0 || slice_eq(host, slice_of(w->known, w->known_bytes)) || host_found(b, host);
 }
 
 /* ---- the page */
@@ -93,7 +98,7 @@ static bool same_place(slice a, slice b, slice default_port) {
 
 /* A listed name may be that of a proxy, which speaks https to browsers and passes their Host on. A page that came in the clear
  * may be anybody's: over TLS it is not ours. */
-static bool origin_own(struct broker *b, const struct http_request *req) {
+static __attribute__((noinline)) bool origin_own(struct broker *b, const struct http_request *req) {
     slice scheme = SL("http://"), secure = SL("https://"), host = req->host, origin = req->origin;
     if (host.n == 0) return false;
     if (slice_starts(origin, scheme))

@@ -111,7 +111,6 @@ static const struct route *route_of(struct call *c, struct buf *allow) {
 static bool decode_args(struct call *c) {
     size_t ends[2] = {0};
     bool encoded[2];
-    if (c->plain) return true;
     for (u32 i = 0; i < 2; i++) {
         encoded[i] = c->arg[i].n && memchr(c->arg[i].p, '%', c->arg[i].n) != NULL;
         if (encoded[i] && !buf_percent_decode(&c->args, c->arg[i]))
@@ -217,7 +216,7 @@ static void dispatch(struct call *c) {
         buf_free(&allow);
         return;
     }
-    if (r && decode_args(c) && (c->req->found[1] || allowed(c, r)) &&
+    if (r && (c->plain || decode_args(c)) && (c->req->found[1] || allowed(c, r)) &&
         (is_health(r) || ration_of_token(c, is_watching(r))) &&
         (c->req->query.n == 0 || *r->params == '*' || params_known(c, r->params))) {
         if (!c->b->draining || r->method == HTTP_GET || r->handler == api_ack) {
