@@ -94,6 +94,8 @@ static enum http_parse parse_head(struct stream *s) {
     CHECK(next->head_bytes == s->head.head_bytes && next->length == s->head.length && next->chunked == s->head.chunked);
     CHECK(next->keep_alive == s->head.keep_alive && next->req.field_count == s->head.req.field_count);
     CHECK(slice_eq(next->req.path, s->head.req.path) && slice_eq(next->req.host, s->head.req.host));
+    CHECK(slice_eq(next->req.authorization, s->head.req.authorization) &&
+          slice_eq(next->req.origin, s->head.req.origin) && memcmp(&next->said, &s->head.said, sizeof next->said) == 0);
     for (size_t i = 0; i < next->req.field_count; i++)
         CHECK(slice_eq(next->fields[i].name, s->head.fields[i].name) &&
               slice_eq(next->fields[i].value, s->head.fields[i].value));
