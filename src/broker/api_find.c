@@ -155,7 +155,7 @@ static void add_to_flow(struct find_job *j, const struct ref *ref) {
  * the tag alone must do. */
 static bool request_matches(const struct find_job *j, const struct event *e, const struct seen *s) {
     slice text = buf_slice(&j->text);
-    struct rec_arrivals a;
+    struct arrivals a;
     if (slice_eq(s->settle ? s->settle->request_id : s->message->request_id, text)) return true;
     if (e->kind != HAPPENING_DUPLICATE && e->kind != HAPPENING_CONFLICT) return false;
     core_arrivals_view(j->job.c.b->core, s, &a);

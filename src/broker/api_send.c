@@ -163,7 +163,7 @@ static bool may_settle(enum state state) {
 
 /* As the sender would be answered if the message came in now. */
 static bool admission_of_wait(struct broker *b, const struct ref *ref, bool duplicate, struct admission *a) {
-    struct rec_arrivals arrivals;
+    struct arrivals arrivals;
     const struct seen *s = lookup_id(b, b->lookup, ref->hash, ref->seq);
     if (!s) return false;
     core_arrivals_view(b->core, s, &arrivals);

@@ -49,7 +49,7 @@ static void put_detail(struct buf *b, const struct event *e) {
 static slice request_id_of(struct broker *br, const struct event *e, const struct seen *s) {
     slice first = s->settle ? s->settle->request_id : s->message->request_id;
     bool repeat = e->kind == HAPPENING_DUPLICATE || e->kind == HAPPENING_CONFLICT;
-    struct rec_arrivals a;
+    struct arrivals a;
     if (!repeat) return first;
     if (e->request_id == 0) return SL("");
     if (event_tag(first) == e->request_id) return first;

@@ -69,7 +69,7 @@ static void put_arrival(struct buf *b, i64 at_ms, i64 first_seen_ms, const char 
 }
 
 static void put_arrivals(struct broker *br, struct buf *b, const struct seen *s, i64 first_seen_ms) {
-    struct rec_arrivals a;
+    struct arrivals a;
     core_arrivals_view(br->core, s, &a);
     json_put_member_i64(b, "duplicates", (i64)a.duplicates);
     json_put_member_i64(b, "conflicts", (i64)(a.total - a.duplicates));

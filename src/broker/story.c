@@ -44,7 +44,7 @@ struct telling {
     const struct seen *s;
     const struct message_view *v;
     struct queue_info q;
-    struct rec_arrivals arrivals;
+    struct arrivals arrivals;
     slice history;
     struct buf *out;
 };

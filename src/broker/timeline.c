@@ -122,7 +122,7 @@ static void tell_first(struct timeline *t, const struct message_view *v) {
 }
 
 static void tell_repeats(struct timeline *t) {
-    struct rec_arrivals a;
+    struct arrivals a;
     i64 first_ms = seen_first_ms(t->s);
     core_arrivals_view(t->b->core, t->s, &a);
     for (u32 i = 0; i < a.count; i++) {

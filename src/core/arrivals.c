@@ -10,7 +10,7 @@
 #include "core/state.h"
 
 #define WRITE_AFTER_MS 1000
-#define WRITE_AHEAD    24u
+#define WRITE_AHEAD    16u
 #define WRITE_TOGETHER 64u /* when there is no tally left */
 
 static u32 tally_home(u32 entry) {
@@ -37,17 +37,35 @@ const struct tally *tally_find(const struct core *c, u32 entry) {
     return tally_of(c, entry);
 }
 
-static void tally_push(struct tally *t, i64 at_ms, enum arrival_kind kind, slice request_id) {
-    if (t->count == ARRIVALS_KEPT) {
-        mem_free(t->last[0].request_id);
-        memmove(t->last, t->last + 1, (ARRIVALS_KEPT - 1) * sizeof t->last[0]);
-        t->count--;
-    }
-    struct tally_arrival *a = &t->last[t->count++];
-    *a = (struct tally_arrival){.at_ms = at_ms, .kind = (u8)kind, .request_id_len = (u8)request_id.n};
-    if (request_id.n == 0) return;
-    a->request_id = mem_alloc(request_id.n);
-    memcpy(a->request_id, request_id.p, request_id.n);
+slice tally_last(const struct tally *t) {
+    return slice_of(t->more ? t->more : t->here, t->len);
+}
+
+/* Room for so many bytes of arrivals; those there are stay. */
+static char *tally_room(struct tally *t, size_t len) {
+    if (!t->more && len <= sizeof t->here) return t->here;
+    bool moves = !t->more;
+    t->more = mem_realloc(t->more, len);
+    if (moves) memcpy(t->more, t->here, t->len);
+    return t->more;
+}
+
+static void drop_oldest(struct tally *t) {
+    struct arrival oldest = {0};
+    slice last = tally_last(t);
+    char *from = t->more ? t->more : t->here;
+    arrival_next(&last, &oldest);
+    memmove(from, last.p, last.n);
+    t->len = (u32)last.n & 0xffffff;
+    t->count--;
+}
+
+static void tally_push(struct tally *t, const struct arrival *a) {
+    if (t->count == ARRIVALS_KEPT) drop_oldest(t);
+    size_t size = arrival_size(a);
+    arrival_put(a, tally_room(t, t->len + size) + t->len);
+    t->len = (u32)(t->len + size) & 0xffffff;
+    t->count++;
 }
 
 /* Of a settled key the low bits are all there is in memory. */
@@ -55,31 +73,30 @@ static u64 seq_of(const struct core *c, const struct entry *e) {
     return e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->seq : SEQ_SETTLED | e->seq_low;
 }
 
-void tally_view(const struct tally *t, struct rec_arrivals *out) {
-    out->total = t->total;
-    out->duplicates = t->duplicates;
-    out->count = t->count;
-    for (u32 i = 0; i < t->count; i++)
-        out->last[i] = (struct arrival){
-            .at_ms = t->last[i].at_ms,
-            .kind = t->last[i].kind,
-            .request_id = slice_of(t->last[i].request_id, t->last[i].request_id_len),
-        };
+/* The k-th oldest. */
+static struct tally *tally_at(const struct core *c, u32 k) {
+    return &c->tallies[(c->tally_first + k) & (TALLIES_MAX - 1)];
 }
 
 /* false: no room; it stays as it is. */
 static bool tally_write(struct core *c, struct tally *t) {
     if (t->fresh == 0 && t->fresh_conflicts == 0) return true;
-    if (entry_former(c, index_entry(&c->keys, t->entry))) return true; /* nothing names its queue again */
-    struct record r; /* large, and written thousands at a time: only what is used is set */
+    const struct entry *e = index_entry(&c->keys, t->entry);
+    if (entry_former(c, e)) return true; /* nothing names its queue again */
+    struct record r;                     /* large, and written thousands at a time: only what is used is set */
     r.type = REC_ARRIVALS;
     r.about = t->entry;
-    r.arrivals.ref = t->ref;
-    r.arrivals.fresh = t->fresh;
-    r.arrivals.fresh_conflicts = t->fresh_conflicts;
-    tally_view(t, &r.arrivals);
+    r.arrivals = (struct rec_arrivals){
+        .ref = {.hash = e->hash, .seq = t->seq, .queue = e->queue},
+        .total = t->total,
+        .duplicates = t->duplicates,
+        .fresh = t->fresh,
+        .fresh_conflicts = t->fresh_conflicts,
+        .count = t->count,
+        .last = tally_last(t),
+    };
     if (!room_for_count(c, c->sink->cost(record_size(&r)))) return false;
-    queue_mut(c, t->ref.queue)->unwritten_duplicates -= t->fresh;
+    queue_mut(c, e->queue)->unwritten_duplicates -= t->fresh;
     t->fresh = t->fresh_conflicts = 0;
     core_emit(c, &r);
     return true;
@@ -87,8 +104,9 @@ static bool tally_write(struct core *c, struct tally *t) {
 
 /* The key's own count will not be written; the queue's is still to be. */
 static void tally_give_up(struct core *c, struct tally *t) {
-    struct queue *q = queue_mut(c, t->ref.queue);
-    if (entry_former(c, index_entry(&c->keys, t->entry))) return;
+    const struct entry *e = index_entry(&c->keys, t->entry);
+    struct queue *q = queue_mut(c, e->queue);
+    if (entry_former(c, e)) return;
     q->uncounted.duplicates += t->fresh;
     q->uncounted.conflicts += t->fresh_conflicts;
     q->unwritten_duplicates -= t->fresh;
@@ -96,12 +114,13 @@ static void tally_give_up(struct core *c, struct tally *t) {
     c->uncounted = true;
 }
 
-/* Entries of a flush lie anywhere: what the ones after next will touch is brought near meanwhile. */
-static void prefetch_write(const struct core *c, u32 tally) {
-    if (tally >= c->tally_count) return;
-    u32 entry = c->tallies[tally].entry;
-    near(index_entry(&c->keys, entry));
-    tally_prefetch(c, entry, true);
+/* Entries of a flush lie anywhere: what the next ones will touch is brought near meanwhile, some at a time so that the waits overlap. */
+static void prefetch_writes(const struct core *c, u32 from) {
+    for (u32 k = from; k < from + WRITE_AHEAD && k < c->tally_count; k++) {
+        u32 entry = tally_at(c, k)->entry;
+        near(index_entry(&c->keys, entry));
+        tally_prefetch(c, entry, true);
+    }
 }
 
 static void slot_delete(struct core *c, u32 i) {
@@ -119,42 +138,52 @@ static void slot_delete(struct core *c, u32 i) {
 }
 
 static void tally_let_go(struct core *c, struct tally *t) {
-    for (u32 i = 0; i < t->count; i++)
-        if (t->last[i].request_id) mem_free(t->last[i].request_id);
     slot_delete(c, tally_slot(c, t->entry));
-    struct tally *last = &c->tallies[--c->tally_count];
-    if (t == last) return;
-    c->tally_slots[tally_slot(c, last->entry)] = (u64)last->entry << 32 | ((u32)(t - c->tallies) + 1);
-    *t = *last;
+    mem_free(t->more);
+    t->more = NULL;
+    t->entry = ENTRY_NONE;
+    t->fresh = t->fresh_conflicts = 0;
+}
+
+static void oldest_let_go(struct core *c) {
+    struct tally *t = tally_at(c, 0);
+    if (t->entry != ENTRY_NONE) tally_let_go(c, t);
+    c->tally_first++;
+    c->tally_count--;
 }
 
 bool tally_write_due(struct core *c, u32 budget, bool all) {
     if (c->tally_count == 0) return false;
     if (!all && c->now.run_ms - c->tally_oldest_run_ms < WRITE_AFTER_MS && c->tally_count < TALLIES_MAX / 2)
         return false;
-    for (; c->tally_count > 0; budget--) {
-        if (budget == 0) return true;
-        struct tally *t = &c->tallies[c->tally_count - 1];
-        prefetch_write(c, c->tally_count - 1 - WRITE_AHEAD);
+    for (u32 n = 0; c->tally_count > 0; n++) {
+        if (n == budget) return true;
+        if (n == 0) prefetch_writes(c, 0);
+        if (n % WRITE_AHEAD == 0) prefetch_writes(c, WRITE_AHEAD);
+        struct tally *t = tally_at(c, 0);
         if (!tally_write(c, t)) {
             if (!all) return false; /* no room: they wait */
             tally_give_up(c, t);
         }
-        tally_let_go(c, t);
+        oldest_let_go(c);
     }
     return false;
 }
 
-/* Round and round: what was here the last time is older than what came since. All at once would be a stall of many
- * milliseconds, for one request and everybody behind it. */
+/* All at once would be a stall of many milliseconds, for one request and everybody behind it. */
 static void tally_make_room(struct core *c) {
     for (u32 n = 0; n < WRITE_TOGETHER; n++) {
-        if (c->tally_next >= c->tally_count) c->tally_next = 0;
-        prefetch_write(c, c->tally_next + WRITE_AHEAD);
-        struct tally *t = &c->tallies[c->tally_next++];
+        if (n % WRITE_AHEAD == 0) prefetch_writes(c, WRITE_AHEAD);
+        struct tally *t = tally_at(c, 0);
         if (!tally_write(c, t)) tally_give_up(c, t);
-        tally_let_go(c, t);
+        oldest_let_go(c);
     }
+}
+
+void tallies_free(struct core *c) {
+    for (u32 k = 0; k < c->tally_count; k++) mem_free(tally_at(c, k)->more);
+    mem_free(c->tallies);
+    mem_free(c->tally_slots);
 }
 
 static struct tally *tally_make(struct core *c, u32 entry, const struct rec_arrivals *known) {
@@ -162,17 +191,19 @@ static struct tally *tally_make(struct core *c, u32 entry, const struct rec_arri
     if (c->tally_count == TALLIES_MAX) tally_make_room(c);
     if (c->tally_count == 0) c->tally_oldest_run_ms = c->now.run_ms;
     u32 slot = tally_slot(c, entry); /* an empty one: the tally is not there yet */
-    struct tally *t = &c->tallies[c->tally_count++];
-    c->tally_slots[slot] = (u64)entry << 32 | c->tally_count;
-    const struct entry *e = index_entry(&c->keys, entry);
-    t->ref = (struct ref){.hash = e->hash, .seq = seq_of(c, e), .queue = e->queue};
+    struct tally *t = tally_at(c, c->tally_count++);
+    c->tally_slots[slot] = (u64)entry << 32 | (u32)(t - c->tallies + 1);
+    t->seq = seq_of(c, index_entry(&c->keys, entry));
     t->entry = entry;
-    t->count = t->fresh = t->fresh_conflicts = 0; /* `last` is filled as it is counted */
-    t->total = known ? known->total : 0;
-    t->duplicates = known ? known->duplicates : 0;
+    t->len = 0;
+    t->count = 0; /* `here` is filled as it is counted, and `more` is NULL in whatever is free */
+    t->total = t->duplicates = 0;
     if (!known) return t;
-    for (u32 i = 0; i < known->count; i++)
-        tally_push(t, known->last[i].at_ms, (enum arrival_kind)known->last[i].kind, known->last[i].request_id);
+    memcpy(tally_room(t, known->last.n), known->last.p, known->last.n);
+    t->len = (u32)known->last.n & 0xffffff;
+    t->count = known->count & 0xff;
+    t->total = known->total;
+    t->duplicates = known->duplicates;
     return t;
 }
 
@@ -180,7 +211,7 @@ void tally_note(struct core *c, u32 entry, const struct rec_arrivals *known, enu
     struct tally *t = tally_of(c, entry);
     if (!t) t = tally_make(c, entry, known);
     if (request_id.n > REQUEST_ID_BYTES_MAX) request_id.n = REQUEST_ID_BYTES_MAX;
-    tally_push(t, c->now.wall_ms, kind, request_id);
+    tally_push(t, &(struct arrival){.at_ms = c->now.wall_ms, .kind = (u8)kind, .request_id = request_id});
     t->total++;
     if (kind == ARRIVAL_CONFLICT) {
         t->fresh_conflicts++;

@@ -52,15 +52,12 @@ void core_free(struct core *c) {
         mem_free(q);
     }
     free_groups(c);
-    for (u32 i = 0; i < c->tally_count; i++)
-        for (u32 k = 0; k < c->tallies[i].count; k++) mem_free(c->tallies[i].last[k].request_id);
     for (u32 i = 0; i < c->message_chunk_count; i++)
         pages_unmap(c->message_chunks[i], MESSAGE_CHUNK * sizeof(struct message));
     mem_free(c->message_chunks);
     mem_free(c->queues);
     mem_free(c->accounts);
-    mem_free(c->tallies);
-    mem_free(c->tally_slots);
+    tallies_free(c);
     mem_free(c->moving);
     mem_free(c->delays.at);
     mem_free(c->leases.at);

@@ -265,7 +265,12 @@ void core_message_view(const struct core *c, struct core_now now, u32 message, s
 /* Its arrivals need not be read back: what is in memory is newer. */
 bool core_arrivals_in_memory(const struct core *c, u32 entry);
 /* How often and when it came again, written down or not. Slices point into the seen record and the core. */
-void core_arrivals_view(const struct core *c, const struct seen *seen, struct rec_arrivals *out);
+struct arrivals {
+    u64 total, duplicates;
+    u32 count;
+    struct arrival last[ARRIVALS_KEPT]; /* oldest first */
+};
+void core_arrivals_view(const struct core *c, const struct seen *seen, struct arrivals *out);
 /* Milliseconds until a settled key is forgotten; <= 0: past; INT64_MAX: never. */
 i64 core_key_left_ms(const struct core *c, struct core_now now, const struct rec_settle *settle);
 /* Unsettled messages of a queue in a state, in the order the broker would come to them. Start with MESSAGE_NONE; the

@@ -153,22 +153,19 @@ struct queue {
 #define MESSAGE_CHUNK_BITS 15u
 #define MESSAGE_CHUNK      (1u << MESSAGE_CHUNK_BITS)
 
-/* Arrivals not yet written down, of keys touched in the last second. */
+/* Arrivals not yet written down, of keys touched in the last second: a ring, the oldest first. */
 #define TALLIES_MAX 16384u
 #define TALLY_SLOTS (TALLIES_MAX * 2)
 struct tally {
-    struct ref ref; /* taken down while the key was near */
-    u32 entry;
-    u32 count; /* in last */
+    u64 seq; /* of the key's message, taken down while that was near */
     u64 total, duplicates;
+    u32 entry; /* ENTRY_NONE: it was let go, and its place in the ring is passed over */
     u32 fresh, fresh_conflicts;
-    struct tally_arrival {
-        i64 at_ms;
-        char *request_id; /* owned, NULL: none */
-        u8 request_id_len;
-        u8 kind;
-    } last[ARRIVALS_KEPT];
+    u32 len : 24, count : 8; /* of the last arrivals */
+    char *more;              /* they, as in a record; NULL: they fit in here */
+    char here[ARRIVALS_KEPT * ARRIVAL_BYTES_LEAST];
 };
+_Static_assert(sizeof(struct tally) == 128, "two cache lines, unless its arrivals have request ids");
 
 /* Where the audit records are, by number. */
 struct audit_index {
@@ -223,8 +220,8 @@ struct core {
     struct heap ttls; /* of what was not started yet and is not leased */
 
     struct tally *tallies;
-    u32 tally_count, tally_next; /* next: to be written if there is none left */
-    u64 *tally_slots;            /* by hash of the entry: entry number << 32 | tally number + 1; 0: empty */
+    u32 tally_first, tally_count; /* in the ring */
+    u64 *tally_slots;             /* by hash of the entry: entry number << 32 | tally number + 1; 0: empty */
     i64 tally_oldest_run_ms;
 
     struct bucket *reaping; /* forgotten buckets whose entries are being freed little by little */
@@ -407,7 +404,8 @@ enum account_verdict account_has_room(const struct core *c, const struct queue *
 /* arrivals.c */
 void tally_prefetch(const struct core *c, u32 entry, bool written);
 const struct tally *tally_find(const struct core *c, u32 entry);
-void tally_view(const struct tally *t, struct rec_arrivals *out);
+slice tally_last(const struct tally *t);
+void tallies_free(struct core *c);
 bool tally_write_due(struct core *c, u32 budget, bool all); /* true: there is more */
 u64 arrivals_pos(const struct core *c, u32 entry);
 

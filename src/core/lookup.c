@@ -158,13 +158,15 @@ bool core_arrivals_in_memory(const struct core *c, u32 entry) {
     return tally_find(c, entry) != NULL;
 }
 
-void core_arrivals_view(const struct core *c, const struct seen *seen, struct rec_arrivals *out) {
+void core_arrivals_view(const struct core *c, const struct seen *seen, struct arrivals *out) {
     const struct tally *t = tally_find(c, seen->at.entry);
-    *out = (struct rec_arrivals){0};
-    if (t)
-        tally_view(t, out);
-    else if (seen->arrivals)
-        *out = *seen->arrivals;
+    const struct rec_arrivals *written = seen->arrivals;
+    *out = (struct arrivals){0};
+    if (!t && !written) return;
+    out->total = t ? t->total : written->total;
+    out->duplicates = t ? t->duplicates : written->duplicates;
+    slice last = t ? tally_last(t) : written->last;
+    while (out->count < ARRIVALS_KEPT && arrival_next(&last, &out->last[out->count])) out->count++;
 }
 
 i64 core_key_left_ms(const struct core *c, struct core_now now, const struct rec_settle *settle) {

@@ -519,6 +519,13 @@ static INLINED void io_settle(struct io *io, struct rec_settle *s) {
     if (s->state < STATE_DONE || s->state >= STATE_COUNT || s->ended >= ENDED_COUNT) io->bad = true;
 }
 
+static INLINED void io_arrival(struct io *io, struct arrival *a) {
+    io_i64(io, &a->at_ms);
+    io_u8(io, &a->kind);
+    io_short(io, &a->request_id);
+    if (a->kind >= ARRIVAL_COUNT) io->bad = true;
+}
+
 static INLINED void io_arrivals(struct io *io, struct rec_arrivals *a) {
     io_ref(io, &a->ref);
     io_u64(io, &a->total);
@@ -526,16 +533,18 @@ static INLINED void io_arrivals(struct io *io, struct rec_arrivals *a) {
     io_u32(io, &a->fresh);
     io_u32(io, &a->fresh_conflicts);
     io_u32(io, &a->count);
+    if (io->way != IO_READ) {
+        io_text(io, &a->last, (u32)a->last.n);
+        return;
+    }
     if (a->count > ARRIVALS_KEPT) {
         io->bad = true;
         a->count = 0;
     }
-    for (u32 i = 0; i < a->count; i++) {
-        io_i64(io, &a->last[i].at_ms);
-        io_u8(io, &a->last[i].kind);
-        io_short(io, &a->last[i].request_id);
-        if (a->last[i].kind >= ARRIVAL_COUNT) io->bad = true;
-    }
+    const char *from = io->in;
+    struct arrival one = {0};
+    for (u32 i = 0; i < a->count; i++) io_arrival(io, &one);
+    a->last = slice_of(from, (size_t)(io->in - from));
 }
 
 static INLINED void io_decide(struct io *io, struct rec_decide *d) {
@@ -681,7 +690,7 @@ size_t record_encode(const struct record *r, char *p) {
     return (size_t)(io.out - p);
 }
 
-/* What must be zero before a record is read: of the large ones only their own part, and of a list what is not counted. */
+/* What must be zero before a record is read: of those that are read often only their own part. */
 static size_t cleared_bytes(u8 type) {
     switch (type) {
     case REC_MESSAGE:
@@ -691,7 +700,7 @@ static size_t cleared_bytes(u8 type) {
     case REC_LEASE:
         return sizeof(struct rec_lease);
     case REC_ARRIVALS:
-        return offsetof(struct rec_arrivals, last);
+        return sizeof(struct rec_arrivals);
     default:
         return sizeof(struct record) - offsetof(struct record, clock);
     }
@@ -711,6 +720,27 @@ hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct 
     if (io.bad || io.in != io.end)
         return err_set(err, ST_DAMAGED, "a %s record of %zu bytes makes no sense", record_name(type), body.n);
     return ST_OK;
+}
+
+size_t arrival_size(const struct arrival *a) {
+    struct io io = {.way = IO_MEASURE, .version = RECORD_VERSION};
+    struct arrival one = *a;
+    io_arrival(&io, &one);
+    return io.size;
+}
+
+void arrival_put(const struct arrival *a, char *p) {
+    struct io io = {.way = IO_WRITE, .version = RECORD_VERSION, .out = p};
+    struct arrival one = *a;
+    io_arrival(&io, &one);
+}
+
+bool arrival_next(slice *last, struct arrival *out) {
+    if (last->n == 0) return false;
+    struct io io = {.way = IO_READ, .version = RECORD_VERSION, .in = last->p, .end = last->p + last->n};
+    io_arrival(&io, out);
+    *last = slice_of(io.in, (size_t)(io.end - io.in));
+    return !io.bad;
 }
 
 void former_encode(const struct rec_settle *s, slice history, struct buf *out) {

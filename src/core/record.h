@@ -330,14 +330,15 @@ struct arrival {
     u8 kind;
     slice request_id;
 };
-#define ARRIVALS_KEPT 8u
+#define ARRIVALS_KEPT       8u
+#define ARRIVAL_BYTES_LEAST 10u /* encoded, without a request id */
 struct rec_arrivals {
-    struct ref ref; /* seq: of a settled key only bit 63 and the low 12 bits; in version 1 nothing */
-    u64 total;      /* duplicates and conflicts so far, beside the first arrival */
-    u64 duplicates; /* the part that counts as duplicates */
-    u32 count;
-    struct arrival last[ARRIVALS_KEPT]; /* oldest first */
-    u32 fresh, fresh_conflicts;         /* how many of them this record adds to the queue's counters */
+    struct ref ref;             /* seq: of a settled key only bit 63 and the low 12 bits; in version 1 nothing */
+    u64 total;                  /* duplicates and conflicts so far, beside the first arrival */
+    u64 duplicates;             /* the part that counts as duplicates */
+    u32 fresh, fresh_conflicts; /* how many of them this record adds to the queue's counters */
+    u32 count;                  /* of the last, at most ARRIVALS_KEPT */
+    slice last;                 /* oldest first, as arrival_put has them: mostly they are only handed on */
 };
 
 struct rec_expire {
@@ -418,6 +419,12 @@ size_t record_size(const struct record *r);
 size_t record_encode(const struct record *r, char *p);
 /* Slices in *out point into body. ST_VERSION: written by a newer build; ST_DAMAGED: lengths or values impossible. */
 hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct errbuf *err);
+
+/* One of an ARRIVALS record's last: what it takes encoded; that written to p; and the first of `last`, which then begins behind it, false
+ * if there is none. */
+size_t arrival_size(const struct arrival *a);
+void arrival_put(const struct arrival *a, char *p);
+bool arrival_next(slice *last, struct arrival *out);
 
 /* ---- the outcome a replay stands in for: a version, then a SETTLE body without key, steps and kept payload. It stays with
  * the message until that is settled, and is carried byte for byte. */

@@ -127,7 +127,7 @@ static void see_counters(const struct core *c, struct picture *p, u16 queue) {
 }
 
 static void see_arrivals(const struct core *c, struct picture *p, const struct seen *s) {
-    struct rec_arrivals a;
+    struct arrivals a;
     core_arrivals_view(c, s, &a);
     if (a.total == 0 || (s->settle && core_key_left_ms(c, w.now, s->settle) <= 0)) return;
     struct line *l = &p->lines[p->count - 1];

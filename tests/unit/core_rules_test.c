@@ -1146,6 +1146,26 @@ static void erasing_unsettled_work_cancels_it(void **state) {
     assert_int_equal(send("k", "secret"), SEND_DUPLICATE);
 }
 
+static void a_key_forgotten_before_its_repeats_are_written_down_leaves_those_of_others_alone(void **state) {
+    (void)state;
+    static const char *const keys[] = {"a", "b", "c"};
+    for (u32 round = 0; round < 3; round++)
+        for (u32 i = 0; i < 3; i++) send(keys[i], "p");
+    assert_int_equal(core_forget(w.core, w.now, find("b"), AUDIT("ann", "")), FORGET_OK);
+    assert_int_equal(send("b", "p"), SEND_ACCEPTED);
+    assert_int_equal(send("b", "p"), SEND_DUPLICATE);
+    pass(2000);
+    restart_after(0);
+    for (u32 i = 0; i < 3; i++) {
+        struct arrivals a;
+        core_arrivals_view(w.core, find(keys[i]), &a);
+        assert_int_equal(a.duplicates, i == 1 ? 1 : 2);
+    }
+    struct queue_info q;
+    core_queue_info(w.core, w.now, w.queue, &q);
+    assert_int_equal(q.counters.duplicates, 7); /* the queue's count goes on */
+}
+
 static void a_forgotten_key_is_new_again_settled_or_not_but_not_while_leased(void **state) {
     (void)state;
     struct core_memory m;
@@ -1924,6 +1944,7 @@ int main(void) {
         R(a_walk_meets_everything_of_its_queue_a_bounded_part_at_a_time),
         R(erased_words_leave_the_journal_and_the_key_stays),
         R(erasing_unsettled_work_cancels_it),
+        R(a_key_forgotten_before_its_repeats_are_written_down_leaves_those_of_others_alone),
         R(a_forgotten_key_is_new_again_settled_or_not_but_not_while_leased),
         R(a_purge_cancels_what_was_there_and_lets_nobody_out_on_the_way),
         R(what_is_refused_has_one_copy_per_payload_in_the_dead_lane_within_its_bounds),

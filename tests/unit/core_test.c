@@ -784,7 +784,7 @@ static void arrivals_are_counted_exactly_and_the_last_eight_are_kept(void **stat
     pass(2000);
     compact();
     restart_after(0);
-    struct rec_arrivals a;
+    struct arrivals a;
     core_arrivals_view(w.core, find("k"), &a);
     assert_int_equal(a.duplicates, 20);
     assert_int_equal(a.total, 21);
@@ -794,6 +794,48 @@ static void arrivals_are_counted_exactly_and_the_last_eight_are_kept(void **stat
     core_queue_info(w.core, w.now, w.queue, &q);
     assert_int_equal(q.counters.duplicates, 20);
     assert_int_equal(q.counters.conflicts, 1);
+}
+
+static enum send_verdict send_from(const char *key, const char *payload, slice request_id) {
+    struct send_in in = {
+        .queue = w.queue,
+        .hash = core_hash(w.core, w.queue, slice_str(key)),
+        .fingerprint = core_fingerprint(w.core, slice_str(payload)),
+        .key = slice_str(key),
+        .payload = slice_str(payload),
+        .request_id = request_id,
+    };
+    struct send_out out;
+    return core_send(w.core, w.now, &in, find(key), &out);
+}
+
+/* Some have none, some a long one; now and then all is written down, or read back from what was. */
+static void the_last_eight_arrivals_keep_their_times_kinds_and_request_ids(void **state) {
+    (void)state;
+    char ids[100][REQUEST_ID_BYTES_MAX];
+    size_t lens[100];
+    i64 times[100];
+    send("k", "p");
+    for (u32 i = 0; i < 100; i++) {
+        pass(i % 7 == 3 ? 2000 : 10);
+        if (i % 31 == 30) core_stop(w.core, w.now);
+        if (i % 31 == 30) restart_after(0);
+        lens[i] = i % 3 == 0 || (i > 40 && i < 60) ? 0 : (i * 37) % (REQUEST_ID_BYTES_MAX + 1);
+        memset(ids[i], 'a' + (int)(i % 26), sizeof ids[i]);
+        times[i] = w.now.wall_ms;
+        assert_int_equal(send_from("k", i % 5 ? "p" : "another", slice_of(ids[i], lens[i])),
+                         i % 5 ? SEND_DUPLICATE : SEND_CONFLICT);
+        struct arrivals a;
+        core_arrivals_view(w.core, find("k"), &a);
+        assert_int_equal(a.total, i + 1);
+        assert_int_equal(a.duplicates, i + 1 - (i / 5 + 1));
+        assert_int_equal(a.count, i < 8 ? i + 1 : 8);
+        for (u32 k = 0, from = i + 1 - a.count; k < a.count; k++) {
+            assert_int_equal(a.last[k].at_ms, times[from + k]);
+            assert_int_equal(a.last[k].kind, (from + k) % 5 ? ARRIVAL_REPLAY : ARRIVAL_CONFLICT);
+            assert_true(slice_eq(a.last[k].request_id, slice_of(ids[from + k], lens[from + k])));
+        }
+    }
 }
 
 /* More than there are tallies. */
@@ -812,7 +854,7 @@ static void however_many_keys_repeat_no_duplicate_writes_down_all_the_others_and
     core_stop(w.core, w.now);
     restart_after(0);
     for (u32 i = 0; i < keys; i++) {
-        struct rec_arrivals a;
+        struct arrivals a;
         snprintf(key, sizeof key, "k%u", i);
         core_arrivals_view(w.core, find(key), &a);
         assert_int_equal(a.duplicates, 2);
@@ -835,7 +877,7 @@ static void arrivals_follow_a_settled_key_through_compaction(void **state) {
     compact();
     compact();
     restart_after(0);
-    struct rec_arrivals a;
+    struct arrivals a;
     core_arrivals_view(w.core, find("k"), &a);
     assert_int_equal(a.duplicates, 2);
     assert_true(slice_eq(find("k")->settle->result, SL("r")));
@@ -851,7 +893,7 @@ static void arrivals_written_before_the_outcome_survive_the_drop_of_the_message(
     ack(&l, "r");
     compact_upto(behind_message); /* the outcome is newer: nothing of the message is carried */
     restart_after(0);
-    struct rec_arrivals a;
+    struct arrivals a;
     core_arrivals_view(w.core, find("k"), &a);
     assert_int_equal(a.duplicates, 1);
 }
@@ -1137,6 +1179,7 @@ int main(void) {
         T(a_dead_head_blocks_its_group_until_it_is_cancelled),
         T(group_order_survives_restart_and_compaction),
         T(arrivals_are_counted_exactly_and_the_last_eight_are_kept),
+        T(the_last_eight_arrivals_keep_their_times_kinds_and_request_ids),
         T(however_many_keys_repeat_no_duplicate_writes_down_all_the_others_and_each_is_counted),
         T(arrivals_follow_a_settled_key_through_compaction),
         T(arrivals_written_before_the_outcome_survive_the_drop_of_the_message),

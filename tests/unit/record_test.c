@@ -11,6 +11,19 @@
 static char text[70000];
 
 /* A record of this type whose every string has n bytes. */
+/* Eight that are all alike but for their times. */
+static slice arrivals_with(slice request_id) {
+    static struct buf out;
+    struct arrival a = {.kind = ARRIVAL_LATE, .request_id = request_id};
+    buf_reset(&out);
+    for (a.at_ms = 0; a.at_ms < ARRIVALS_KEPT; a.at_ms++) {
+        buf_grow(&out, arrival_size(&a));
+        arrival_put(&a, out.p + out.len);
+        out.len += arrival_size(&a);
+    }
+    return buf_slice(&out);
+}
+
 static struct record filled(enum record_type type, size_t n) {
     struct record r;
     slice s = slice_of(text, n), key = slice_of(text, n < 255 ? n : 255);
@@ -58,7 +71,7 @@ static struct record filled(enum record_type type, size_t n) {
         break;
     case REC_ARRIVALS:
         r.arrivals.count = ARRIVALS_KEPT;
-        for (u32 i = 0; i < ARRIVALS_KEPT; i++) r.arrivals.last[i].request_id = s;
+        r.arrivals.last = arrivals_with(s);
         break;
     case REC_DECIDE:
         r.decide = (struct rec_decide){.group = s, .by = s, .note = s};
@@ -91,6 +104,37 @@ static void the_size_of_a_record_is_what_its_encoder_writes(void **state) {
             assert_int_equal(record_decode((u8)type, RECORD_VERSION, slice_of(p, size), &back, &err), ST_OK);
             mem_free(p);
         }
+}
+
+/* They stand in the record as the record of every version has them: a time, a kind, and an id with its length. */
+static void arrivals_are_read_as_they_were_written_and_no_further(void **state) {
+    (void)state;
+    static const size_t lengths[] = {0, 1, 36, 128, 254, 255, 65535};
+    for (u32 i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        struct record r = filled(REC_ARRIVALS, lengths[i]), back;
+        size_t size = record_size(&r), each = 8 + 1 + (lengths[i] < 255 ? 1u : 3u) + lengths[i];
+        assert_int_equal(size, 18 + 8 + 8 + 4 + 4 + 4 + ARRIVALS_KEPT * each);
+        char *p = mem_alloc(size);
+        struct errbuf err;
+        record_encode(&r, p);
+        for (u32 version = 1; version <= RECORD_VERSION; version++) {
+            assert_int_equal(record_decode(REC_ARRIVALS, (u8)version, slice_of(p, size), &back, &err), ST_OK);
+            struct arrival a;
+            slice last = back.arrivals.last;
+            for (u32 k = 0; k < ARRIVALS_KEPT; k++) {
+                assert_true(arrival_next(&last, &a));
+                assert_int_equal(a.at_ms, k);
+                assert_int_equal(a.kind, ARRIVAL_LATE);
+                assert_int_equal(a.request_id.n, lengths[i]);
+            }
+            assert_false(arrival_next(&last, &a));
+        }
+        for (size_t cut = size - each; cut < size; cut++)
+            assert_int_equal(record_decode(REC_ARRIVALS, RECORD_VERSION, slice_of(p, cut), &back, &err), ST_DAMAGED);
+        p[46 + 8] = ARRIVAL_COUNT; /* the first one's kind */
+        assert_int_equal(record_decode(REC_ARRIVALS, RECORD_VERSION, slice_of(p, size), &back, &err), ST_DAMAGED);
+        mem_free(p);
+    }
 }
 
 /* Three attempts with steps, effects and decisions between them. */
@@ -185,6 +229,7 @@ int main(void) {
         cmocka_unit_test(the_size_of_a_record_is_what_its_encoder_writes),
         cmocka_unit_test(ending_an_attempt_changes_it_and_nothing_else),
         cmocka_unit_test(memory_of_histories_that_ended_is_kept_for_others_within_bounds),
+        cmocka_unit_test(arrivals_are_read_as_they_were_written_and_no_further),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
