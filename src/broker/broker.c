@@ -265,7 +265,6 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
     gates_run(b);
     pushes_run(b);
     compaction_run(b);
-    events_publish(b);
     room_look_ahead(b);
     hand_over_due(b);
     feeds_run(b); /* while the disk works */

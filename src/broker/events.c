@@ -1,11 +1,10 @@
 #include "broker/events.h"
 
 #include "broker/broker_priv.h"
-#include "broker/effects.h"
 
 struct events {
-    u64 newest, published, visible; /* numbers */
-    u64 *of_former;                 /* [queue]: up to this number they are of a deleted queue that had its number */
+    u64 newest, visible; /* numbers; visible: when somebody asked last */
+    u64 *of_former;      /* [queue]: up to this number they are of a deleted queue that had its number */
     u32 formers_cap;
     struct event *ring; /* [number % EVENTS_KEPT] */
     void *memory;       /* that the ring lies in, from the first whole line of it on */
@@ -80,26 +79,24 @@ void events_note(struct broker *b, const struct happening *h) {
     };
 }
 
-static void show(struct broker *b, void *ctx, u64 number) {
-    (void)b;
-    struct events *e = ctx;
-    e->visible = number;
-}
-
-/* Where too much waits already, the next turn's says it. */
-void events_publish(struct broker *b) {
-    struct events *e = b->events;
-    if (e->published == e->newest) return;
-    if (effect_after(b, b->after, show, e, e->newest)) e->published = e->newest;
-}
-
-u64 events_visible(const struct broker *b) {
-    return b->events->visible;
-}
-
 u64 events_oldest(const struct broker *b) {
     u64 newest = b->events->newest;
     return newest < EVENTS_KEPT ? 1 : newest - EVENTS_KEPT + 1;
+}
+
+/* Positions only grow from event to event. What is no longer kept is as good as visible: it cannot be told. */
+u64 events_visible(const struct broker *b) {
+    struct events *e = b->events;
+    u64 low = events_oldest(b) - 1, high = e->newest;
+    if (low < e->visible) low = e->visible;
+    while (low < high) {
+        u64 middle = high - (high - low) / 2;
+        if (e->ring[middle % EVENTS_KEPT].after <= b->durable)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return e->visible = low;
 }
 
 const struct event *event_at(const struct broker *b, u64 number) {

@@ -4,7 +4,7 @@
  * (event_page.h), as everywhere else. Noting one writes one line of memory.
  *
  * Numbers count from 1 since this process began. An event is visible, to readers outside, once everything up to its position
- * is durable (P1): one effect a turn says so for all that the turn brought. */
+ * is durable (P1). Nobody is told of that, and no sync is asked for: whoever reads looks how far it has come. */
 #ifndef HAPAX_BROKER_EVENTS_H
 #define HAPAX_BROKER_EVENTS_H
 
@@ -37,8 +37,6 @@ void events_free(struct events *e);
 void events_note(struct broker *b, const struct happening *h);
 /* For watch.c: it was deleted, and its number may be another's from here on. */
 void events_end_of_queue(struct broker *b, u16 queue);
-/* At the end of a turn: what it brought may be seen when it is durable. */
-void events_publish(struct broker *b);
 
 u64 events_visible(const struct broker *b); /* number of the newest visible one; 0: none */
 u64 events_oldest(const struct broker *b);  /* of those kept; above the newest if there are none */

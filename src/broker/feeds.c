@@ -298,6 +298,7 @@ static void collect(struct broker *b, struct feed *d, struct budget *g) {
         d->next++;
         bool told = wanted(b, &d->filter, queue, e) && may_hear(b, d->wait->who, e);
         if (told) {
+            INVARIANT(9, e->after <= b->durable);
             put_shared_text(b, &f->out, e);
             d->after = e->after;
         }
@@ -371,7 +372,7 @@ static void look_ahead(struct broker *b) {
 static i64 next_look_ms(const struct broker *b) {
     const struct feeds *f = b->feeds;
     i64 at_ms = f->more_ms < f->alive_ms ? f->more_ms : f->alive_ms;
-    if (events_visible(b) > f->heard) lower(&at_ms, f->news_ms);
+    if (f->news_ms < at_ms && events_visible(b) > f->heard) at_ms = f->news_ms;
     return at_ms > f->looked_ms + LOOK_MS ? at_ms : f->looked_ms + LOOK_MS;
 }
 

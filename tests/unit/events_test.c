@@ -95,6 +95,13 @@ static void synced(void) {
     assert_true(w.latest <= w.released);
 }
 
+static void pass(i64 ms) {
+    w.t.mono_ms += ms;
+    w.t.wall_ms += ms;
+    broker_turn_end(w.broker, w.t);
+    synced();
+}
+
 /* Everything so far is on disk and has been told. */
 static void settle_down(void) {
     for (int i = 0; i < 3; i++) {
@@ -218,6 +225,24 @@ static void readers_are_served_while_the_disk_works_and_after_replies_that_may_l
     assert_int_equal(broker_next_ms(w.broker, w.t), 2); /* nobody sends: they are not put off for long */
     turn();
     assert_int_equal(count_of(r, "\"key\":\"k2\""), 1);
+}
+
+static void an_event_asks_for_no_sync_and_is_told_with_the_next(void **state) {
+    (void)state;
+    struct reader *r = read_events(0, "", NULL);
+    send("q", "k1");
+    settle_down();
+    send("q", "k1"); /* that it came twice is written down about a second later, and nobody waits for it */
+    pass(995);
+    send("q", "k2");
+    pass(0);
+    w.t.mono_ms += 8;
+    broker_tick(w.broker, w.t);
+    send("q", "k2");
+    broker_turn_end(w.broker, w.t);
+    assert_false(journal_file_work(w.journal));
+    settle_down();
+    assert_int_equal(count_of(r, "event: duplicate"), 2);
 }
 
 static void events_of_a_failed_journal_are_never_told(void **state) {
@@ -416,6 +441,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(no_event_is_told_before_it_is_durable),
         TEST(readers_are_served_while_the_disk_works_and_after_replies_that_may_leave),
+        TEST(an_event_asks_for_no_sync_and_is_told_with_the_next),
         TEST(events_of_a_failed_journal_are_never_told),
         TEST(a_reader_resumes_after_the_id_it_was_told_last),
         TEST(an_id_from_before_a_restart_or_out_of_nowhere_is_a_gap),
