@@ -66,6 +66,11 @@ size_t json_lex_unescape(char *to, slice raw);
 /* *p stands at a digit or a minus, then behind the number; on failure where a digit should be. */
 bool json_lex_number(const char **p, const char *end, bool *integer);
 
+/* ---- json_tape.c: for each block of 64 bytes, one bit for each that is not plain. By what the processor has; and without. */
+
+void json_stops(const char *p, size_t blocks, u64 *stops);
+void json_stops_plainly(const char *p, size_t blocks, u64 *stops);
+
 /* ---- json_scratch.c: unescaped strings, and the member names of objects too large to be compared one by one.
  * Allocated on first need, owned by the reader. */
 

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/json_priv.h"
 #include "base/json_tape.h"
 
 /* Memory of the text's exact size, so that a sanitizer build notices a read behind it. */
@@ -166,6 +167,25 @@ static void every_length_and_place_of_a_string_is_read(void **state) {
     json_tape_free(&t);
 }
 
+static void every_byte_is_told_at_every_place_whatever_the_processor_has(void **state) {
+    (void)state;
+    char text[3 * 64 + 1];
+    u64 best[3], plainly[3];
+    for (int byte = 0; byte < 256; byte++) {
+        bool stop = byte == '"' || byte == '\\' || byte < 0x20 || byte >= 0x80;
+        for (size_t at = 0; at < sizeof text - 1; at++) {
+            memset(text, 'x', sizeof text);
+            text[at + 1] = (char)byte;
+            json_stops(text + 1, 3, best);
+            json_stops_plainly(text + 1, 3, plainly);
+            for (size_t i = 0; i < 3; i++) {
+                u64 want = stop && at / 64 == i ? UINT64_C(1) << at % 64 : 0;
+                assert_true(best[i] == want && plainly[i] == want);
+            }
+        }
+    }
+}
+
 static void values_are_found_by_name_and_index(void **state) {
     (void)state;
     struct json_tape t = {0};
@@ -194,6 +214,7 @@ int main(void) {
         cmocka_unit_test(nesting_has_the_cursors_limit),
         cmocka_unit_test(a_repeated_name_is_found_in_objects_of_every_size),
         cmocka_unit_test(every_length_and_place_of_a_string_is_read),
+        cmocka_unit_test(every_byte_is_told_at_every_place_whatever_the_processor_has),
         cmocka_unit_test(values_are_found_by_name_and_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
