@@ -252,16 +252,20 @@ static inline bool must_encode(const char *p, size_t left, char guard) {
     return c >= 0x80 && c < 0xa0 && (u8)p[-1] == 0xc2;
 }
 
-/* Eight at a time while there is surely none. In each byte the subtractions set the high bit for control characters and for
- * those that are sought; a borrow reaches only bytes behind a hit, and what is hit is looked at once more. */
+/* Is there surely none of them in these eight? In each byte the subtractions set the high bit for control characters and for
+ * those that are sought; a borrow reaches only bytes behind a hit. */
+static inline bool plain8(const char *p, char guard) {
+    u64 w = get_u64(p);
+    u64 percent = (w ^ bytes_of('%')) - bytes_of(1), colon = (w ^ bytes_of(':')) - bytes_of(1);
+    u64 own = (w ^ bytes_of((u8)guard)) - bytes_of(1), delete = (w ^ bytes_of(0x7f)) - bytes_of(1);
+    return !(((w - bytes_of(0x20)) | percent | colon | own | delete | w) & HIGH_BITS);
+}
+
+/* The last eight overlap those before. */
 static const char *skip_plain(const char *p, const char *end, char guard) {
-    for (; end - p >= 8; p += 8) {
-        u64 w = get_u64(p);
-        u64 percent = (w ^ bytes_of('%')) - bytes_of(1), colon = (w ^ bytes_of(':')) - bytes_of(1);
-        u64 own = (w ^ bytes_of((u8)guard)) - bytes_of(1), delete = (w ^ bytes_of(0x7f)) - bytes_of(1);
-        if (((w - bytes_of(0x20)) | percent | colon | own | delete | w) & HIGH_BITS) break;
-    }
-    return p;
+    bool eight = end - p >= 8;
+    while (end - p >= 8 && plain8(p, guard)) p += 8;
+    return eight && end - p < 8 && plain8(end - 8, guard) ? end : p;
 }
 
 static void put_value(struct buf *out, slice value, char guard) {
