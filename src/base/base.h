@@ -139,6 +139,21 @@ static inline void buf_char(struct buf *b, char c) {
 }
 #define buf_lit(b, lit) buf_add((b), "" lit, sizeof(lit) - 1)
 void buf_printf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* For pages that are written often: what has its room already goes to a place, and each returns where the next begins. */
+#define write_lit(to, lit) ((char *)memcpy((to), "" lit, sizeof(lit) - 1) + (sizeof(lit) - 1))
+static inline char *write_slice(char *to, slice s) {
+    if (s.n) memcpy(to, s.p, s.n);
+    return to + s.n;
+}
+#define DEC_BYTES_MAX 20u
+char *write_dec(char *to, u64 v);
+char *write_hex(char *to, slice s); /* two for each byte, lower case */
+static inline char *buf_end(const struct buf *b) {
+    return b->p + b->len;
+}
+static inline void buf_end_at(struct buf *b, const char *end) {
+    b->len = (size_t)(end - b->p);
+}
 void buf_dec(struct buf *b, u64 v); /* decimal */
 void buf_dec_signed(struct buf *b, i64 v);
 

@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-enum { BUF_FIRST = 64, DIGITS_MAX = 20 };
+enum { BUF_FIRST = 64 };
 
 void buf_free(struct buf *b) {
     mem_free(b->p);
@@ -54,19 +54,16 @@ const char digit_pairs[] = "00010203040506070809"
 /* log10(2) is 1233 / 4096, near enough: as many digits as that says, or one more. */
 static u32 digits_of(u64 v) {
 #define TEN(power) (u64)1e##power
-    static const u64 ten_to[DIGITS_MAX] = {TEN(0),  TEN(1),  TEN(2),  TEN(3),  TEN(4),  TEN(5),  TEN(6),
-                                           TEN(7),  TEN(8),  TEN(9),  TEN(10), TEN(11), TEN(12), TEN(13),
-                                           TEN(14), TEN(15), TEN(16), TEN(17), TEN(18), TEN(19)};
+    static const u64 ten_to[DEC_BYTES_MAX] = {TEN(0),  TEN(1),  TEN(2),  TEN(3),  TEN(4),  TEN(5),  TEN(6),
+                                              TEN(7),  TEN(8),  TEN(9),  TEN(10), TEN(11), TEN(12), TEN(13),
+                                              TEN(14), TEN(15), TEN(16), TEN(17), TEN(18), TEN(19)};
 #undef TEN
-    u32 n = (64 - (u32)__builtin_clzll(v)) * 1233 >> 12;
-    return n + (v >= ten_to[n]);
+    u32 n = (64 - (u32)__builtin_clzll(v | 1)) * 1233 >> 12;
+    return n + ((v | 1) >= ten_to[n]); /* 0 has a digit, too */
 }
 
-void buf_dec(struct buf *b, u64 v) {
-    if (v < 10) return buf_char(b, (char)('0' + v));
-    buf_grow(b, DIGITS_MAX);
-    b->len += digits_of(v);
-    char *p = b->p + b->len;
+char *write_dec(char *to, u64 v) {
+    char *end = to + digits_of(v), *p = end;
     for (; v >= 10000; v /= 10000) {
         u32 four = (u32)(v % 10000);
         put_pair(p -= 2, four % 100);
@@ -80,6 +77,13 @@ void buf_dec(struct buf *b, u64 v) {
         put_pair(p - 2, (u32)v);
     else
         p[-1] = (char)('0' + v);
+    return end;
+}
+
+void buf_dec(struct buf *b, u64 v) {
+    if (v < 10) return buf_char(b, (char)('0' + v));
+    buf_grow(b, DEC_BYTES_MAX);
+    buf_end_at(b, write_dec(buf_end(b), v));
 }
 
 void buf_dec_signed(struct buf *b, i64 v) {

@@ -76,17 +76,20 @@ static void hex_16(char out[32], const char *p) {
                                                             30, 15, 31)));
 }
 
-void buf_hex(struct buf *b, slice s) {
-    buf_grow(b, s.n * 2);
-    char *out = b->p + b->len;
+char *write_hex(char *to, slice s) {
     size_t i = 0;
-    for (; i + 16 <= s.n; i += 16, out += 32) hex_16(out, s.p + i);
+    for (; i + 16 <= s.n; i += 16, to += 32) hex_16(to, s.p + i);
     for (; i < s.n; i++) {
         u8 byte = (u8)s.p[i];
-        *out++ = hex_lower[byte >> 4];
-        *out++ = hex_lower[byte & 15];
+        *to++ = hex_lower[byte >> 4];
+        *to++ = hex_lower[byte & 15];
     }
-    b->len += s.n * 2;
+    return to;
+}
+
+void buf_hex(struct buf *b, slice s) {
+    buf_grow(b, s.n * 2);
+    buf_end_at(b, write_hex(buf_end(b), s));
 }
 
 bool hex_decode(slice text, void *out, size_t out_len) {

@@ -15,32 +15,49 @@ static slice state_member(enum state s) {
     return members[s];
 }
 
-void put_admission(struct broker *b, struct buf *body, const struct admission *a, slice queue) {
-    const struct rec_settle *settle = a->seen ? a->seen->settle : NULL;
-    if (a->verdict == SEND_ACCEPTED)
-        buf_lit(body, "{\"outcome\":\"accepted\",\"duplicate\":false,\"id\":\"");
-    else if (a->verdict == SEND_HELD)
-        buf_lit(body, "{\"outcome\":\"held\",\"duplicate\":false,\"id\":\"");
-    else
-        buf_lit(body, "{\"outcome\":\"duplicate\",\"duplicate\":true,\"id\":\"");
-    core_id_text(&a->out.ref, body);
-    buf_lit(body, "\",\"queue\":\"");
-    buf_slice_add(body, queue); /* no name of a queue has anything to escape */
-    buf_char(body, '"');
-    put_key(body, shown_key(b, a->out.ref.queue, a->key).key);
-    buf_slice_add(body, state_member(a->state));
-    if (a->verdict != SEND_DUPLICATE && !settle) {
-        buf_lit(body, ",\"expires_at\":null");
-        return;
-    }
-    if (settle && settle->reason.n) json_put_member(body, "reason", settle->reason);
-    if (settle) put_settled_result(body, true, settle);
+/* Room for what is always there, but for the names of the queue and the key. */
+#define BEFORE_KEY_BYTES 128u
+#define AFTER_KEY_BYTES  192u
+
+static char *write_outcome(char *to, enum send_verdict v) {
+    if (v == SEND_ACCEPTED) return write_lit(to, "{\"outcome\":\"accepted\",\"duplicate\":false,\"id\":\"");
+    if (v == SEND_HELD) return write_lit(to, "{\"outcome\":\"held\",\"duplicate\":false,\"id\":\"");
+    return write_lit(to, "{\"outcome\":\"duplicate\",\"duplicate\":true,\"id\":\"");
+}
+
+/* What became of the original, or of what it was before it was replayed. */
+static void put_what_became(struct buf *body, const struct seen *s) {
     struct rec_settle previous;
-    if (a->seen && a->seen->message && put_previous(body, true, a->seen->message, &previous)) buf_char(body, '}');
-    put_time_member(b, body, "first_seen", a->out.first_seen_ms);
-    buf_lit(body, ",\"age_ms\":");
-    buf_dec_signed(body, b->now.wall_ms - a->out.first_seen_ms);
-    buf_lit(body, ",\"duplicates\":");
-    buf_dec(body, a->out.duplicates);
-    put_expires(b, body, settle);
+    if (s->settle && s->settle->reason.n) json_put_member(body, "reason", s->settle->reason);
+    if (s->settle) put_settled_result(body, true, s->settle);
+    if (s->message && put_previous(body, true, s->message, &previous)) buf_char(body, '}');
+}
+
+static void put_history(struct broker *b, struct buf *body, const struct admission *a) {
+    i64 age_ms = b->now.wall_ms - a->out.first_seen_ms;
+    buf_grow(body, AFTER_KEY_BYTES);
+    char *p = write_lit(buf_end(body), ",\"first_seen\":\"");
+    p = write_time(b, p, a->out.first_seen_ms);
+    p = write_lit(p, "\",\"age_ms\":");
+    if (age_ms < 0) *p++ = '-';
+    p = write_dec(p, age_ms < 0 ? -(u64)age_ms : (u64)age_ms);
+    p = write_lit(p, ",\"duplicates\":");
+    buf_end_at(body, write_dec(p, a->out.duplicates));
+}
+
+void put_admission(struct broker *b, struct buf *body, const struct admission *a, slice queue) {
+    const struct seen *s = a->seen;
+    buf_grow(body, BEFORE_KEY_BYTES + queue.n);
+    char *p = write_outcome(buf_end(body), a->verdict);
+    p = core_id_write(&a->out.ref, p);
+    p = write_lit(p, "\",\"queue\":\"");
+    p = write_slice(p, queue); /* no name of a queue has anything to escape */
+    buf_end_at(body, write_lit(p, "\",\"key\":"));
+    put_key_text(body, shown_key(b, a->out.ref.queue, a->key).key);
+    buf_slice_add(body, state_member(a->state));
+    if (a->verdict == SEND_DUPLICATE || (s && s->settle)) {
+        if (s && (s->settle || s->message->former.n)) put_what_became(body, s);
+        put_history(b, body, a);
+    }
+    put_expires(b, body, s ? s->settle : NULL);
 }

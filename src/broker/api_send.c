@@ -13,21 +13,27 @@
 #include "broker/shared.h"
 #include "broker/waits.h"
 
-static void put_wait_applied(struct buf *fields, i64 seconds) {
+#define REPLAYED "Idempotent-Replayed: true\r\n"
+
+static slice admission_fields(struct broker *b, const struct admission *a, i64 waited_s) {
+    struct buf *fields = &b->scratch->fields;
+    bool replayed = a->verdict == SEND_DUPLICATE;
+    if (waited_s < 0) return replayed ? SL(REPLAYED) : SL("");
+    buf_reset(fields);
+    if (replayed) buf_lit(fields, REPLAYED);
     buf_lit(fields, "Preference-Applied: wait=");
-    buf_dec_signed(fields, seconds);
+    buf_dec_signed(fields, waited_s);
     buf_lit(fields, "\r\n");
+    return buf_slice(fields);
 }
 
-/* Into the scratch: its body and fields. */
-static void render_admission(struct broker *b, const struct admission *a, slice queue, i64 waited_s) {
-    struct buf *body = &b->scratch->body, *fields = &b->scratch->fields;
+/* Into the scratch. */
+static slice admission_body(struct broker *b, const struct admission *a, slice queue) {
+    struct buf *body = &b->scratch->body;
     buf_reset(body);
-    buf_reset(fields);
     put_admission(b, body, a, queue);
     buf_char(body, '}');
-    if (a->verdict == SEND_DUPLICATE) buf_lit(fields, "Idempotent-Replayed: true\r\n");
-    if (waited_s >= 0) put_wait_applied(fields, waited_s);
+    return buf_slice(body);
 }
 
 /* A repeat is told of its original, and waits with that; not for what others repeated meanwhile, which is written down lazily. */
@@ -37,10 +43,9 @@ static u64 admission_after(const struct broker *b, const struct admission *a) {
 }
 
 static void reply_admission(struct call *c, const struct admission *a, i64 waited_s) {
-    struct scratch *s = c->b->scratch;
-    render_admission(c->b, a, c->arg[0], waited_s);
+    slice body = admission_body(c->b, a, c->arg[0]);
     reply_after(c->b, c->conn, admission_after(c->b, a), admission_status(a), SL("application/json"),
-                buf_slice(&s->fields), buf_slice(&s->body), 0);
+                admission_fields(c->b, a, waited_s), body, 0);
 }
 
 struct send_fields {
@@ -191,12 +196,10 @@ static void answer_send(struct broker *b, struct wait *w, bool over) {
     if (!admission_of_wait(b, &ref, duplicate, &a))
         return reply_late_failure(b, conn, PROBLEM_no_such_key, "it was forgotten meanwhile");
     core_queue_info(b->core, b->now, ref.queue, &q);
-    render_admission(b, &a, q.name, asked_s);
+    slice body = admission_body(b, &a, q.name), fields = admission_fields(b, &a, asked_s);
     if (!state_is_settled(a.state)) /* it may be settled before the next one's time is over */
-        return reply_with(b, conn, admission_status(&a), SL("application/json"), buf_slice(&b->scratch->fields),
-                          buf_slice(&b->scratch->body), 0);
-    shared_answer(b, conn, &ref, form, admission_status(&a), SL("application/json"), buf_slice(&b->scratch->fields),
-                  &b->scratch->body);
+        return reply_with(b, conn, admission_status(&a), SL("application/json"), fields, body, 0);
+    shared_answer(b, conn, &ref, form, admission_status(&a), SL("application/json"), fields, &b->scratch->body);
 }
 
 void api_send(struct call *c) {

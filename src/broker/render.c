@@ -37,29 +37,35 @@ static struct time_text *text_of(struct time_texts *t, u64 second) {
     return &t->of[second * UINT64_C(0x9e3779b97f4a7c15) >> (64 - TIME_TEXTS_BITS)];
 }
 
-static void put_known_time(struct time_texts *t, char *to, u64 unix_ms) {
-    u64 second = unix_ms / 1000;
-    u32 ms = (u32)(unix_ms - second * 1000), hundredths = ms / 10;
-    struct time_text *known = text_of(t, second);
-    if (second != known->second) {
-        rfc3339_text(known->text, (i64)unix_ms);
-        known->second = second;
-    }
+static __attribute__((noinline)) void learn_second(struct time_text *t, u64 second) {
+    rfc3339_text(t->text, (i64)second * 1000);
+    t->second = second;
+}
+
+/* Before 1970 there is nothing to keep. */
+static __attribute__((noinline)) char *write_early_time(char *to, i64 unix_ms) {
+    rfc3339_text(to, unix_ms);
+    return to + RFC3339_BYTES;
+}
+
+char *write_time(struct broker *br, char *to, i64 unix_ms) {
+    if (unix_ms < 0) return write_early_time(to, unix_ms);
+    u64 second = (u64)unix_ms / 1000;
+    u32 ms = (u32)((u64)unix_ms - second * 1000), hundredths = ms / 10;
+    struct time_text *known = text_of(br->time_texts, second);
+    if (second != known->second) learn_second(known, second);
     memcpy(to, known->text, RFC3339_BYTES);
     to[20] = (char)('0' + hundredths / 10);
     to[21] = (char)('0' + hundredths % 10);
     to[22] = (char)('0' + ms % 10);
+    return to + RFC3339_BYTES;
 }
 
 void put_time(struct broker *br, struct buf *b, i64 unix_ms) {
     buf_grow(b, RFC3339_BYTES + 1);
-    char *p = b->p + b->len;
-    if (unix_ms >= 0)
-        put_known_time(br->time_texts, p, (u64)unix_ms);
-    else
-        rfc3339_text(p, unix_ms);
-    p[RFC3339_BYTES] = '"';
-    b->len += RFC3339_BYTES + 1;
+    char *p = write_time(br, buf_end(b), unix_ms);
+    *p++ = '"';
+    buf_end_at(b, p);
 }
 
 void put_bytes_members(struct buf *b, const char *body_name, slice bytes) {
@@ -73,6 +79,8 @@ void put_bytes_members(struct buf *b, const char *body_name, slice bytes) {
     buf_lit(b, "\",\"encoding\":\"base64\"");
 }
 
+#define NO_RESULT "{\"content_type\":\"\",\"body\":\"\",\"encoding\":\"utf8\"}"
+
 /* A few kilobytes of lines that repeat one key with a large result must not make a reply of gigabytes: beyond the limit
  * the rest is left out, and says so. */
 void put_result(struct buf *b, slice content_type, slice result) {
@@ -81,7 +89,7 @@ void put_result(struct buf *b, slice content_type, slice result) {
         return;
     }
     if (content_type.n == 0 && result.n == 0) {
-        buf_lit(b, "{\"content_type\":\"\",\"body\":\"\",\"encoding\":\"utf8\"}");
+        buf_lit(b, NO_RESULT);
         return;
     }
     buf_char(b, '{');
@@ -92,6 +100,7 @@ void put_result(struct buf *b, slice content_type, slice result) {
 
 void put_result_member(struct buf *b, bool shown, slice content_type, slice result) {
     if (!shown) return buf_lit(b, ",\"result\":null,\"result_hidden\":true");
+    if (content_type.n == 0 && result.n == 0) return buf_lit(b, ",\"result\":" NO_RESULT);
     buf_lit(b, ",\"result\":");
     put_result(b, content_type, result);
 }
@@ -152,12 +161,16 @@ void put_attrs(struct buf *b, slice attrs) {
     buf_char(b, '}');
 }
 
-void put_key(struct buf *b, slice key) {
-    buf_slice_add(b, b->p[b->len - 1] == '{' ? SL("\"key\":") : SL(",\"key\":"));
+void put_key_text(struct buf *b, slice key) {
     if (key.n)
         json_put_string(b, key);
     else
         buf_lit(b, "null");
+}
+
+void put_key(struct buf *b, slice key) {
+    buf_slice_add(b, b->p[b->len - 1] == '{' ? SL("\"key\":") : SL(",\"key\":"));
+    put_key_text(b, key);
 }
 
 void put_said(struct buf *b, bool shown, slice group, slice attrs, slice content_type, slice payload) {

@@ -14,8 +14,10 @@ void time_texts_free(struct time_texts *t);
 void put_id(struct buf *b, const char *name, const struct ref *ref);
 /* ,"name":"2026-…Z" as json_put_member_time, cheaper: most times of a turn lie in the same few seconds. */
 #define put_time_member(br, b, name, ms) (buf_lit(b, ",\"" name "\":\""), put_time(br, b, ms))
-void put_time(struct broker *br, struct buf *b, i64 unix_ms);              /* with the quote that closes it */
-void put_key(struct buf *b, slice key);                                    /* "key":"..." or null */
+void put_time(struct broker *br, struct buf *b, i64 unix_ms); /* with the quote that closes it */
+char *write_time(struct broker *br, char *to, i64 unix_ms); /* RFC3339_BYTES, where there is room; returns their end */
+void put_key(struct buf *b, slice key);                     /* "key":"..." or null */
+void put_key_text(struct buf *b, slice key);                /* without the name */
 void put_bytes_members(struct buf *b, const char *body_name, slice bytes); /* "body":..,"encoding":.. */
 void put_result(struct buf *b, slice content_type, slice result);
 /* "result":... or, for whoever may not see it, that it is not shown. */

@@ -564,6 +564,7 @@ bool core_memory_short(const struct core *c);
 #define ID_TEXT    32u
 #define TOKEN_TEXT 48u
 void core_id_text(const struct ref *ref, struct buf *out);
+char *core_id_write(const struct ref *ref, char *to); /* the same, where there is room; its end */
 bool core_id_parse(slice text, u64 *seq, u64 *hash);
 struct token {
     u64 hash, seq, fence;

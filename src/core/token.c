@@ -11,9 +11,14 @@ static u64 code(const struct core *c, const struct token *t) {
     return siphash(&k, t, sizeof *t);
 }
 
-void core_id_text(const struct ref *ref, struct buf *out) {
+char *core_id_write(const struct ref *ref, char *to) {
     u64 words[2] = {__builtin_bswap64(ref->seq), __builtin_bswap64(ref->hash)};
-    buf_hex(out, slice_of(words, sizeof words));
+    return write_hex(to, slice_of(words, sizeof words));
+}
+
+void core_id_text(const struct ref *ref, struct buf *out) {
+    buf_grow(out, ID_TEXT);
+    buf_end_at(out, core_id_write(ref, buf_end(out)));
 }
 
 bool core_id_parse(slice text, u64 *seq, u64 *hash) {
