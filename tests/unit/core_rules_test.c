@@ -309,9 +309,12 @@ static void work_that_ended_unknown_comes_back_from_the_dead_as_reconcile_whatev
 
 static void a_crash_leaves_doubt_also_when_its_attempt_is_no_longer_kept(void **state) {
     (void)state;
-    rules.transient_attempts = HISTORY_ATTEMPTS_KEPT + 1;
+    rules.transient_attempts = HISTORY_ATTEMPTS_KEPT + 2;
     use_rules();
     send("k", "p");
+    struct leased first = receive(); /* which is kept */
+    nack(&first, CLASS_TRANSIENT);
+    pass(10 * 60 * 1000);
     receive_as(1000, false);
     pass(1000);
     fail_until("k", CLASS_TRANSIENT, STATE_DEAD);
