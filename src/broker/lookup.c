@@ -95,9 +95,7 @@ bool seen_in_force(struct broker *b, const struct seen *s) {
 
 enum state seen_state(struct broker *b, const struct seen *s) {
     if (s->settle) return (enum state)s->settle->state;
-    struct message_view v;
-    core_message_view(b->core, b->now, s->at.message, &v);
-    return v.state;
+    return core_message_state(b->core, s->at.message);
 }
 
 struct seen *lookup_found(struct broker *b, struct lookup *l, const struct found *f) {

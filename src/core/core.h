@@ -261,6 +261,7 @@ struct message_view {
     slice history;
 };
 void core_message_view(const struct core *c, struct core_now now, u32 message, struct message_view *out);
+enum state core_message_state(const struct core *c, u32 message); /* of all that only this */
 
 /* Its arrivals need not be read back: what is in memory is newer. */
 bool core_arrivals_in_memory(const struct core *c, u32 entry);

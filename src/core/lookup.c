@@ -154,6 +154,10 @@ void core_message_view(const struct core *c, struct core_now now, u32 message, s
     };
 }
 
+enum state core_message_state(const struct core *c, u32 message) {
+    return message_state(message_at(c, message));
+}
+
 bool core_arrivals_in_memory(const struct core *c, u32 entry) {
     return tally_find(c, entry) != NULL;
 }

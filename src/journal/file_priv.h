@@ -295,8 +295,8 @@ bool groom_full_for_now(const struct journal_file *j);
 void *groom_thread(void *journal);
 
 /* map.c */
-/* A durable record in its mapped segment; NULL: use pread. */
-const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment);
+/* A durable record in its mapped segment, of which *room bytes are left from there; NULL: use pread. */
+const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment, u64 *room);
 void map_prefetch(struct journal *port, const u64 *pos, const u32 *bytes, u32 count);
 void map_look(struct journal_file *j); /* once in a while: lets pages go that nobody reads any more */
 

@@ -95,11 +95,11 @@ static void prefetch_rest(struct journal_file *j) {
     for (const u8 *p = j->ahead.rest[i]; p < j->ahead.end[i]; p += 64) near(p);
 }
 
-const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment) {
+const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment, u64 *room) {
     if (!j->started || !j->disk->ops->map) return NULL;
-    struct segment *s = known_segment(j, segment_of(j, pos));
+    u64 number = segment_of(j, pos), offset = pos - segment_base(j, number); /* one division for both */
+    struct segment *s = known_segment(j, number);
     if (!s || !map_segment(j, s)) return NULL;
-    u64 offset = offset_of(j, pos);
     u8 *area = &s->areas[offset >> AREA_BITS];
     prefetch_rest(j);
     if (*area == AREA_UNREAD) {
@@ -114,14 +114,15 @@ const u8 *map_record(struct journal_file *j, u64 pos, struct segment **segment) 
     }
     *area = AREA_IN_USE;
     *segment = s;
+    *room = j->segment_bytes - offset;
     return s->map + offset;
 }
 
 /* Where a record is, if it is in memory. */
 static const u8 *in_map(struct journal_file *j, u64 durable, u64 pos, u32 bytes) {
     if (pos >= durable) return NULL;
-    struct segment *s = known_segment(j, segment_of(j, pos));
-    u64 offset = offset_of(j, pos);
+    u64 number = segment_of(j, pos), offset = pos - segment_base(j, number);
+    struct segment *s = known_segment(j, number);
     if (!s || (!s->map && !(cold(j) && map_segment(j, s)))) return NULL;
     if (cold(j)) bring(j, s, offset, format_record_bytes(bytes));
     return s->areas[offset >> AREA_BITS] < AREA_RESIDENT ? NULL : s->map + offset;

@@ -66,8 +66,8 @@ static hx_st read_from_disk(struct journal_file *j, struct segment *s, u64 pos, 
 /* The quick way. Whatever is not as it should be is left to the other one, which can say what is wrong. */
 static bool read_mapped(struct journal_file *j, u64 pos, struct journal_record *out) {
     struct segment *s;
-    const u8 *record = map_record(j, pos, &s);
-    u64 room = j->segment_bytes - offset_of(j, pos);
+    u64 room;
+    const u8 *record = map_record(j, pos, &s, &room);
     if (!record || room < RECORD_HEAD) return false;
     size_t bytes = format_record_bytes(format_record_body(record));
     if (bytes > room || !format_record_check(record, bytes, s->salt, pos)) return false;
