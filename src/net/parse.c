@@ -351,6 +351,7 @@ static enum http_parse field_name(struct reader *r, struct http_field *f, struct
 
 static enum http_parse field_value(struct reader *r, struct http_field *f) {
     const char *start = r->p;
+    if (start < r->end && *start == ' ') start++; /* mostly all there is to trim */
     r->p = skip_value(start, r->end);
     if (r->p == r->end) return fields_ran_out(r);
     f->value = slice_trim(slice_of(start, (size_t)(r->p - start)));
