@@ -1,10 +1,16 @@
 #!/usr/bin/env python3
-"""What watching costs: the same load in turns without and with somebody looking, against one broker.
+"""What watching costs: one broker under the same load, alone and looked at, in short turns that follow each other.
 
-Looked at by a scraper once a second, by a dashboard (its requests every two seconds) and by `hapax tail`; then the latency of
-one sender beside 200 readers of /v1/events, one of which has stopped reading. Medians of ROUNDS rounds (5) of ROUND_SECONDS (2).
+Looked at by a scraper once a second, by a dashboard (its requests every two seconds) and by `hapax tail`; then one sender's
+latency beside 200 readers of /v1/events, one of which has stopped reading. Turns of a kind differ by a tenth and more, so each
+is compared with its neighbour: a figure is the median of the pairs' ratios, and beside it stands where that median lies with 95 %
+certainty. A goal is met or short when all of that is on one side of it; otherwise the noise was too much to tell (`open`).
+
+Environment: NOBODY (1: nobody looks, to see what the noise alone says), SECONDS (150) in all, MESSAGES (100000) in a turn, BENCH_DIR (/var/tmp), BUILD (build).
+`tests/bench/run`, which `make bench` runs first, builds what is needed.
 """
 import json
+import math
 import os
 import socket
 import statistics
@@ -18,9 +24,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BUILD", "build")
-ROUNDS = int(os.environ.get("ROUNDS", 5))
-SECONDS = os.environ.get("ROUND_SECONDS", "2")
+SECONDS = float(os.environ.get("SECONDS", 150))
+MESSAGES = int(os.environ.get("MESSAGES", 100000))
+NOBODY = os.environ.get("NOBODY") == "1"
+LATENCY_SECONDS = 0.4  # of one turn
 READERS = 200
+DASHBOARD = ["/v1/queues?live=true&limit=100", "/v1/alerts", "/v1/stats", "/v1/history"]
+PAIRS_LEAST = 6  # of fewer the median may lie anywhere
 
 
 class Broker:
@@ -29,58 +39,85 @@ class Broker:
             self.port = taken.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = subprocess.Popen([BUILD / "hapaxd", "--listen", f"127.0.0.1:{self.port}", "--data", directory],
-                                        stderr=subprocess.DEVNULL)
-        while True:
-            try:
-                return self.get("/readyz") and None
-            except OSError:
-                time.sleep(0.05)
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        while "ready" not in self.process.stdout.readline():
+            assert self.process.poll() is None, "the broker did not start"
+        self.next = 0
 
-    def get(self, path):
-        with urllib.request.urlopen(self.url + path, timeout=30) as reply:
+    def ask(self, path, rules=None):
+        asked = urllib.request.Request(self.url + path, data=json.dumps(rules).encode() if rules else None,
+                                       method="PUT" if rules else "GET", headers={"Content-Type": "application/json"})
+        with urllib.request.urlopen(asked, timeout=30) as reply:
             return reply.read()
 
-    def bench(self, mode, figure):
-        ran = subprocess.run([BUILD / "hapax", "bench", "--mode", mode, "--seconds", SECONDS, "--json", "--url", self.url,
-                              "--queue", mode], capture_output=True, check=True)
-        return find(json.loads(ran.stdout), figure)
+    def await_readers(self, count):
+        while json.loads(self.ask("/v1/stats"))["events"]["readers"] != count:
+            time.sleep(0.01)
 
+    def loop_ns(self):
+        """Processor time of the thread that does the work; the disk has another one."""
+        return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/schedstat").read_text().split()[0])
 
-def find(value, name):
-    """The first number under this name, however deep."""
-    if isinstance(value, list):
-        value = dict(enumerate(value))
-    for key, inner in value.items():
-        if key == name and isinstance(inner, (int, float)):
-            return inner
-        if isinstance(inner, (dict, list)) and (got := find(inner, name)) is not None:
-            return got
-    return None
+    def load(self, mode, **flags):
+        command = [BUILD / "tests" / "bench_hapax", "--port", str(self.port), "--mode", mode, "--queue", "watched"]
+        for name, value in {"conns": 8, "depth": 64, **flags}.items():
+            command += [f"--{name}", str(value)]
+        before = self.loop_ns()
+        result = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        result["loop_ns"] = (self.loop_ns() - before) / result["messages"]
+        return result
+
+    def work(self):
+        """One turn: new messages, all of them once more, and out."""
+        ours = {"first": self.next, "count": MESSAGES}
+        self.next += MESSAGES
+        return {"sends": self.load("send", **ours), "duplicates": self.load("duplicate", known=MESSAGES, **ours),
+                "receive + ack": self.load("consume", **{**ours, "depth": 1})}
+
+    def one_sender(self):
+        result = self.load("send", first=self.next, seconds=LATENCY_SECONDS, conns=1, depth=1)
+        self.next += result["messages"]
+        return {"one sender": result}
 
 
 class Watchers:
-    """A scraper, a dashboard, a tail."""
+    """A scraper, a dashboard, a tail. Turns are shorter than a second, so the two count the time that they are there for."""
+    STEP = 0.05
 
     def __init__(self, broker):
-        self.over = threading.Event()
-        self.threads = [threading.Thread(target=self.look, args=(broker, every, paths)) for every, paths in (
-            (1, ["/metrics"]), (2, ["/v1/queues?live=true&limit=100", "/v1/alerts", "/v1/stats", "/v1/history"]))]
-        self.tail = subprocess.Popen([BUILD / "hapax", "tail", "--json", "--url", broker.url], stdout=subprocess.DEVNULL,
-                                     stderr=subprocess.DEVNULL)
-
-    def look(self, broker, every, paths):
-        while not self.over.wait(every):
-            for path in paths:
-                broker.get(path)
-
-    def __enter__(self):
+        self.broker, self.there, self.over = broker, threading.Event(), False
+        self.threads = [threading.Thread(target=self.look, args=of) for of in ((1, ["/metrics"]), (2, DASHBOARD))]
         for thread in self.threads:
             thread.start()
 
+    def look(self, every, paths):
+        watched = 0
+        while True:
+            self.there.wait()
+            if self.over:
+                return
+            time.sleep(self.STEP)
+            watched += self.STEP
+            if watched >= every:
+                watched -= every
+                for path in paths:
+                    self.broker.ask(path)
+
+    def __enter__(self):
+        self.tail = subprocess.Popen([BUILD / "hapax", "tail", "--json", "--url", self.broker.url],
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.broker.await_readers(1)
+        self.there.set()
+
     def __exit__(self, *_):
-        self.over.set()
+        self.there.clear()
         self.tail.kill()
         self.tail.wait()
+        self.broker.await_readers(0)
+
+    def end(self):
+        self.over = True
+        self.there.set()
         for thread in self.threads:
             thread.join()
 
@@ -89,16 +126,20 @@ class Readers:
     """READERS of the events; the first stops reading at once, one process reads for the others."""
 
     def __init__(self, broker):
-        self.ready = threading.Event()
-        self.reader = subprocess.Popen([sys.executable, __file__, "--read", str(broker.port), str(READERS)],
-                                       stdout=subprocess.PIPE, text=True)
+        self.broker = broker
 
     def __enter__(self):
+        self.reader = subprocess.Popen([sys.executable, __file__, "--read", str(self.broker.port), str(READERS)],
+                                       stdout=subprocess.PIPE, text=True)
         assert self.reader.stdout.readline() == "reading\n"
 
     def __exit__(self, *_):
         self.reader.kill()
         self.reader.wait()
+        self.broker.await_readers(0)
+
+    def end(self):
+        pass
 
 
 def read(port, count):
@@ -123,22 +164,38 @@ def read(port, count):
                 poll.register(open_one(), selectors.EVENT_READ)
 
 
-def compare(broker, mode, figure, watchers):
-    alone, watched = [], []
-    broker.bench(mode, figure)
-    for n in range(ROUNDS):
-        for looked_at in ((False, True) if n % 2 else (True, False)):
-            if looked_at:
-                with watchers(broker):
-                    watched.append(broker.bench(mode, figure))
+def pairs(turn, watchers, seconds):
+    """[(alone, watched)]: who comes first alternates, so that what grows from turn to turn favours neither."""
+    until, found = time.monotonic() + seconds, []
+    turn()  # warm
+    while time.monotonic() < until or len(found) < PAIRS_LEAST:
+        pair = {}
+        for watched in ((False, True) if len(found) % 2 else (True, False)):
+            if watched and not NOBODY:
+                with watchers:
+                    pair[watched] = turn()
             else:
-                alone.append(broker.bench(mode, figure))
-    return statistics.median(alone), statistics.median(watched), watched
+                pair[watched] = turn()
+        found.append((pair[False], pair[True]))
+    watchers.end()
+    return found
 
 
-def line(what, alone, watched, goal, good):
-    ratio = watched / alone
-    print(f"{what:<44}{alone:>12,.0f}{watched:>12,.0f}{ratio:>8.2f}   goal {goal}: {'met' if good(ratio) else 'short'}")
+def between(ratios):
+    """Where the median of all such ratios lies with 95 % certainty: as many are below it as above, like tossed coins."""
+    off = max(0, math.floor(len(ratios) / 2 - 0.98 * math.sqrt(len(ratios))))
+    return ratios[off], ratios[len(ratios) - 1 - off]
+
+
+def line(what, found, mode, figure, goal, at_least):
+    alone, watched = ([turn[mode][figure] for turn in turns] for turns in zip(*found))
+    ratios = sorted(w / a for a, w in zip(alone, watched))
+    low, high = between(ratios)
+    verdict = "open"
+    if low >= goal or high <= goal:
+        verdict = "met" if (low >= goal) == at_least else "short"
+    print(f"{what:<46}{statistics.median(alone):>10,.0f}{statistics.median(watched):>10,.0f}{statistics.median(ratios):>8.3f}"
+          f"   {low:.3f} to {high:.3f}   goal {'>=' if at_least else '<='} {goal:.2f}: {verdict}", flush=True)
 
 
 def main():
@@ -147,12 +204,16 @@ def main():
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR", "/var/tmp")) as directory:
         broker = Broker(directory)
         try:
-            print(f"{'':<44}{'alone':>12}{'watched':>12}{'ratio':>8}")
-            for mode, what in (("single", "sends a second"), ("dup", "duplicates a second"), ("consume", "receive + ack a second")):
-                alone, watched, _ = compare(broker, mode, "rate", Watchers)
-                line(f"{what}; scraper, dashboard, tail", alone, watched, ">= 0.95", lambda r: r >= 0.95)
-            alone, watched, _ = compare(broker, "latency", "p99_us", Readers)
-            line(f"p99 of a sender in us; {READERS} readers, one stopped", alone, watched, "<= 1.10", lambda r: r <= 1.1)
+            broker.ask("/v1/queues/watched", {"window": "30s"})  # what is known stays as much from turn to turn
+            found = pairs(broker.work, Watchers(broker), SECONDS * 2 / 3)
+            print(f"{f'scraper, dashboard, tail; {len(found)} pairs':<46}{'alone':>10}{'watched':>10}{'ratio':>8}   certainly")
+            for mode in found[0][0]:
+                line(f"{mode} a second", found, mode, "rate", 0.95, True)
+                line("  the loop's ns for each", found, mode, "loop_ns", 1.05, False)
+            found = pairs(broker.one_sender, Readers(broker), SECONDS / 3)
+            print(f"{READERS} readers, one stopped; {len(found)} pairs")
+            line("p99 of one sender in us", found, "one sender", "p99_us", 1.10, False)
+            line("  p50", found, "one sender", "p50_us", 1.10, False)
         finally:
             broker.process.terminate()
             broker.process.wait()
