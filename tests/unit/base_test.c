@@ -320,6 +320,25 @@ static void every_byte_counts_the_same_wherever_it_stands(void **state) {
     }
 }
 
+/* Each byte, at each place of a word of small letters and signs that are 0x20 away from others. */
+static void a_word_is_spelled_alike_in_small_and_capital_letters_and_no_other_way(void **state) {
+    (void)state;
+    static const char word[] = "az-`{@[_5~hapax-request-id";
+    char text[sizeof word];
+    for (size_t n = 0; n < sizeof word; n++) {
+        assert_true(slice_spells(slice_of(word, n), slice_of(word, n)));
+        assert_false(slice_spells(slice_of(word, n + 1), slice_of(word, n)));
+        for (size_t at = 0; at < n; at++) {
+            for (unsigned byte = 0; byte < 256; byte++) {
+                memcpy(text, word, sizeof text);
+                text[at] = (char)byte;
+                bool capital = word[at] >= 'a' && word[at] <= 'z' && (char)byte == word[at] - 32;
+                assert_int_equal(slice_spells(slice_of(text, n), slice_of(word, n)), (char)byte == word[at] || capital);
+            }
+        }
+    }
+}
+
 static void a_c1_control_is_noticed_wherever_it_stands(void **state) {
     (void)state;
     char text[40];
@@ -918,6 +937,7 @@ int main(void) {
         cmocka_unit_test(a_bad_byte_is_found_wherever_it_stands),
         cmocka_unit_test(control_characters_are_noticed),
         cmocka_unit_test(every_byte_counts_the_same_wherever_it_stands),
+        cmocka_unit_test(a_word_is_spelled_alike_in_small_and_capital_letters_and_no_other_way),
         cmocka_unit_test(a_c1_control_is_noticed_wherever_it_stands),
         cmocka_unit_test(hex_is_what_printf_would_write),
         cmocka_unit_test(base64_matches_rfc_4648),
