@@ -17,16 +17,84 @@
 #define READY_BYTES 384u /* of each: a message with a small payload */
 #define FULL_TRIES  16u  /* retries without room for their lease that are passed over to find a message that has it */
 
-static void render_delivery(struct broker *b, struct buf *body, const struct message_view *before,
-                            const struct rec_message *m, const struct lease_out *lease, slice queue, i64 lease_ms) {
+struct take {
+    u16 queue;
+    u32 max, count;
+    struct lease_in in;
+    slice queue_name;
+    struct buf *body;
+    struct receipt *receipt; /* of these leases */
+    struct part {
+        size_t from, n;
+    } name, expires; /* in the body: what the first message says there, all the others say too */
+    struct due *due;
+};
+
+/* Tokens whose places in the body are empty as yet. */
+struct due {
+    u32 count;
+    struct token tokens[TOKENS_TOGETHER];
+    size_t at[TOKENS_TOGETHER];
+};
+
+/* What the reply has said before. */
+static void put_again(struct buf *body, struct part p) {
+    buf_grow(body, p.n);
+    memcpy(body->p + body->len, body->p + p.from, p.n);
+    body->len += p.n;
+}
+
+static void put_queue(struct take *t) {
+    size_t from = t->body->len;
+    if (t->name.n) return put_again(t->body, t->name);
+    buf_lit(t->body, ",\"queue\":");
+    json_put_string(t->body, t->queue_name);
+    t->name = (struct part){from, t->body->len - from};
+}
+
+static void put_lease_end(struct broker *b, struct take *t) {
+    size_t from = t->body->len;
+    if (t->expires.n) return put_again(t->body, t->expires);
+    put_time_member(b, t->body, "lease_expires_at", b->now.wall_ms + t->in.lease_ms);
+    t->expires = (struct part){from, t->body->len - from};
+}
+
+/* It is queued as soon as it is seen: the same time twice. */
+static void put_first_seen(struct broker *b, struct buf *body, i64 ms) {
+    put_time_member(b, body, "first_seen", ms);
+    struct part time = {body->len - RFC3339_BYTES - 1, RFC3339_BYTES + 1}; /* with its closing quote */
+    buf_lit(body, ",\"enqueued_at\":\"");
+    put_again(body, time);
+}
+
+/* Their codes are made side by side. */
+static void put_tokens(struct broker *b, struct buf *body, struct due *due) {
+    const struct token *tokens[TOKENS_TOGETHER];
+    u64 codes[TOKENS_TOGETHER];
+    for (u32 i = 0; i < due->count; i++) tokens[i] = &due->tokens[i];
+    core_token_codes(b->core, tokens, due->count, codes);
+    for (u32 i = 0; i < due->count; i++) core_token_put(tokens[i], codes[i], body->p + due->at[i]);
+    due->count = 0;
+}
+
+static void leave_token(struct broker *b, struct buf *body, struct due *due, const struct ref *ref, u64 fence) {
+    if (due->count == TOKENS_TOGETHER) put_tokens(b, body, due);
+    due->tokens[due->count] = (struct token){.hash = ref->hash, .seq = ref->seq, .fence = fence};
+    due->at[due->count++] = body->len;
+    buf_grow(body, TOKEN_TEXT);
+    body->len += TOKEN_TEXT;
+}
+
+static void render_delivery(struct broker *b, struct take *t, const struct message_view *before,
+                            const struct rec_message *m, const struct lease_out *lease) {
+    struct buf *body = t->body;
     buf_lit(body, "{\"id\":\"");
     core_id_text(&m->ref, body);
     buf_char(body, '"');
     put_shown_key(b, body, m->ref.queue, m->key);
-    buf_lit(body, ",\"queue\":");
-    json_put_string(body, queue);
+    put_queue(t);
     buf_lit(body, ",\"token\":\"");
-    core_token_text(b->core, &m->ref, lease->fence, body);
+    leave_token(b, body, t->due, &m->ref, lease->fence);
     buf_lit(body, "\",\"fence\":\"");
     buf_dec(body, lease->fence);
     buf_lit(body, "\",\"attempt\":");
@@ -46,26 +114,16 @@ static void render_delivery(struct broker *b, struct buf *body, const struct mes
     buf_lit(body, ",\"content_type\":");
     json_put_string(body, m->content_type);
     put_bytes_members(body, "payload", m->payload);
-    put_time_member(b, body, "first_seen", m->first_seen_ms);
-    put_time_member(b, body, "enqueued_at", m->first_seen_ms);
+    put_first_seen(b, body, m->first_seen_ms);
     if (lease->settled)
         buf_lit(body, ",\"lease_expires_at\":null");
     else
-        put_time_member(b, body, "lease_expires_at", b->now.wall_ms + lease_ms);
+        put_lease_end(b, t);
     put_steps(body, true, before->history);
     if (m->traceparent.n) json_put_member(body, "traceparent", m->traceparent);
     if (m->tracestate.n) json_put_member(body, "tracestate", m->tracestate);
     buf_char(body, '}');
 }
-
-struct take {
-    u16 queue;
-    u32 max, count;
-    struct lease_in in;
-    slice queue_name;
-    struct buf *body;
-    struct receipt *receipt; /* of these leases */
-};
 
 /* Lease one message and add it to the reply. */
 static enum lease_verdict take_one(struct broker *b, struct take *t, u32 no) {
@@ -83,7 +141,7 @@ static enum lease_verdict take_one(struct broker *b, struct take *t, u32 no) {
     enum lease_verdict v = core_lease(b->core, b->now, no, &base->message, &t->in, &lease);
     if (v != LEASE_OK) return v;
     if (t->count) buf_char(t->body, ',');
-    render_delivery(b, t->body, &before, &base->message, &lease, t->queue_name, t->in.lease_ms);
+    render_delivery(b, t, &before, &base->message, &lease);
     watch_delivered(b, &base->message, &lease);
     t->receipt = receipt_add(t->receipt, &base->message.ref, lease.fence);
     t->count++;
@@ -135,11 +193,16 @@ static bool parse_start(struct call *c, bool *reserve_only) {
 
 /* What the queue has for it now. A queue that is not there is as good as an empty one. */
 static void take_for(struct broker *b, struct take *t) {
+    struct due due;
+    due.count = 0;
+    t->due = &due;
     consumer_spoke(b, t->queue, t->in.consumer);
     buf_reset(t->body);
     buf_lit(t->body, "{\"messages\":[");
     if (t->queue) take_ready(b, t);
+    put_tokens(b, t->body, &due);
     buf_lit(t->body, "]}");
+    t->due = NULL;
 }
 
 /* There is something ready, or its time is over. */

@@ -37,13 +37,16 @@ static bool take_member(struct json *j, slice name, struct item *it) {
     return json_skip(j); /* clients may send more than we know */
 }
 
-static bool take_item(const struct core *core, struct json *j, struct item *it) {
+static bool take_item(struct json *j, struct item *it) {
     slice name;
     if (!json_object(j)) return false;
     while (json_member(j, &name))
         if (!take_member(j, name, it)) return false;
-    it->verdict = it->has_token ? core_token_parse(core, it->token, &it->parsed) : TOKEN_INVALID;
     return j->error == NULL;
+}
+
+static void know_token(const struct core *core, struct item *it) {
+    it->verdict = it->has_token ? core_token_parse(core, it->token, &it->parsed) : TOKEN_INVALID;
 }
 
 /* ---- from what was said to what is meant */
@@ -236,8 +239,9 @@ static void settle_object(struct call *c, enum verb verb) {
     struct item item = {0};
     json_init(&json, c->req->body);
     json.values_left = ITEM_VALUES_MAX;
-    bool read = take_item(c->b->core, &json, &item) && json_end(&json);
+    bool read = take_item(&json, &item) && json_end(&json);
     if (read) {
+        know_token(c->b->core, &item);
         buf_reset(body);
         u16 status = settle_one(c, verb, &item, &decoded, body);
         slice type = status == 200 ? SL("application/json") : SL("application/problem+json");
@@ -260,9 +264,10 @@ struct settle_job {
     bool split, failed;
     struct item_at {
         u32 from, len; /* in the text */
-        bool plain;    /* it is a token and nothing else: these two say all of it */
-        enum token_verdict verdict;
-        struct token token; /* TOKEN_OK */
+        bool plain;    /* it is a token and nothing else: these say all of it */
+        bool is_token; /* of some broker */
+        struct token token;
+        u64 code;
     } * items;
     u32 count, cap, at;
     struct buf decoded;
@@ -275,7 +280,8 @@ static void settle_text(struct settle_job *j, slice text) {
     struct item item = {0};
     struct json json; /* keeps unescaped strings alive */
     json_init(&json, text);
-    if (take_item(c->b->core, &json, &item)) {
+    if (take_item(&json, &item)) {
+        know_token(c->b->core, &item);
         settle_one(c, j->verb, &item, &j->decoded, body);
     } else {
         buf_reset(&c->failure.more);
@@ -286,20 +292,32 @@ static void settle_text(struct settle_job *j, slice text) {
     json_free(&json);
 }
 
-/* Some items at a time: what their tokens point at is brought near, then each is settled. */
-#define TOGETHER 32u
+/* Which of them are tokens of this broker? What those point at is brought near. */
+static void look_ahead(const struct settle_job *j, const struct item_at *items, u32 count,
+                       enum token_verdict *verdicts) {
+    const struct token *tokens[TOKENS_TOGETHER];
+    u64 codes[TOKENS_TOGETHER], hashes[TOKENS_TOGETHER];
+    u32 known = 0;
+    for (u32 i = 0; i < count; i++) tokens[i] = &items[i].token;
+    core_token_codes(j->job.c.b->core, tokens, count, codes);
+    for (u32 i = 0; i < count; i++) {
+        verdicts[i] = !items[i].is_token ? TOKEN_INVALID : items[i].code == codes[i] ? TOKEN_OK : TOKEN_FOREIGN;
+        if (verdicts[i] == TOKEN_OK) hashes[known++] = items[i].token.hash;
+    }
+    if (known > 1) lookup_ahead(j->job.c.b, hashes, known, NULL);
+}
+
+/* Some items at a time, each on its own. */
 static bool settle_some(struct settle_job *j, struct budget *g) {
     const struct item_at *items = j->items + j->at;
     struct item plain = {.has_token = true};
-    u64 hashes[TOGETHER];
-    u32 known = 0, count = j->count - j->at < TOGETHER ? j->count - j->at : TOGETHER;
-    for (u32 i = 0; i < count; i++)
-        if (items[i].verdict == TOKEN_OK) hashes[known++] = items[i].token.hash;
-    if (known > 1) lookup_ahead(j->job.c.b, hashes, known, NULL);
+    enum token_verdict verdicts[TOKENS_TOGETHER];
+    u32 count = j->count - j->at < TOKENS_TOGETHER ? j->count - j->at : TOKENS_TOGETHER;
+    look_ahead(j, items, count, verdicts);
     for (u32 i = 0; i < count; i++) {
         if (budget_spent(g)) return false;
         buf_char(&j->job.reply, j->at++ ? ',' : '[');
-        plain.verdict = items[i].verdict;
+        plain.verdict = verdicts[i];
         plain.parsed = items[i].token;
         if (items[i].plain)
             settle_one(&j->job.c, j->verb, &plain, &j->decoded, &j->job.reply);
@@ -324,17 +342,13 @@ static bool read_item(struct settle_job *j, struct item *it) {
     struct json_mark begin = json_mark(json);
     it->has_token = false;
     json->values_left = ITEM_VALUES_MAX - 1; /* it is one itself */
-    bool is_item = take_item(j->job.c.b->core, json, it), plain = is_item && it->has_token && !it->says_more;
+    bool is_item = take_item(json, it), plain = is_item && it->has_token && !it->says_more;
     json->values_left = ITEM_VALUES_MAX;
     if (!is_item) json_back(json, begin);
     if (!is_item && !json_skip(json)) return false;
-    *add_item(j) = (struct item_at){
-        .from = (u32)(begin.p - json->start),
-        .len = (u32)(json->p - begin.p),
-        .plain = plain,
-        .verdict = is_item ? it->verdict : TOKEN_INVALID,
-        .token = it->parsed,
-    };
+    struct item_at *at = add_item(j);
+    *at = (struct item_at){.from = (u32)(begin.p - json->start), .len = (u32)(json->p - begin.p), .plain = plain};
+    at->is_token = is_item && it->has_token && core_token_split(it->token, &at->token, &at->code);
     if (!plain) *it = (struct item){0};
     if (json->scratch) json_free(json); /* nothing of it is looked at again */
     return true;

@@ -573,5 +573,11 @@ struct token {
 enum token_verdict { TOKEN_OK, TOKEN_INVALID, TOKEN_FOREIGN };
 void core_token_text(const struct core *c, const struct ref *ref, u64 fence, struct buf *out);
 enum token_verdict core_token_parse(const struct core *c, slice text, struct token *out);
+/* The same in parts, for many at once: the codes by which those of this broker are known, how a token with its code is spelled, and what
+ * a text says that is a token of some broker. */
+#define TOKENS_TOGETHER 32u
+void core_token_codes(const struct core *c, const struct token **tokens, u32 count, u64 *codes);
+void core_token_put(const struct token *t, u64 code, char out[TOKEN_TEXT]);
+bool core_token_split(slice text, struct token *out, u64 *code);
 
 #endif

@@ -1049,6 +1049,34 @@ static void a_record_naming_a_message_the_journal_lost_is_damage(void **state) {
 
 /* ---- ids and tokens */
 
+static void tokens_made_side_by_side_are_those_made_one_by_one(void **state) {
+    (void)state;
+    struct token tokens[TOKENS_TOGETHER], read;
+    const struct token *at[TOKENS_TOGETHER];
+    u64 codes[TOKENS_TOGETHER], said;
+    char together[TOKEN_TEXT];
+    struct buf alone = {0};
+    for (u32 i = 0; i < TOKENS_TOGETHER; i++) {
+        tokens[i] = (struct token){.hash = i * 0x9e3779b97f4a7c15ull, .seq = i + 7, .fence = ~(u64)i};
+        at[i] = &tokens[i];
+    }
+    for (u32 count = 1; count <= TOKENS_TOGETHER; count++) {
+        core_token_codes(w.core, at, count, codes);
+        for (u32 i = 0; i < count; i++) {
+            buf_reset(&alone);
+            core_token_text(w.core, &(struct ref){.hash = tokens[i].hash, .seq = tokens[i].seq}, tokens[i].fence,
+                            &alone);
+            core_token_put(at[i], codes[i], together);
+            assert_int_equal(alone.len, TOKEN_TEXT);
+            assert_memory_equal(together, alone.p, TOKEN_TEXT);
+            assert_true(core_token_split(buf_slice(&alone), &read, &said));
+            assert_memory_equal(&read, at[i], sizeof read);
+            assert_true(said == codes[i]);
+        }
+    }
+    buf_free(&alone);
+}
+
 static void tokens_are_told_apart_garbled_foreign_and_good(void **state) {
     (void)state;
     struct ref ref = {.hash = 0x1234567890abcdef, .seq = 77, .queue = 1};
@@ -1189,6 +1217,7 @@ int main(void) {
         T(compaction_and_restart_change_nothing_that_can_be_seen),
         T(an_id_never_comes_back_after_everything_was_forgotten),
         T(a_record_naming_a_message_the_journal_lost_is_damage),
+        T(tokens_made_side_by_side_are_those_made_one_by_one),
         T(tokens_are_told_apart_garbled_foreign_and_good),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
