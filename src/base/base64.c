@@ -19,8 +19,9 @@
 static const u8 standard_values[256] = {COMMON_VALUES, ['+'] = 63, ['/'] = 64};
 static const u8 url_values[256] = {COMMON_VALUES, ['-'] = 63, ['_'] = 64};
 
-/* Sixteen bytes seen in four ways. Compared, a lane of digits becomes 0 or -1. */
+/* Sixteen bytes seen in five ways. Compared, a lane of digits becomes 0 or -1; what is added may pass 127 on its way, as bytes. */
 typedef signed char digits16 __attribute__((vector_size(16)));
+typedef u8 bytes16 __attribute__((vector_size(16)));
 typedef u16 pairs8 __attribute__((vector_size(16)));
 typedef u32 fours4 __attribute__((vector_size(16)));
 typedef u64 words2 __attribute__((vector_size(16)));
@@ -43,8 +44,9 @@ static inline words2 gather(digits16 sixes) {
 
 static inline void encode12(const u8 *in, char *out, signed char digit62, signed char digit63) {
     digits16 v = spread((words2){__builtin_bswap64(get_u64(in)) >> 16, __builtin_bswap64(get_u64(in + 4))});
-    digits16 text = v + 'A' + ((v > 25) & ('a' - 'Z' - 1)) + ((v > 51) & ('0' - 'z' - 1));
-    text += ((v == 62) & (signed char)(digit62 - '9' - 1)) + ((v == 63) & (signed char)(digit63 - '9' - 2));
+    bytes16 text = (bytes16)v + 'A' + (bytes16)((v > 25) & ('a' - 'Z' - 1)) + (bytes16)((v > 51) & ('0' - 'z' - 1));
+    text += (bytes16)((v == 62) & (signed char)(digit62 - '9' - 1)) +
+            (bytes16)((v == 63) & (signed char)(digit63 - '9' - 2));
     memcpy(out, &text, sizeof text);
 }
 
@@ -55,8 +57,9 @@ static inline void decode16(const u8 *in, char *out, signed char digit62, signed
     digits16 low = c | ('a' - 'A'), letter = (low > 'a' - 1) & (low < 'z' + 1);
     digits16 number = (c > '0' - 1) & (c < '9' + 1), is62 = c == digit62, is63 = c == digit63;
     *known &= letter | number | is62 | is63;
-    words2 bits =
-        gather((letter & (low - 'a' + ((c > 'Z') & 26))) | (number & (c + (52 - '0'))) | (is62 & 62) | (is63 & 63));
+    digits16 of_letter = (digits16)((bytes16)low - 'a' + (bytes16)((c > 'Z') & 26));
+    digits16 of_number = (digits16)((bytes16)c + (52 - '0'));
+    words2 bits = gather((letter & of_letter) | (number & of_number) | (is62 & 62) | (is63 & 63));
     put_u64(out, __builtin_bswap64(bits[0] << 16));
     put_u64(out + 6, __builtin_bswap64(bits[1] << 16));
 }
