@@ -241,12 +241,12 @@ void history_end(struct history *h, const struct history_item *how) {
     item.failure_class = how->failure_class;
     item.reason = how->reason;
     /* The consumer's name lies inside what is about to move: take it along. */
-    struct buf encoded = {0};
-    buf_grow(&encoded, history_item_size(&item));
-    item_encode(&item, encoded.p);
-    splice(h, from, old_size, (u32)history_item_size(&item));
-    memcpy(h->p + from, encoded.p, history_item_size(&item));
-    buf_free(&encoded);
+    u32 size = (u32)history_item_size(&item);
+    char *encoded = mem_alloc(size);
+    item_encode(&item, encoded);
+    splice(h, from, old_size, size);
+    memcpy(h->p + from, encoded, size);
+    mem_free(encoded);
 }
 
 void history_set_attempt(struct history *h, u64 fence, u16 attempt) {
