@@ -384,7 +384,7 @@ static void enqueue(struct outbound_call *c);
 static int on_progress(void *ctx, curl_off_t down_all, curl_off_t down, curl_off_t up_all, curl_off_t up) {
     struct outbound_call *c = ctx;
     (void)down_all, (void)down, (void)up_all, (void)up;
-    if (!c->sent || c->paused || !turn_is_over(c->all->turn_us)) return 0;
+    if (!c->easy || !c->sent || c->paused || !turn_is_over(c->all->turn_us)) return 0; /* it may be on its way out */
     c->paused = true;
     check_curl(curl_easy_pause(c->easy, CURLPAUSE_ALL));
     if (!c->wait) enqueue(c);
