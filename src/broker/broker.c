@@ -273,8 +273,10 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
 
 void broker_durable(struct broker *b, struct broker_time t, u64 position) {
     broker_advance(b, t);
-    b->durable = position;
-    if (journal_failed(b->journal)) effects_stop(b);
+    if (journal_failed(b->journal))
+        effects_stop(b);
+    else
+        b->durable = position;
     traffic_durable(b, position);
     if (effects_run(b, position) && b->options.port.release) b->options.port.release(b->options.port.ctx, position);
     hand_over_due(b);
