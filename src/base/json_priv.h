@@ -3,12 +3,9 @@
 #ifndef HAPAX_BASE_JSON_PRIV_H
 #define HAPAX_BASE_JSON_PRIV_H
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 #include "base/base_priv.h"
 #include "base/json.h"
+#include "base/sixteen.h"
 
 /* ---- json_lex.c: spelling */
 
@@ -17,20 +14,18 @@ static inline const char *json_skip_space(const char *p, const char *end) {
     return p;
 }
 
-/* The first byte that is not plain: a quote, a backslash, a control character, a byte of a longer UTF-8 sequence.
- * Sixteen at a time: as signed numbers, both control characters and bytes from 0x80 on are below the space. Eight at a
- * time: in each byte below 0x80 the subtractions set the high bit exactly for those; borrows only reach bytes behind a
- * hit. */
+/* What is not plain: a quote, a backslash, a control character, a byte of a longer UTF-8 sequence. */
+static inline sixteen json_unplain(sixteen v) {
+    return (v < 0x20) | (v == '"') | (v == '\\');
+}
+
+/* The first byte that is not plain. Eight at a time: in each byte below 0x80 the subtractions set the high bit exactly for those;
+ * borrows only reach bytes behind a hit. */
 static inline const char *json_skip_plain(const char *p, const char *end) {
-#ifdef __SSE2__
     for (; end - p >= 16; p += 16) {
-        __m128i w = _mm_loadu_si128((const __m128i *)(const void *)p);
-        __m128i quote = _mm_cmpeq_epi8(w, _mm_set1_epi8('"')), backslash = _mm_cmpeq_epi8(w, _mm_set1_epi8('\\'));
-        __m128i other = _mm_cmplt_epi8(w, _mm_set1_epi8(' '));
-        int hits = _mm_movemask_epi8(_mm_or_si128(other, _mm_or_si128(quote, backslash)));
-        if (hits) return p + __builtin_ctz((unsigned)hits);
+        u32 hits = sixteen_bits(json_unplain(sixteen_at(p)));
+        if (hits) return p + __builtin_ctz(hits);
     }
-#endif
     for (; end - p >= 8; p += 8) {
         u64 w = get_u64(p);
         u64 quote = (w ^ bytes_of('"')) - bytes_of(1), backslash = (w ^ bytes_of('\\')) - bytes_of(1);

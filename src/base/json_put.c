@@ -1,13 +1,9 @@
-#include "base/base_priv.h"
-#include "base/json.h"
-#include "base/sixteen.h"
+#include "base/json_priv.h"
 
-/* What cannot stand in a string as it is. Bytes of longer UTF-8 sequences can; in text that may not be UTF-8 they are looked at. */
+/* What cannot stand in a string as it is. Bytes of longer UTF-8 sequences can; in text that may not be UTF-8 all are looked at that are not
+ * plain. */
 static sixteen unsafe(sixteen v) {
-    return ((v & ~0x1f) == 0) | (v == '"') | (v == '\\');
-}
-static sixteen unsure(sixteen v) {
-    return (v < 0x20) | (v == '"') | (v == '\\');
+    return sixteen_control(v) | (v == '"') | (v == '\\');
 }
 
 #define WRITTEN_OUT static inline __attribute__((always_inline)) /* so that `stops` is, too */
@@ -88,7 +84,7 @@ static __attribute__((noinline)) bool put_rest_of_utf8(struct buf *b, char *out,
 
 static __attribute__((noinline)) bool put_rest_of_bytes(struct buf *b, char *out, slice s) {
     size_t start = b->len;
-    if (put_rest(b, out, s, unsure)) return true;
+    if (put_rest(b, out, s, json_unplain)) return true;
     b->len = start;
     return false;
 }
@@ -111,7 +107,7 @@ void json_put_string(struct buf *b, slice utf8) {
 }
 
 bool json_put_text(struct buf *b, slice bytes) {
-    return put_string(b, bytes, unsure, put_rest_of_bytes);
+    return put_string(b, bytes, json_unplain, put_rest_of_bytes);
 }
 
 void json_put_name(struct buf *b, const char *name) {

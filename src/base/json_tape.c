@@ -71,29 +71,14 @@ static __attribute__((cold, noinline)) const char *fail(struct reader *r, const 
 
 /* ---- where strings end */
 
-/* One bit for each byte that is a quote, a backslash, a control character or part of a longer UTF-8 sequence. */
-#ifdef __SSE2__
+/* One bit for each byte that is not plain. */
 static inline u64 stops_in_16(const char *p) {
-    __m128i w = _mm_loadu_si128((const __m128i *)(const void *)p);
-    __m128i quote = _mm_cmpeq_epi8(w, _mm_set1_epi8('"')), backslash = _mm_cmpeq_epi8(w, _mm_set1_epi8('\\'));
-    /* As signed numbers, control characters and bytes from 0x80 on are below the space. */
-    __m128i other = _mm_cmplt_epi8(w, _mm_set1_epi8(' '));
-    return (u32)_mm_movemask_epi8(_mm_or_si128(other, _mm_or_si128(quote, backslash)));
+    return sixteen_bits(json_unplain(sixteen_at(p)));
 }
 
 static inline u64 stops_in(const char *p) {
     return stops_in_16(p) | stops_in_16(p + 16) << 16 | stops_in_16(p + 32) << 32 | stops_in_16(p + 48) << 48;
 }
-#else
-static u64 stops_in(const char *p) {
-    u64 all = 0;
-    for (int i = 0; i < BLOCK; i++) {
-        u8 c = (u8)p[i];
-        all |= (u64)(c == '"' || c == '\\' || c < ' ' || c >= 0x80) << i;
-    }
-    return all;
-}
-#endif
 
 void json_stops_plainly(const char *p, size_t blocks, u64 *stops) {
     for (; blocks; blocks--, p += BLOCK) *stops++ = stops_in(p);

@@ -9,30 +9,32 @@ struct sip {
     u64 v0, v1, v2, v3;
 };
 
-#define ROTATE(x, by) ((x) << (by) | (x) >> (64 - (by))) /* of a word, or of several */
+#define ROTATE(x, by) ((x) << (by) | (x) >> (64 - (by)))
 
-static inline void sip_round(struct sip *s) {
-    s->v0 += s->v1;
-    s->v1 = ROTATE(s->v1, 13) ^ s->v0;
-    s->v0 = ROTATE(s->v0, 32);
-    s->v2 += s->v3;
-    s->v3 = ROTATE(s->v3, 16) ^ s->v2;
-    s->v0 += s->v3;
-    s->v3 = ROTATE(s->v3, 21) ^ s->v0;
-    s->v2 += s->v1;
-    s->v1 = ROTATE(s->v1, 17) ^ s->v2;
-    s->v2 = ROTATE(s->v2, 32);
-}
+/* Of one text, or of several. */
+#define SIP_ROUND(s)                                                                                                   \
+    do {                                                                                                               \
+        (s)->v0 += (s)->v1;                                                                                            \
+        (s)->v1 = ROTATE((s)->v1, 13) ^ (s)->v0;                                                                       \
+        (s)->v0 = ROTATE((s)->v0, 32);                                                                                 \
+        (s)->v2 += (s)->v3;                                                                                            \
+        (s)->v3 = ROTATE((s)->v3, 16) ^ (s)->v2;                                                                       \
+        (s)->v0 += (s)->v3;                                                                                            \
+        (s)->v3 = ROTATE((s)->v3, 21) ^ (s)->v0;                                                                       \
+        (s)->v2 += (s)->v1;                                                                                            \
+        (s)->v1 = ROTATE((s)->v1, 17) ^ (s)->v2;                                                                       \
+        (s)->v2 = ROTATE((s)->v2, 32);                                                                                 \
+    } while (0)
 
 static inline void absorb(struct sip *s, u64 word) {
     s->v3 ^= word;
-    sip_round(s);
-    sip_round(s);
+    SIP_ROUND(s);
+    SIP_ROUND(s);
     s->v0 ^= word;
 }
 
 static inline u64 squeeze(struct sip *s) {
-    for (int i = 0; i < 4; i++) sip_round(s);
+    for (int i = 0; i < 4; i++) SIP_ROUND(s);
     return s->v0 ^ s->v1 ^ s->v2 ^ s->v3;
 }
 
@@ -87,24 +89,11 @@ struct sip_lanes {
 
 #define INLINE static inline __attribute__((always_inline)) /* for each set of instructions anew */
 
-INLINE void round_lanes(struct sip_lanes *s) {
-    s->v0 += s->v1;
-    s->v1 = ROTATE(s->v1, 13) ^ s->v0;
-    s->v0 = ROTATE(s->v0, 32);
-    s->v2 += s->v3;
-    s->v3 = ROTATE(s->v3, 16) ^ s->v2;
-    s->v0 += s->v3;
-    s->v3 = ROTATE(s->v3, 21) ^ s->v0;
-    s->v2 += s->v1;
-    s->v1 = ROTATE(s->v1, 17) ^ s->v2;
-    s->v2 = ROTATE(s->v2, 32);
-}
-
 INLINE void absorb_lanes(struct sip_lanes *s, u64 a, u64 b, u64 c, u64 d) {
     lanes word = {a, b, c, d};
     s->v3 ^= word;
-    round_lanes(s);
-    round_lanes(s);
+    SIP_ROUND(s);
+    SIP_ROUND(s);
     s->v0 ^= word;
 }
 
@@ -126,7 +115,7 @@ INLINE void hash_four(const struct siphash_key *key, const slice *t, u64 *out) {
         absorb_lanes(&s, last_word(p[0], t[0].n), last_word(p[1], t[1].n), last_word(p[2], t[2].n),
                      last_word(p[3], t[3].n));
         s.v2 ^= 0xff;
-        for (int i = 0; i < 4; i++) round_lanes(&s);
+        for (int i = 0; i < 4; i++) SIP_ROUND(&s);
         lanes all = s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
         memcpy(out, &all, sizeof all);
         return;

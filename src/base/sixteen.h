@@ -18,6 +18,11 @@ static inline void sixteen_put(char *p, sixteen v) {
     memcpy(p, &v, sizeof v);
 }
 
+/* Those below 0x20. */
+static inline sixteen sixteen_control(sixteen v) {
+    return (v & ~0x1f) == 0;
+}
+
 /* A bit for each, the first one's lowest, of bytes that are 0 or -1. */
 static inline u32 sixteen_bits(sixteen v) {
 #if defined(__SSE2__)

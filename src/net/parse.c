@@ -10,6 +10,8 @@
  * error the whole message gives. */
 #include "net/parse.h"
 
+#include "base/sixteen.h"
+
 enum {
     TOKEN = 1,  /* tchar: methods, field names, codings */
     TARGET = 2, /* VCHAR but '#', which starts a fragment and never travels */
@@ -45,20 +47,16 @@ static bool all(slice s, int class) {
     return true;
 }
 
-typedef u8 bytes16 __attribute__((vector_size(16)));
-
 /* Past the bytes of a field's value, sixteen at a time. Of the control bytes the tab alone is one of them. */
 static const char *skip_value(const char *p, const char *end) {
     while (end - p >= 16) {
-        bytes16 v;
-        memcpy(&v, p, sizeof v);
-        bytes16 control = (bytes16)((v < 0x20) | (v == 0x7f));
-        u64 low = get_u64(&control), high = get_u64((const char *)&control + 8);
-        if (!(low | high)) {
+        sixteen v = sixteen_at(p);
+        u32 hits = sixteen_bits(sixteen_control(v) | (v == 0x7f));
+        if (!hits) {
             p += 16;
             continue;
         }
-        p += low ? __builtin_ctzll(low) / 8 : 8 + __builtin_ctzll(high) / 8;
+        p += __builtin_ctz(hits);
         if (*p != '\t') return p;
         p++;
     }
