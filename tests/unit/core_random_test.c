@@ -324,17 +324,11 @@ static void do_send(void) {
     random_key(key, sizeof key);
     const struct rules *rules = core_queue_rules(w.core, w.queue);
     if (rules->semantics != SEMANTICS_EXACTLY_ONCE && one_in(3)) key[0] = 0;
-    struct send_in in = {
-        .queue = w.queue,
-        .hash = core_hash(w.core, w.queue, slice_str(key)),
-        .fingerprint = core_fingerprint(w.core, slice_str(payload)),
-        .key = slice_str(key),
-        .payload = slice_str(payload),
-        .group = one_in(2) ? slice_str(group) : SL(""),
-        .request_id = slice_str(request),
-        .delay_ms = one_in(8) ? (i64)roll(20000) : 0,
-        .ttl_ms = one_in(8) ? 1 + (i64)roll(20000) : 0,
-    };
+    struct send_in in = sending(key, payload);
+    in.group = one_in(2) ? slice_str(group) : SL("");
+    in.request_id = slice_str(request);
+    in.delay_ms = one_in(8) ? (i64)roll(20000) : 0;
+    in.ttl_ms = one_in(8) ? 1 + (i64)roll(20000) : 0;
     if (core_send(w.core, w.now, &in, find(key), &out) != SEND_ELSEWHERE) return;
     char other[KEY_BYTES_MAX + 1] = {0};
     memcpy(other, out.other_key, out.other_key_len);

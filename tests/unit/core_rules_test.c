@@ -59,13 +59,7 @@ static enum send_verdict send_door(const char *key, const char *payload, char *u
     char other[KEY_BYTES_MAX + 1] = {0};
     memcpy(other, first.other_key, first.other_key_len);
     if (under) memcpy(under, other, sizeof other);
-    struct send_in in = {
-        .queue = w.queue,
-        .hash = core_hash(w.core, w.queue, slice_str(key)),
-        .fingerprint = core_fingerprint(w.core, slice_str(payload)),
-        .key = slice_str(key),
-        .payload = slice_str(payload),
-    };
+    struct send_in in = sending(key, payload);
     return core_send_conflict(w.core, w.now, &in, &first, find(other), &out);
 }
 

@@ -797,14 +797,8 @@ static void arrivals_are_counted_exactly_and_the_last_eight_are_kept(void **stat
 }
 
 static enum send_verdict send_from(const char *key, const char *payload, slice request_id) {
-    struct send_in in = {
-        .queue = w.queue,
-        .hash = core_hash(w.core, w.queue, slice_str(key)),
-        .fingerprint = core_fingerprint(w.core, slice_str(payload)),
-        .key = slice_str(key),
-        .payload = slice_str(payload),
-        .request_id = request_id,
-    };
+    struct send_in in = sending(key, payload);
+    in.request_id = request_id;
     struct send_out out;
     return core_send(w.core, w.now, &in, find(key), &out);
 }

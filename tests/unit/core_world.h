@@ -145,18 +145,22 @@ static inline struct seen *find(const char *key) {
     return NULL;
 }
 
-static inline enum send_verdict send_full(const char *key, const char *payload, const char *group, i64 delay, i64 ttl,
-                                          struct send_out *out) {
-    struct send_in in = {
+static inline struct send_in sending(const char *key, const char *payload) {
+    return (struct send_in){
         .queue = w.queue,
         .hash = core_hash(w.core, w.queue, slice_str(key)),
         .fingerprint = core_fingerprint(w.core, slice_str(payload)),
         .key = slice_str(key),
         .payload = slice_str(payload),
-        .group = slice_str(group ? group : ""),
-        .delay_ms = delay,
-        .ttl_ms = ttl,
     };
+}
+
+static inline enum send_verdict send_full(const char *key, const char *payload, const char *group, i64 delay, i64 ttl,
+                                          struct send_out *out) {
+    struct send_in in = sending(key, payload);
+    in.group = slice_str(group ? group : "");
+    in.delay_ms = delay;
+    in.ttl_ms = ttl;
     struct send_out ignored;
     return core_send(w.core, w.now, &in, find(key), out ? out : &ignored);
 }
