@@ -125,7 +125,7 @@ static struct seen *find_token(struct call *c, const struct item *it, const stru
         fail(c, PROBLEM_token_invalid, it->has_token ? "this is no token, or a garbled one" : "token is missing");
         return NULL;
     }
-    struct seen *s = it->verdict == TOKEN_OK ? lookup_id(b, b->lookup, token->hash, token->seq) : NULL;
+    struct seen *s = it->verdict == TOKEN_OK ? lookup_to_settle(b, b->lookup, token->hash, token->seq) : NULL;
     if (s) return may_settle(c, s) ? s : NULL;
     const struct seen *since = it->verdict == TOKEN_OK ? later_generation(b, token) : NULL;
     if (!since)
@@ -304,7 +304,7 @@ static void look_ahead(const struct settle_job *j, const struct item_at *items, 
         verdicts[i] = !items[i].is_token ? TOKEN_INVALID : items[i].code == codes[i] ? TOKEN_OK : TOKEN_FOREIGN;
         if (verdicts[i] == TOKEN_OK) hashes[known++] = items[i].token.hash;
     }
-    if (known > 1) lookup_ahead(j->job.c.b, hashes, known, NULL);
+    if (known > 1) lookup_ahead_to_settle(j->job.c.b, hashes, known);
 }
 
 /* Some items at a time, each on its own. */

@@ -45,7 +45,13 @@ void lookup_ahead(struct broker *b, const u64 *hashes, u32 count, bool *unsettle
     struct ahead ahead;
     u32 records = core_prefetch(b->core, hashes, count, &ahead);
     journal_prefetch(b->journal, ahead.pos, ahead.bytes, records);
-    for (u32 i = 0; unsettled && i < count; i++) unsettled[i] = !ahead.settled[i];
+    for (u32 i = 0; i < count; i++) unsettled[i] = !ahead.settled[i];
+}
+
+void lookup_ahead_to_settle(struct broker *b, const u64 *hashes, u32 count) {
+    struct ahead ahead;
+    u32 records = core_prefetch_to_settle(b->core, hashes, count, &ahead);
+    journal_prefetch(b->journal, ahead.pos, ahead.bytes, records);
 }
 
 static void load(struct broker *b, struct lookup *l, const struct found *f) {
@@ -123,14 +129,18 @@ struct seen *lookup_key(struct broker *b, struct lookup *l, u16 queue, u64 hash,
     return any_past ? lookup_found(b, l, &past) : NULL;
 }
 
-struct seen *lookup_id(struct broker *b, struct lookup *l, u64 hash, u64 seq) {
+struct seen *lookup_to_settle(struct broker *b, struct lookup *l, u64 hash, u64 seq) {
     struct core_cursor cursor = {0};
     struct found f;
     while (core_find(b->core, hash, &cursor, &f)) {
         load(b, l, &f);
-        if (seen_ref(&l->seen)->seq != seq) continue;
-        load_arrivals(b, l);
-        return &l->seen;
+        if (seen_ref(&l->seen)->seq == seq) return &l->seen;
     }
     return NULL;
+}
+
+struct seen *lookup_id(struct broker *b, struct lookup *l, u64 hash, u64 seq) {
+    struct seen *s = lookup_to_settle(b, l, hash, seq);
+    if (s) load_arrivals(b, l);
+    return s;
 }

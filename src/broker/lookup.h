@@ -14,11 +14,14 @@ void lookup_free(struct lookup *l);
 struct seen *lookup_key(struct broker *b, struct lookup *l, u16 queue, u64 hash, slice key);
 struct seen *lookup_id(struct broker *b, struct lookup *l, u64 hash, u64 seq);
 struct seen *lookup_found(struct broker *b, struct lookup *l, const struct found *f);
+/* By its id, for core_settle, which does not ask how often its key came: that record lies where the repeats came, far from this one. */
+struct seen *lookup_to_settle(struct broker *b, struct lookup *l, u64 hash, u64 seq);
 /* One record. P7: a record that cannot be read back ends the process; it was acknowledged, and going on would be guessing. */
 const struct record *lookup_record(struct broker *b, struct lookup *l, u64 pos, u32 size_hint);
-/* These will be looked up in a moment: bring near what that will touch. At most AHEAD_MAX. unsettled, unless NULL: which of
- * them seem to be messages that are still there to compare with. */
+/* These will be looked up in a moment: bring near what that will touch. At most AHEAD_MAX. unsettled: which of them seem to be
+ * messages that are still there to compare with. */
 void lookup_ahead(struct broker *b, const u64 *hashes, u32 count, bool *unsettled);
+void lookup_ahead_to_settle(struct broker *b, const u64 *hashes, u32 count);
 
 const struct ref *seen_ref(const struct seen *s);
 slice seen_key(const struct seen *s);

@@ -198,7 +198,7 @@ static void tell_overtaken(struct broker *b, const struct push *push, const stru
 static void settle(struct broker *b, const struct push *push, const struct outbound_answer *a,
                    struct verdict *verdict) {
     struct settle_out out;
-    struct seen *s = lookup_id(b, b->lookup, push->ref.hash, push->ref.seq);
+    struct seen *s = lookup_to_settle(b, b->lookup, push->ref.hash, push->ref.seq);
     verdict->in.fence = push->fence;
     if (!s) return tell_overtaken(b, push, a, SL("gone"));
     enum settle_verdict v = settle_message(b, &verdict->in, s, &out);
@@ -288,7 +288,7 @@ static enum step settle_unsent(struct broker *b, const struct errand *e, struct 
     enum lease_verdict v = core_lease(b->core, b->now, e->no, e->m, &how, &lease);
     if (v != LEASE_OK) return v == LEASE_FULL ? STEP_SHORT : STEP_TAKEN;
     in->fence = lease.fence;
-    struct seen *s = lookup_id(b, b->lookup, ref.hash, ref.seq);
+    struct seen *s = lookup_to_settle(b, b->lookup, ref.hash, ref.seq);
     CHECK(s);
     settle_message(b, in, s, &out);
     return STEP_TAKEN;

@@ -211,6 +211,7 @@ struct ahead {
 };
 #define ARRIVALS_BYTES 128u /* what an ARRIVALS record takes in the journal, about: their sizes are not kept */
 u32 core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out);
+u32 core_prefetch_to_settle(const struct core *c, const u64 *hashes, u32 count, struct ahead *out); /* no arrivals */
 
 /* Something known under a hash. */
 struct found {
@@ -231,9 +232,10 @@ bool core_find(const struct core *c, u64 hash, struct core_cursor *cursor, struc
 /* A found entry with its records read back. Borrowed by the call that gets it. */
 struct seen {
     struct found at;
-    const struct rec_message *message;   /* unsettled: its base record */
-    const struct rec_settle *settle;     /* settled */
-    const struct rec_arrivals *arrivals; /* if at.arrivals_pos != 0 and they are not in memory */
+    const struct rec_message *message; /* unsettled: its base record */
+    const struct rec_settle *settle;   /* settled */
+    const struct rec_arrivals
+        *arrivals; /* if at.arrivals_pos != 0 and they are not in memory; core_settle does not ask */
 };
 
 /* The mutable side of an unsettled message. */

@@ -29,7 +29,7 @@ void core_near(const struct core *c, u64 hash) {
     index_prefetch(&c->keys, hash);
 }
 
-u32 core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out) {
+static inline u32 prefetch(const struct core *c, const u64 *hashes, u32 count, bool arrivals, struct ahead *out) {
     u32 entries[AHEAD_MAX];
     CHECK(count <= AHEAD_MAX);
     for (u32 i = 0; i < count; i++) index_prefetch(&c->keys, hashes[i]);
@@ -40,7 +40,7 @@ u32 core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahe
     for (u32 i = 0; i < count; i++) {
         if (entries[i] == ENTRY_NONE) continue;
         const struct entry *e = index_entry(&c->keys, entries[i]);
-        tally_prefetch(c, entries[i], e->has_arrivals);
+        if (arrivals) tally_prefetch(c, entries[i], e->has_arrivals);
         if (e->kind != ENTRY_LIVE) continue;
         const char *m = (const char *)message_at(c, (u32)e->at);
         near(m);
@@ -54,11 +54,19 @@ u32 core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahe
         out->settled[i] = e->kind != ENTRY_LIVE;
         out->pos[n] = e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->pos : e->at;
         out->bytes[n++] = (u32)entry_size(e);
-        if (!e->has_arrivals || tally_find(c, entries[i])) continue;
+        if (!arrivals || !e->has_arrivals || tally_find(c, entries[i])) continue;
         out->pos[n] = arrivals_pos(c, entries[i]);
         out->bytes[n++] = ARRIVALS_BYTES;
     }
     return n;
+}
+
+u32 core_prefetch(const struct core *c, const u64 *hashes, u32 count, struct ahead *out) {
+    return prefetch(c, hashes, count, true, out);
+}
+
+u32 core_prefetch_to_settle(const struct core *c, const u64 *hashes, u32 count, struct ahead *out) {
+    return prefetch(c, hashes, count, false, out);
 }
 
 static void found_entry(const struct core *c, u32 no, struct found *out) {
