@@ -66,6 +66,12 @@ static bool is_told(slice name) {
     return false;
 }
 
+/* Nothing was counted or listed, or it is the key once more: a page that fits the screen says more. */
+static bool says_nothing(slice key, slice name, slice raw) {
+    if (slice_eq(raw, SL("0")) || slice_eq(raw, SL("[]"))) return true;
+    return slice_eq(name, SL("effect_key")) && slice_eq(raw, member_raw(key, "key"));
+}
+
 static void print_rest(slice key) {
     struct json j;
     slice name, raw;
@@ -75,7 +81,7 @@ static void print_rest(slice key) {
     buf_char(&rest, '{');
     bool open = json_object(&j);
     while (open && json_member(&j, &name) && json_value(&j, &type, &raw)) {
-        if (is_told(name)) continue;
+        if (is_told(name) || says_nothing(key, name, raw)) continue;
         if (rest.len > 1) buf_char(&rest, ',');
         json_put_string(&rest, name);
         buf_char(&rest, ':');

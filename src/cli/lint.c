@@ -1,5 +1,6 @@
 /* A config file looked at before it can hurt: hapax lint, hapax queues explain. */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "cli/cli.h"
@@ -190,6 +191,37 @@ const char about_queues_explain[] =
     "--runbook >\n"
     "payments.md`.";
 
+/* For a terminal. explain_queue indents what it says by two, and what goes on with it by four. */
+static void put_sentences(struct buf *out, slice clean, size_t columns) {
+    struct buf sentence = {0};
+    slice line;
+    while (clean.n) {
+        slice_cut(clean, '\n', &line, &clean);
+        buf_slice_add(&sentence, line);
+        if (slice_starts(clean, SL("    "))) continue;
+        size_t indent = slice_starts(buf_slice(&sentence), SL("  ")) ? 2 : 0;
+        buf_printf(out, "%*s", (int)indent, "");
+        text_wrap(out, buf_slice(&sentence), indent, 4, columns);
+        buf_char(out, '\n');
+        buf_reset(&sentence);
+    }
+    buf_free(&sentence);
+}
+
+static void print_sentences(const struct queue_config *q) {
+    struct buf raw = {0}, clean = {0}, wrapped = {0};
+    size_t columns = text_columns(STDOUT_FILENO);
+    explain_queue(q, &raw);
+    print_clean(&clean, buf_slice(&raw), true);
+    if (columns == SIZE_MAX)
+        buf_slice_add(&wrapped, buf_slice(&clean));
+    else
+        put_sentences(&wrapped, buf_slice(&clean), columns);
+    print_clean_buf(&wrapped);
+    buf_free(&raw);
+    buf_free(&clean);
+}
+
 /* With --json the effective rules under the config's key names. metrics: the broker's, if one was asked. */
 static void print_explanation(const struct cli *cli, const struct queue_config *q, slice metrics) {
     struct buf raw = {0}, clean = {0};
@@ -198,13 +230,12 @@ static void print_explanation(const struct cli *cli, const struct queue_config *
     if (cli->json) {
         config_queue_to_json(q, &raw);
         print_json(hx_bytes_of(raw.p, raw.len));
-    } else {
-        if (args_has(cli, "runbook"))
-            explain_runbook(q, types.at, types.count, &raw);
-        else
-            explain_queue(q, &raw);
+    } else if (args_has(cli, "runbook")) {
+        explain_runbook(q, types.at, types.count, &raw);
         print_clean(&clean, buf_slice(&raw), true);
         print_buf(&clean);
+    } else {
+        print_sentences(q);
     }
     buf_free(&raw);
     types_free(&types);

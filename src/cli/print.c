@@ -300,6 +300,11 @@ static void put_line(struct table *t, slice label, slice name, enum json_type ty
     buf_free(&value);
 }
 
+/* What is text is seen to be; base64 has to be said. */
+static bool is_plain_text(slice name, slice raw) {
+    return slice_eq(name, SL("encoding")) && slice_eq(raw, SL("\"utf8\""));
+}
+
 /* The scalars of an object, with those of inner objects under "outer inner"; arrays of objects go to `tables`. Counters that
  * never counted are not worth a line. */
 static void put_object(struct table *t, struct buf *tables, slice prefix, slice object, int depth) {
@@ -321,7 +326,7 @@ static void put_object(struct table *t, struct buf *tables, slice prefix, slice 
             buf_slice_add(tables, buf_slice(&label));
             buf_char(tables, '\n');
             buf_slice_add(tables, buf_slice(&rows));
-        } else if (!counters || !slice_eq(raw, SL("0"))) {
+        } else if (!(counters && slice_eq(raw, SL("0"))) && !is_plain_text(name, raw)) {
             put_line(t, buf_slice(&label), name, type, raw);
         }
         buf_free(&rows);

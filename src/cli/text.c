@@ -71,6 +71,8 @@ static void put_harmless(struct buf *b, slice s, bool lines, bool json) {
             buf_printf(b, "\\x%02x", (unsigned)(u8)s.p[0]);
         else if (lines && (code == '\n' || code == '\t'))
             buf_char(b, (char)code);
+        else if (code == '\n') /* most output of a command ends so: no need to look like damage */
+            buf_lit(b, "↵");
         else if (IS_IN(code, driving))
             put_escape(b, code, json);
         else

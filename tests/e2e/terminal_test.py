@@ -182,6 +182,40 @@ def a_queue_says_how_many_of_it_are_dead(q):
     assert re.search(r"^dead +1$", hapax("queues", "show", q).text, re.M)
 
 
+@test
+def the_page_of_a_key_fits_the_screen(q):
+    b = hx.broker
+    b.put(q, "order-1")
+    hapax("receive", q, "--exec", "wc -c; echo bytes")
+    b.send(q, "order-1")
+    page = fits(look("key", "show", q, "order-1"))
+    assert page.plain.count("\n") < 24, page
+    assert re.search(r"^attempt +1$", page.plain, re.M) and re.search(r"^duplicates +1$", page.plain, re.M), page
+    assert not re.search(r"^.* {2,}(0|none|utf8)$|^effect key", page.plain, re.M), page
+    same(b.key(q, "order-1")["generation"], 0, "JSON has every member")
+
+
+@test
+def a_line_feed_looks_like_one_where_a_line_is_all_there_is(q):
+    b = hx.broker
+    b.put(q, "k", payload="one\n")
+    assert re.search(r" one↵( |$)", look("messages", "list", q).plain, re.M)
+    hapax("receive", q, "--exec", "echo 1; echo 2")
+    assert re.search(r"^result body +1↵2↵$", look("key", "show", q, "k").plain, re.M)
+    same(hapax("key", "show", q, "k", "--json").json["result"]["body"], "1\n2\n")
+    same(hapax("key", "result", q, "k").text, "1\n2\n")
+
+
+@test
+def an_explanation_is_wrapped_at_a_terminal_and_whole_in_a_pipe(q):
+    hx.broker.rules(q, **{"class": "money"}, reconcile={"url": "https://bank.example/payments?key=${hapax.effect_key}", "exists": "items[0].id"})
+    screen, piped = fits(look("queues", "explain", q)), hapax("queues", "explain", q).text
+    same(screen.plain.split(), piped.split())
+    assert max(map(len, piped.split("\n"))) > 80, piped
+    for line in screen.plain.split("\n"):
+        assert re.match(r"|\S|  \S|    \S", line) and not line.endswith(" "), repr(line)
+
+
 # ---- one line for one deed, and why nothing came
 
 @test
