@@ -125,9 +125,9 @@ static void help_all(void) {
         if (i == 0 || !slice_eq(first_word(&cli_verbs[i]), first_word(&cli_verbs[i - 1])))
             put_family(t, first_word(&cli_verbs[i]));
     table_print(t, &out, "  ");
-    buf_lit(&out, "\n`hapax help VERB` explains one. --url or HAPAX_URL names the broker, default\n" HX_DEFAULT_URL
-                  "; --json prints JSON. Exit codes: 0 done; 1 refused, not\n"
-                  "found, nothing received; 2 wrong usage; 3 not reached, or outcome unknown.\n");
+    buf_lit(&out, "\nBegin with send, receive, key show, queues list; `hapax help VERB` explains one.\n"
+                  "--url or HAPAX_URL names the broker, else " HX_DEFAULT_URL "; --json is JSON.\n"
+                  "Exit codes: 0 done; 1 refused, nothing there; 2 usage; 3 no answer, or unknown.\n");
     print_clean_buf(&out);
 }
 

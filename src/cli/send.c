@@ -72,10 +72,11 @@ static void show_receipt(const hx_receipt *r) {
 }
 
 static int send_failed(struct cli *cli, const hx_draft *draft, const hx_error *err, hx_bytes problem) {
-    int rc = cli_failed(cli, err, problem);
-    if (!draft->key && strcmp(err->code, "key_missing") == 0)
-        say("name the intent, e.g. --key order-1234-capture: repeats of a key take effect once");
-    return rc;
+    hx_error here = *err;
+    if (!draft->key && strcmp(err->code, "key_missing") == 0) /* the broker speaks of its header field */
+        snprintf(here.detail, sizeof(here.detail),
+                 "name the intent with --key, e.g. --key order-1234-capture: repeats of a key take effect once");
+    return cli_failed(cli, &here, problem);
 }
 
 static int send_draft(struct cli *cli, const hx_draft *draft, i64 wait) {

@@ -87,6 +87,8 @@ int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json) {
     else if (err->status == HX_DENIED)
         say_wrong("%s: %s. Use a token that may, or have this right added to its `allow` in the broker's config.",
                   err->code, err->detail);
+    else if (strcmp(err->code, "no_such_queue") == 0)
+        say_wrong("%s: %s; `hapax queues list` names those that do", err->code, err->detail);
     else
         say_wrong("%s: %s%s%.*s", err->code, err->detail, changed.len ? "; changed: " : "", (int)changed.len,
                   changed.len ? changed.p : "");

@@ -322,11 +322,13 @@ def a_missing_batch_file_is_wrong_usage():
 @test
 def refusals_exit_1_with_the_brokers_code():
     exits(1, hapax("send", "r1", "--key", "big", stdin=b"x" * ((1 << 20) + 1)), "too_large")
-    exits(1, hapax("key", "show", "r1-none", "k"), "no_such")
+    exits(1, hapax("key", "show", "r1-none", "k"), "no_such_queue: queue 'r1-none' does not exist; `hapax queues list`")
     exits(1, hapax("key", "result", "r1-none", "k"), "no_such")
     exits(1, hapax("ack", "garbage"), "token_invalid")
     exits(1, hapax("send", "r1", "x", "--key", "tab\there"), "key_invalid")
-    exits(1, hapax("send", "r1", "x"), "key_missing", "name the intent")
+    for queue in ("r1", "r1-none"):
+        ran = exits(1, hapax("send", queue, "x"), "key_missing: name the intent with --key")
+        assert "Idempotency-Key" not in ran.err, ran
     # Tokens are opaque: one may begin with dashes, and is no flag.
     for dashes in ("-", "--"):
         exits(1, hapax("release", dashes + "x" * 46), "token_invalid")
