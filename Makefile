@@ -58,21 +58,30 @@ TOOL_BIN   := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(TOOL_SRC)))
 
 .DEFAULT_GOAL := all
 .SECONDARY:
-.PHONY: all deps run demo test bench sim crash fuzz slow mutants timing lint install clean help test-tools sanitized
+.PHONY: all deps run demo test bench sim crash fuzz slow mutants timing lint install clean help test-tools
 
 all: $(BUILD)/hapaxd $(BUILD)/hapax $(foreach lib,hapax hapax_pq hapax_sqlite,$(BUILD)/lib$(lib).a $(BUILD)/lib$(lib).so)
 
 help:
-	@echo "make            build hapaxd, hapax, libhapax.a, libhapax.so into build/"
-	@echo "make run        install what is missing, build, start the broker"
-	@echo "make demo       a bad day at a container terminal, without Hapax and with it, and a picture of both"
-	@echo "make test       install what is missing, build, run every test (short forms)"
-	@echo "make lint       formatting, include walls, banned calls, clang-tidy"
-	@echo "make bench      side-by-side benchmark with Redis, NATS, beanstalkd, PostgreSQL"
-	@echo "make sim SEEDS=1-1000   the simulator    make crash KILLS=1000 CRASHES=2000   kill -9 under load"
-	@echo "make fuzz SECONDS=600   every fuzz target  make mutants          check the checkers"
-	@echo "make slow       slow clients by the thousand beside a good one"
-	@echo "make install PREFIX=/usr/local"
+	@sed -n 's/^#: \{0,1\}//p' Makefile
+
+#: make            build hapaxd, hapax, libhapax.a, libhapax.so into build/
+#: make run        install what is missing, build, start the broker
+#:                 (HAPAX_LISTEN=127.0.0.1:PORT, HAPAX_DATA=DIR)
+#: make demo       a bad day at a container terminal, without Hapax and with it
+#: make install    into PREFIX=/usr/local: programs, libraries, man pages, unit
+#: make deps       install what everything below needs, from Debian packages
+#:
+#: make test       install what is missing, build, run every test (short forms)
+#: make lint       formatting, include walls, banned calls, clang-tidy
+#: make sim        the simulator (SEEDS=1-1000)
+#: make crash      kill -9 under load (KILLS=1000 CRASHES=2000)
+#: make fuzz       every fuzz target (SECONDS=600)
+#: make mutants    planted bugs: every checker must catch its own
+#: make slow       slow clients by the thousand beside a good one
+#: make timing     wrong tokens take the same time, over a million looks
+#: make bench      beside Redis, NATS, beanstalkd and PostgreSQL
+#: make clean      remove what was built
 
 deps:
 	@tools/deps
@@ -132,15 +141,22 @@ $(BUILD)/libhapax_sqlite.so: $(BUILD)/pic/client/gate_sqlite.o $(GATE_PIC)
 
 # ---- running
 
+# A first build takes a minute or two: whoever waits is told what for.
+QUIETLY = $(MAKE) --no-print-directory -s $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
+define built
+@$(MAKE) --no-print-directory -q all || echo "building into $(BUILD)/ (a first build takes a minute or two)" >&2
+@$(QUIETLY) all
+endef
+
 run:
 	@tools/deps --build
-	@$(MAKE) --no-print-directory -s all
-	@tools/run
+	$(built)
+	@HAPAXD=$(BUILD)/hapaxd tools/run
 
 # Two hours of a feed that repeats itself, in ten seconds each.
 demo:
 	@tools/deps --demo
-	@$(MAKE) --no-print-directory -s all
+	$(built)
 	@examples/terminal-slots/demo.py --svg $(BUILD)/terminal-slots.svg
 
 install: all

@@ -40,7 +40,8 @@ hx_st doors_bind(struct doors *d, struct http_server *server, bool relays, struc
     for (u32 i = 0; i < d->count; i++) {
         const struct door *door = &d->at[i];
         hx_st st = http_server_bind(server, door->address.host, door->address.port, door->tls, err);
-        if (st != ST_OK) return err_wrap(err, st, "listen on %s", door->text);
+        const char *way_out = st == ST_BUSY ? " (--listen or HAPAX_LISTEN names another)" : "";
+        if (st != ST_OK) return err_wrap(err, st, "listen on %s%s", door->text, way_out);
     }
     if (!relays || first_plain(d) < d->count) return ST_OK;
     hx_st st = http_server_bind(server, "127.0.0.1", 0, NULL, err);
