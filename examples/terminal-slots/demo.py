@@ -144,7 +144,8 @@ def text_picture(arrivals, bare, through):
     for container, left, right, came in rows(arrivals, bare, through):
         out.append(f"{container:11} |{row(left)}|{len(left):2}  |{row(came + right)}|{len(right):2}")
     out.append(f"{'':11}  {'0 h':{COLUMNS - 3}}2 h {len(bare):2}   {'0 h':{COLUMNS - 3}}2 h {len(through):2}")
-    out.append("● a slot booked   ○ booked, but the answer was lost   · a webhook")
+    out.append("● a slot booked   ○ booked, but the answer was lost   2 3 4 so many at once")
+    out.append("· a webhook that Hapax took   behind each line: slots in all")
     return "\n".join(line.rstrip() for line in out)
 
 
