@@ -16,11 +16,14 @@ static int request_queue(struct cli *cli, const char *method, const char *middle
 /* ---- keys */
 
 const struct flag flags_key_show[] = {{0}};
-const char about_key_show[] = "Answers \"why was this event ignored?\": in one sentence, then with everything that "
-                              "happened to the key, a line each:\n"
-                              "arrivals (new intent, expected replay, late replay, conflict), hand-outs, steps, how "
-                              "attempts ended, decisions. Steps\n"
-                              "and effects are kept without their time; they stand under the hand-out they belong to.";
+const char about_key_show[] =
+    "Answers \"why was this event ignored?\": in one sentence, then with everything that "
+    "happened to the key, a line each:\n"
+    "arrivals (new intent, expected replay, late replay, conflict), hand-outs, steps, how "
+    "attempts ended, decisions. Steps\n"
+    "and effects are kept without their time; they stand under the hand-out they belong to.\n"
+    "What was not counted or listed is left out; --json has every member. A line feed inside a "
+    "value is shown as ↵.";
 
 int cmd_key_show(struct cli *cli) {
     return request_queue(cli, "GET", "/keys/", args_word(cli, 1), "", print_key);
