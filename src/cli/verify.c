@@ -6,8 +6,22 @@
 
 const struct flag flags_verify[] = {{0}};
 const char about_verify[] =
-    "Reads every record and explains what a start would find. Run it while no hapaxd has the directory open: nothing\n"
-    "is locked or changed. Exit code 1: damaged, or not a data directory.";
+    "Reads every record and explains what a start would find; nothing is changed. A directory that a hapaxd has open "
+    "is\n"
+    "not looked at: stop it, or look at a copy. Exit code 1: damaged, in use, or not a data directory.";
+
+/* What a broker writes and drops while it is being read looks like damage, and damage is answered with an old backup. */
+static bool say_if_used(struct disk *disk) {
+    i64 holder = 0;
+    if (!disk_posix_in_use(disk, &holder)) return false;
+    char who[40] = "another process";
+    if (holder) snprintf(who, sizeof who, "process %lld", (long long)holder);
+    say("%s is in use by %s: what it writes meanwhile would look like damage. Nothing can be said of it while that "
+        "runs; "
+        "stop it first, or look at a copy",
+        disk->where, who);
+    return true;
+}
 
 static void print_report(struct cli *cli, slice report, bool ok) {
     struct buf b = {0};
@@ -31,9 +45,10 @@ int cmd_verify(struct cli *cli) {
         return EXIT_REFUSED;
     }
     struct buf report = {0};
-    st = journal_file_verify(disk, &report, &err);
-    print_report(cli, buf_slice(&report), st == ST_OK);
-    if (st != ST_OK) say("%s", err.text);
+    st = say_if_used(disk) ? ST_BUSY : journal_file_verify(disk, &report, &err);
+    if (st != ST_OK && st != ST_BUSY && say_if_used(disk)) st = ST_BUSY; /* it was started meanwhile */
+    if (st != ST_BUSY) print_report(cli, buf_slice(&report), st == ST_OK);
+    if (st != ST_OK && st != ST_BUSY) say("%s", err.text);
     buf_free(&report);
     disk_close(disk);
     return st == ST_OK ? EXIT_DONE : EXIT_REFUSED;

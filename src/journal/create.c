@@ -39,7 +39,7 @@ static int holds_batch(struct journal_file *j, bool *yes) {
     return got < 0 ? (int)got : 0;
 }
 
-static hx_st refuse_if_used(struct journal_file *j, struct errbuf *err) {
+hx_st create_refuse_if_used(struct journal_file *j, struct errbuf *err) {
     struct survey v = {0};
     int rc = j->disk->ops->list(j->disk, look_at, &v);
     bool used = v.stranger;
@@ -89,7 +89,7 @@ static hx_st make_first_segment(struct journal_file *j, struct errbuf *err) {
 }
 
 hx_st create_directory(struct journal_file *j, u64 segment_bytes, struct errbuf *err) {
-    hx_st st = refuse_if_used(j, err);
+    hx_st st = create_refuse_if_used(j, err);
     if (st != ST_OK) return st;
     j->meta = (struct meta){.version = FORMAT_VERSION, .created_ms = clock_wall_ms()};
     j->meta.segment_bytes = j->segment_bytes = segment_bytes ? segment_bytes : choose_segment_bytes(j);

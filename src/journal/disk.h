@@ -55,6 +55,10 @@ static inline void disk_close(struct disk *d) {
  * *out: disk_close(), after the journal on it is closed. */
 hx_st disk_posix_open(const char *path, bool create, struct disk **out, struct errbuf *err);
 
+/* True while another process has the directory locked: *holder is its number, 0 if that is not known. For whoever only
+ * reads, and keeps no lock that a broker starting meanwhile would run into. */
+bool disk_posix_in_use(struct disk *d, i64 *holder);
+
 /* From here on an unreadable page of a mapped segment ends the process with its file and offset named, as a failed read
  * would. For the whole process, so for a program to call, not for the journal. */
 void disk_posix_watch_maps(void);

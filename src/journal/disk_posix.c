@@ -183,6 +183,14 @@ static int posix_lock(struct disk *d, bool on, i64 *holder) {
     return 0;
 }
 
+bool disk_posix_in_use(struct disk *d, i64 *holder) {
+    int fd = openat(of(d)->dir, "lock", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    bool used = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (used) *holder = lock_holder(fd);
+    if (fd >= 0) close(fd);
+    return used;
+}
+
 /* Random: a fault brings its own page, not a megabyte around it. Whoever wants more says so with bring. */
 static const u8 *posix_map(struct disk *d, struct disk_file *f, u64 bytes) {
     (void)d;

@@ -163,8 +163,11 @@ static hx_st open_directory(struct journal_file *j, const struct journal_file_op
     }
     bool missing;
     hx_st st = load_meta(j, &missing, err);
-    if (st == ST_OK && missing && o->read_only)
-        return err_set(err, ST_NOT_FOUND, "%s holds no journal: there is no meta file", j->disk->where);
+    if (st == ST_OK && missing && o->read_only) {
+        st = create_refuse_if_used(j, err);
+        return st != ST_OK ? st
+                           : err_set(err, ST_NOT_FOUND, "%s holds no journal: there is no meta file", j->disk->where);
+    }
     if (st == ST_OK && missing)
         st = create_directory(j, o->segment_bytes, err);
     else if (st == ST_OK && !segment_bytes_ok(j->meta.segment_bytes))

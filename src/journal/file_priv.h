@@ -245,6 +245,8 @@ hx_st mark_load(struct journal_file *j, struct errbuf *err);
 int mark_create(struct journal_file *j, const struct mark *m);
 
 /* create.c */
+hx_st create_refuse_if_used(struct journal_file *j,
+                            struct errbuf *err); /* journal files without the meta file that names them */
 hx_st create_directory(struct journal_file *j, u64 segment_bytes, struct errbuf *err);
 
 /* recover.c */

@@ -559,9 +559,21 @@ def verify_reads_a_data_directory_and_names_what_is_wrong():
     ran = exits(1, hapax("verify", data), os.path.basename(largest))
     assert "DAMAGE" in ran.text, ran
     exits(1, hapax("verify", os.path.join(WORK, "missing")), "No such file")
+    os.remove(os.path.join(data, "meta"))
+    exits(1, hapax("verify", data), "meta is missing, but there are journal segments")
     empty = os.path.join(WORK, "empty")
     os.mkdir(empty)
-    exits(1, hapax("verify", empty))
+    exits(1, hapax("verify", empty), "holds no journal")
+
+
+@test
+def verify_does_not_call_a_directory_damaged_that_a_broker_is_writing_to():
+    data = os.path.join(WORK, "verify-running")
+    broker = hx.Broker(data)
+    ran = exits(1, hapax("verify", data), f"in use by process {broker.process.pid}")
+    assert "DAMAGE" not in ran.text and "stop it first" in ran.err, ran
+    assert broker.stop() == 0
+    ok(hapax("verify", data))
 
 
 atexit.register(shutil.rmtree, WORK, ignore_errors=True)
