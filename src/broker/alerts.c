@@ -178,6 +178,8 @@ static void put_amount(struct buf *out, enum alert_unit unit, double v) {
         buf_printf(out, "%.3g ms", v * 1000);
     else if (unit == UNIT_RATIO)
         buf_printf(out, "%.3g %%", v * 100);
+    else if (v >= 1000)
+        buf_printf(out, "%.0f", v); /* a count: a million is not 1e+06 to whoever reads it at night */
     else
         buf_printf(out, "%.6g", v);
 }

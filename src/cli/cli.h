@@ -88,6 +88,8 @@ int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json);
 int cli_exit_code(const hx_error *err);
 /* A request, and its answer printed: raw with --json, else by `show` (NULL: as a page). */
 int cli_request(struct cli *cli, const char *method, const char *target, slice body, void (*show)(slice json));
+/* A page of a list, from --cursor on. Pages in which filters let nothing through are gone over: "none" means none. */
+int cli_list(struct cli *cli, const char *target, void (*show)(slice json));
 /* The same for the caller to read: hx_reply_free ends it. false: it failed, *rc says how, and the user was told. */
 bool cli_is_answer(const hx_reply *reply); /* a broker's: JSON, or nothing */
 bool cli_ask(struct cli *cli, const hx_request *request, hx_reply *reply, int *rc);

@@ -186,11 +186,11 @@ static void show_queues(slice json) {
 }
 
 int cmd_queues_list(struct cli *cli) {
-    static const char *const filters[] = {"limit", "cursor", NULL};
+    static const char *const filters[] = {"limit", NULL};
     struct buf target = {0};
     buf_lit(&target, "/v1/queues");
     cli_query(cli, &target, filters);
-    int rc = cli_request(cli, "GET", target.p, SL(""), show_queues);
+    int rc = cli_list(cli, target.p, show_queues);
     buf_free(&target);
     return rc;
 }
@@ -266,11 +266,11 @@ static void show_audit(slice json) {
 }
 
 int cmd_audit(struct cli *cli) {
-    static const char *const filters[] = {"queue", "who", "what", "since", "limit", "cursor", NULL};
+    static const char *const filters[] = {"queue", "who", "what", "since", "limit", NULL};
     struct buf target = {0};
     buf_lit(&target, "/v1/audit");
     cli_query(cli, &target, filters);
-    int rc = cli_request(cli, "GET", target.p, SL(""), show_audit);
+    int rc = cli_list(cli, target.p, show_audit);
     buf_free(&target);
     return rc;
 }

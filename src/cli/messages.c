@@ -22,7 +22,7 @@ static int list(struct cli *cli, const char *fixed, const char *const *filters, 
     cli_query(cli, &query, filters);
     if (query.p[0]) query.p[0] = '&';
     buf_add(&target, query.p, query.len);
-    int rc = cli_request(cli, "GET", target.p, SL(""), show);
+    int rc = cli_list(cli, target.p, show);
     buf_free(&target);
     buf_free(&query);
     return rc;
@@ -62,7 +62,7 @@ static void show_messages(slice json) {
 
 int cmd_messages_list(struct cli *cli) {
     static const char *const states[] = {"pending", "leased", "held", "dead"};
-    static const char *const filters[] = {"cursor", NULL};
+    static const char *const filters[] = {NULL};
     const char *state = args_get(cli, "state");
     bool known = !state;
     for (size_t i = 0; i < sizeof(states) / sizeof(states[0]) && !known; i++) known = strcmp(state, states[i]) == 0;
@@ -95,7 +95,7 @@ static void show_dead(slice json) {
 }
 
 int cmd_dead_list(struct cli *cli) {
-    static const char *const filters[] = {"class", "reason", "since", "cursor", NULL};
+    static const char *const filters[] = {"class", "reason", "since", NULL};
     return list(cli, "dead", filters, show_dead);
 }
 
@@ -116,7 +116,7 @@ static void show_held(slice json) {
 }
 
 int cmd_held_list(struct cli *cli) {
-    static const char *const filters[] = {"class", "reason", "since", "cursor", NULL};
+    static const char *const filters[] = {"class", "reason", "since", NULL};
     return list(cli, "held", filters, show_held);
 }
 

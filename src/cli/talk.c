@@ -146,6 +146,38 @@ int cli_request(struct cli *cli, const char *method, const char *target, slice b
     return rc;
 }
 
+#define LIST_PAGES_MAX 100000 /* of 10,000 messages looked at: more than a broker holds */
+
+/* Where the list goes on, if a filter let nothing of this page through: what was looked for may be on the next. */
+static bool empty_page(const hx_reply *reply, struct buf *cursor) {
+    slice page = slice_of(reply->body.data, reply->body.size);
+    if (!slice_eq(slice_trim(member_raw(page, "items")), SL("[]"))) return false;
+    buf_reset(cursor);
+    return member_text(page, "next_cursor", cursor);
+}
+
+int cli_list(struct cli *cli, const char *target, void (*show)(slice json)) {
+    struct buf cursor = {0}, page = {0};
+    bool more = true;
+    int rc = EXIT_DONE;
+    buf_slice_add(&cursor, slice_str(args_get(cli, "cursor")));
+    for (u32 n = 0; more && n < LIST_PAGES_MAX; n++) {
+        buf_reset(&page);
+        buf_slice_add(&page, slice_str(target));
+        if (cursor.len) buf_printf(&page, "%ccursor=", strchr(target, '?') ? '&' : '?');
+        buf_percent_encode(&page, buf_slice(&cursor));
+        buf_char(&page, '\0');
+        hx_request request = request_of("GET", page.p, SL(""));
+        hx_reply reply;
+        more = cli_ask(cli, &request, &reply, &rc) && empty_page(&reply, &cursor);
+        if (rc == EXIT_DONE && (!more || n + 1 == LIST_PAGES_MAX)) cli_show(cli, &reply, show);
+        hx_reply_free(&reply);
+    }
+    buf_free(&page);
+    buf_free(&cursor);
+    return rc;
+}
+
 /* ---- decisions */
 
 /* --by and --note as header fields, which borrow from the arguments. false: a usage error was printed. */

@@ -67,6 +67,27 @@ def a_dry_run_counts_and_changes_nothing(q):
 
 
 @test
+def a_filter_that_finds_one_among_ten_thousand_does_not_say_none(q):
+    """A page of the list looks at 10,000; the one that is asked for lies behind them."""
+    b = hx.broker
+    for first in range(0, 11000, 1000):
+        same(b.batch(q, [{"key": f"k{i}", "payload": i} for i in range(first, first + 1000)]).status, 200)
+        taken = b.receive(q, max=1000)
+        said = [{"token": m["token"], "class": "poison", "reason": "needle" if m["key"] == "k10500" else "hay"} for m in taken]
+        same({r["state"] for r in b.post("/v1/nack", said).json()}, {"dead"})
+    page = b.get(f"/v1/queues/{q}/messages?state=dead&reason=needle").json()
+    assert page["items"] == [] and page["next_cursor"], page
+    found = hx.hapax("dead", "list", q, "--reason", "needle")
+    assert "k10500" in found.text and "none" not in found.err, found
+    same(keys(hx.hapax("dead", "list", q, "--reason", "needle", "--json").json["items"]), ["k10500"])
+    none = hx.hapax("dead", "list", q, "--reason", "nothing like it")
+    assert "none" in none.err and "there are more" not in none.err, none
+    summary = next(a["summary"] for a in hx.until(
+        lambda: [a for a in b.get("/v1/alerts").json()["items"] if a.get("queue") == q and a["value"] >= 11000], "the alert"))
+    assert summary.startswith("11000 (alert at"), summary
+
+
+@test
 def a_redrive_takes_what_its_filters_name(q):
     b = hx.broker
     graveyard(q)
