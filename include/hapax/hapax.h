@@ -377,7 +377,9 @@ typedef hx_verdict (*hx_handler_fn)(void *ctx, hx_message *message);
 /* Runs on the renewing thread, so briefly: while it runs no lease is renewed. The handler may just be returning. */
 typedef void (*hx_lease_lost_fn)(void *ctx, hx_message *message);
 /* Something the consumer goes on after: a poll or a settling call that failed. message is NULL for a poll. A settling
- * call that failed leaves the message to its lease. Runs on a worker or the polling thread. */
+ * call is repeated, and its lease renewed, until the broker takes it or refuses it for good, and this is told once in
+ * every lease; after a stop it is repeated for one lease, then the message is left to it. Runs on a worker or the polling
+ * thread. */
 typedef void (*hx_trouble_fn)(void *ctx, hx_message *message, const hx_error *error);
 /* A verdict is settled. The state is what the broker says became of the message. Runs on the worker. */
 typedef void (*hx_settled_fn)(void *ctx, hx_message *message, hx_verdict verdict, const hx_settled *settled);

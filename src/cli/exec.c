@@ -26,8 +26,9 @@ struct runner {
     pthread_mutex_t lock; /* for printing */
     atomic_bool cannot_run;
     atomic_int worst; /* exit code for what went wrong on the way to the broker */
+    atomic_int late;  /* and of a settling call that is being repeated: counts if it never gets through */
     atomic_int running;
-    atomic_llong handled;
+    atomic_llong begun, handled;
 };
 
 /* ---- running the command */
@@ -160,6 +161,7 @@ static hx_verdict handle(void *ctx, hx_message *m) {
     struct runner *r = ctx;
     bool lookup = m->delivery == HX_DELIVERY_RECONCILE;
     const char *command = lookup ? r->commands->lookup : r->commands->work;
+    atomic_fetch_add(&r->begun, 1);
     if (!command) return nobody_can_tell(m);
     struct child c;
     int code = command_run(r, command, m, &c);
@@ -208,10 +210,19 @@ static void on_lease_lost(void *ctx, hx_message *m) {
     say("%s: the lease is lost while its command runs: another consumer may be handed the message", name_of(m));
 }
 
+static void raise_to(atomic_int *worst, int code) {
+    if (code > atomic_load(worst)) atomic_store(worst, code);
+}
+
 static void on_trouble(void *ctx, hx_message *m, const hx_error *err) {
     struct runner *r = ctx;
     bool forever = args_has(r->cli, "forever");
     int code = cli_exit_code(err);
+    if (m && err->retryable) {
+        say("%s: not settled yet, and tried again: %s: %s", name_of(m), err->code, err->detail);
+        raise_to(&r->late, code);
+        return;
+    }
     if (m) {
         say("%s: %s: %s", name_of(m), err->code, err->detail);
     } else {
@@ -220,7 +231,7 @@ static void on_trouble(void *ctx, hx_message *m, const hx_error *err) {
         pthread_mutex_unlock(&r->lock);
     }
     if (forever && !m && code == EXIT_UNREACHABLE) return; /* it may come back */
-    if (code > atomic_load(&r->worst)) atomic_store(&r->worst, code);
+    raise_to(&r->worst, code);
     if (!m && (!forever || err->status == HX_DENIED)) hx_consumer_stop(r->consumer);
 }
 
@@ -269,6 +280,7 @@ static int consume(struct runner *r, hx_consume_options *options) {
         pthread_join(signals, NULL);
     }
     hx_consumer_close(r->consumer);
+    if (atomic_load(&r->begun) > atomic_load(&r->handled)) raise_to(&r->worst, atomic_load(&r->late));
     if (atomic_load(&r->worst)) return atomic_load(&r->worst);
     if (atomic_load(&r->cannot_run)) return EXIT_REFUSED;
     if (atomic_load(&r->handled) || args_has(r->cli, "forever")) return EXIT_DONE;

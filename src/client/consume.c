@@ -329,7 +329,16 @@ static hx_status settle_verdict(hx_consumer *c, job *j, hx_verdict verdict, hx_s
     return hx_nack(c->client, token, &failure, out, err);
 }
 
-/* Until it is settled, refused for good, or as long as the lease could last. */
+static bool stopping(hx_consumer *c) {
+    pthread_mutex_lock(&c->lock);
+    bool stop = c->stop;
+    pthread_mutex_unlock(&c->lock);
+    return stop;
+}
+
+/* Until it is settled or refused for good: the work is done, and whoever lets go of it here has it done again. A broker
+ * without room for the result gets some, one that is away comes back and gives leases their full length again. Once a
+ * stop is asked for, no longer than a lease. */
 static void settle(hx_consumer *c, job *j, hx_verdict verdict) {
     i64 until = clock_mono_ms() + c->options.lease_ms, backoff = BACKOFF_MS;
     hx_settled settled;
@@ -343,7 +352,8 @@ static void settle(hx_consumer *c, job *j, hx_verdict verdict) {
         bool passes = problem_passes(&err) || st == HX_UNREACHABLE;
         if (!passes || clock_mono_ms() + backoff >= until) {
             trouble(c, j->message, &err);
-            return;
+            if (!passes || stopping(c)) return;
+            until = clock_mono_ms() + c->options.lease_ms;
         }
         conn_pause(backoff, -1);
         backoff = backoff * 2 < BACKOFF_MS_MAX ? backoff * 2 : BACKOFF_MS_MAX;

@@ -1463,6 +1463,78 @@ static void a_poll_that_can_never_work_stops_the_consumer(void **state) {
     scene_end(&sc);
 }
 
+static struct scene *full_scene;
+
+/* A broker without room for the result, until the consumer has told of it once: that is, for longer than a lease. */
+static void ack_when_there_is_room(struct exchange *x) {
+    if (target_is(x, "/v1/ack") && atomic_load(&full_scene->trouble) == 0)
+        answer(x, 507, "", PROBLEM(507, "storage_full", "no"));
+    else
+        answer_consumer(x);
+}
+
+static void done_work_is_not_let_go_of_while_the_broker_has_no_room_for_its_result(void **state) {
+    (void)state;
+    struct scene sc;
+    supply = "{\"messages\":[" MESSAGE("1") "]}";
+    scene_init(&sc);
+    full_scene = &sc;
+    sc.server->script = ack_when_there_is_room;
+    gate_open(sc.server);
+    hx_client *c = client_of(sc.server, 10000);
+    hx_consume_options o = {.queue = "q",
+                            .handler = handle_plainly,
+                            .ctx = &sc,
+                            .on_trouble = count_trouble,
+                            .messages_max = 1,
+                            .lease_ms = 1000};
+    hx_consumer *consumer;
+    assert_int_equal(hx_consume(c, &o, &consumer, NULL), HX_OK);
+    assert_true(hx_consumer_wait(consumer, -1));
+    hx_consumer_stats stats;
+    hx_consumer_stats_get(consumer, &stats);
+    hx_consumer_close(consumer);
+    assert_int_equal(stats.settled, 1);
+    assert_int_equal(atomic_load(&sc.handled), 1);
+    assert_true(count_target(sc.server, "/v1/extend") > 0);
+    hx_close(c);
+    scene_end(&sc);
+}
+
+static void never_room(struct exchange *x) {
+    if (target_is(x, "/v1/ack"))
+        answer(x, 507, "", PROBLEM(507, "storage_full", "no"));
+    else
+        answer_consumer(x);
+}
+
+static hx_consumer *stopped_by_trouble;
+
+static void stop_at_trouble(void *ctx, hx_message *m, const hx_error *error) {
+    count_trouble(ctx, m, error);
+    if (stopped_by_trouble) hx_consumer_stop(stopped_by_trouble);
+}
+
+static void a_stop_ends_the_repeating_of_a_settling_call_after_a_lease(void **state) {
+    (void)state;
+    struct scene sc;
+    supply = "{\"messages\":[" MESSAGE("1") "]}";
+    scene_init(&sc);
+    sc.server->script = never_room;
+    gate_open(sc.server);
+    hx_client *c = client_of(sc.server, 10000);
+    hx_consume_options o = {
+        .queue = "q", .handler = handle_plainly, .ctx = &sc, .on_trouble = stop_at_trouble, .lease_ms = 1000};
+    assert_int_equal(hx_consume(c, &o, &stopped_by_trouble, NULL), HX_OK);
+    assert_true(hx_consumer_wait(stopped_by_trouble, -1));
+    hx_consumer_stats stats;
+    hx_consumer_stats_get(stopped_by_trouble, &stats);
+    hx_consumer_close(stopped_by_trouble);
+    assert_int_equal(stats.settled, 0);
+    hx_close(c);
+    scene_end(&sc);
+}
+
 static void every_status_has_a_text(void **state) {
     (void)state;
     for (int i = 0; i <= HX_CLOSED; i++) assert_true(strlen(hx_status_text((hx_status)i)) > 2);
@@ -1513,6 +1585,8 @@ int main(void) {
         cmocka_unit_test(a_finished_step_is_not_done_again_and_a_new_one_is_recorded),
         cmocka_unit_test(a_reservation_that_cannot_be_started_never_reaches_the_handler),
         cmocka_unit_test(a_poll_that_can_never_work_stops_the_consumer),
+        cmocka_unit_test(done_work_is_not_let_go_of_while_the_broker_has_no_room_for_its_result),
+        cmocka_unit_test(a_stop_ends_the_repeating_of_a_settling_call_after_a_lease),
         cmocka_unit_test(every_status_has_a_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
