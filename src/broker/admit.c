@@ -115,6 +115,7 @@ static bool look_at(struct candidate *k, header_lookup *header, void *header_ctx
     if (in->payload.n > q->payload_max)
         return failure_set(k->f, PROBLEM_too_large, "the payload has %zu bytes, the limit of this queue is %llu",
                            in->payload.n, (unsigned long long)q->payload_max);
+    if (k->known.derived && k->known.queue == in->queue) return take_key(k);
     payload_view_init(&k->b->scratch->view, in->payload, in->content_type, header, header_ctx);
     bool keyed = !q->key || make_key(k, &unmade);
     if (q->schema && !schema_check(q->schema, &k->b->scratch->view, &why)) return refuse(k, why.text);

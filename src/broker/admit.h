@@ -28,6 +28,7 @@ struct foreknown {
     slice key;
     u64 hash, fingerprint;
     u16 queue;
+    bool derived; /* the queue's rules, those in force, made the key, and take the message */
 };
 
 /* The queue's rules fill in key, group, fingerprint and hash of *in, whose key is what the sender gave or empty. scope: whose key

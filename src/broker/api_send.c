@@ -2,6 +2,7 @@
 #include "broker/access.h"
 #include "broker/admission_page.h"
 #include "broker/admit.h"
+#include "broker/ahead.h"
 #include "broker/api.h"
 #include "broker/attrs.h"
 #include "broker/broker_priv.h"
@@ -142,8 +143,7 @@ static bool parse_send(struct call *c, struct send_in *in, struct send_fields *f
                     PAYLOAD_BYTES_MAX);
     in->attrs = buf_slice(&attrs->bytes);
     in->payload = c->req->body;
-    f->known = (struct foreknown){
-        .key = f->key, .hash = c->req->noted[0], .queue = (u16)c->req->noted[1], .fingerprint = c->req->noted[2]};
+    f->known = ahead_known(c->b, c->req, f->key);
     request_id_or_none(&in->request_id);
     return true;
 }
@@ -154,12 +154,6 @@ static bool queue_of_send(struct call *c, const struct send_fields *f, u16 *queu
         return queue_to_send(c, c->req->body.n, queue);
     return fail(c, PROBLEM_key_missing,
                 "send the key in the Idempotency-Key header: what this message means, the same at every retry");
-}
-
-static slice request_header(void *ctx, slice name) {
-    slice value = {0};
-    http_field_get(ctx, name, &value);
-    return value;
 }
 
 static bool may_settle(enum state state) {

@@ -2,6 +2,7 @@
 #ifndef HAPAX_BROKER_CALL_H
 #define HAPAX_BROKER_CALL_H
 
+#include "broker/ahead.h"
 #include "broker/problem.h"
 #include "config/view.h"
 #include "net/http.h"
@@ -36,6 +37,7 @@ struct scratch {
     struct buf body, fields;              /* of the reply being made */
     struct payload_view view, other_view; /* of the payload being admitted; of the one it is compared with */
     struct buf key, group;                /* what templates made of the payload being admitted */
+    struct derived derived;               /* and of those of the next requests, until these have come */
     struct buf scoped;                    /* a key as it is stored */
     struct buf history;                   /* of a message as it was before it was leased */
     bool drill;                           /* this request's sends try whether repeats are known */

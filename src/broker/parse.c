@@ -102,6 +102,12 @@ bool parse_key_field(slice value, struct buf *store, slice *key, const char **wh
     return value.n <= KEY_BYTES_MAX;
 }
 
+slice request_header(void *request, slice name) {
+    slice value = {0};
+    http_field_get(request, name, &value);
+    return value;
+}
+
 void request_id_or_none(slice *id) {
     if (!text_ok(*id, REQUEST_ID_BYTES_MAX)) *id = SL("");
 }

@@ -13,6 +13,9 @@ struct call;
 bool parse_key_field(slice value, struct buf *store, slice *key, const char **why);
 bool key_bytes_valid(slice key, const char **why);
 
+/* A header_lookup. request: struct http_request. */
+slice request_header(void *request, slice name);
+
 /* A caller's hop id is kept if it can be, and never a reason to refuse. */
 void request_id_or_none(slice *id);
 

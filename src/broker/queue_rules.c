@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "broker/access.h"
+#include "broker/ahead.h"
 #include "broker/broker_priv.h"
 #include "broker/browsers.h"
 #include "broker/ingest.h"
@@ -87,6 +88,7 @@ static void bind_target(struct broker *b, const struct queue_info *q, const stru
 static void bind_queue(struct broker *b, u16 queue, struct queue_config *config, bool owned) {
     struct queue_info q;
     struct queue_rules *at = slot_of(b->rulebook, queue);
+    ahead_forget(b);
     core_queue_info(b->core, b->now, queue, &q);
     if (at->owned && at->config != config) config_queue_free(at->config);
     b->rulebook->made_on_use -= at->made_on_use;
@@ -116,6 +118,7 @@ static void drop(struct rulebook *r, u16 queue) {
 
 void queue_rules_drop(struct broker *b, u16 queue) {
     if (queue >= b->rulebook->cap) return;
+    ahead_forget(b);
     targets_bind(b, queue, NULL, 0);
     push_rules_changed(b, queue);
     drop(b->rulebook, queue);

@@ -15,6 +15,7 @@ void scratch_free(struct scratch *s) {
     payload_view_free(&s->view);
     payload_view_free(&s->other_view);
     buf_free(&s->key);
+    buf_free(&s->derived.keys);
     buf_free(&s->scoped);
     buf_free(&s->group);
     buf_free(&s->history);

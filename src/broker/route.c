@@ -154,6 +154,11 @@ static bool is_stranger(struct broker *b, const struct http_request *head) {
     return head->inside && !access_own(b, head->authorization);
 }
 
+bool route_may_send(struct broker *b, const struct http_request *head, slice queue) {
+    return browser_verdict(b, head) == BROWSER_WELCOME && !is_stranger(b, head) &&
+           caller_may(access_caller(b, head->authorization), RIGHT_SEND, queue);
+}
+
 u64 broker_body_limit(struct broker *b, struct http_request *head) {
     if (browser_verdict(b, head) != BROWSER_WELCOME || is_stranger(b, head)) return HTTP_BODY_UNWANTED;
     head->let_in = true;

@@ -577,7 +577,8 @@ static slice begin_request(struct http_conn *c, slice in) {
 
 /* Pipelined requests are parsed some ahead of their turn, so that the handler can have the memory they will need brought
  * near while their predecessors are at work. Only whole ones: what is odd or unfinished is dealt with in its turn. */
-static void look_ahead(struct http_server *s, slice in) {
+static void look_ahead(struct http_conn *c, slice in) {
+    struct http_server *s = c->server;
     struct http_parse_error error;
     const char *from = NULL; /* of the one before */
     s->ahead_at = s->ahead_count = 0;
@@ -589,6 +590,7 @@ static void look_ahead(struct http_server *s, slice in) {
         slice rest = after(in, h->head_bytes);
         if (rest.n < h->length) break;
         h->req.body = slice_of(rest.p, (size_t)h->length);
+        h->req.inside = c->inside;
         in = after(rest, (size_t)h->length);
         s->ahead_count++;
     }
@@ -598,8 +600,9 @@ static void look_ahead(struct http_server *s, slice in) {
     s->handler.on_ahead(s->handler.ctx, requests, s->ahead_count);
 }
 
-static enum http_parse next_head(struct http_server *s, slice in, struct http_parse_error *error) {
-    if (s->ahead_at == s->ahead_count) look_ahead(s, in);
+static enum http_parse next_head(struct http_conn *c, slice in, struct http_parse_error *error) {
+    struct http_server *s = c->server;
+    if (s->ahead_at == s->ahead_count) look_ahead(c, in);
     if (s->ahead_at < s->ahead_count) {
         s->head = &s->ahead[s->ahead_at++];
         return HTTP_PARSE_OK;
@@ -625,7 +628,7 @@ static slice consume(struct http_conn *c, slice in) {
             cut_short(c);
             break;
         }
-        enum http_parse got = next_head(s, in, &error);
+        enum http_parse got = next_head(c, in, &error);
         if (got == HTTP_PARSE_MORE) break;
         if (got == HTTP_PARSE_OK) {
             in = begin_request(c, in);

@@ -130,6 +130,7 @@ static void arrive(struct world *w, struct call *c) {
     c->user = NULL;
     w->asking = c;
     tally.requests++;
+    if (c->op->number % 2) broker_ahead(w->broker, &(struct http_request *){&r.http}, 1);
     broker_request(w->broker, world_time(w), c, &c->user, &r.http);
     w->asking = NULL;
     if (c->state == CALL_IN_BROKER) {
