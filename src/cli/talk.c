@@ -196,6 +196,16 @@ static bool sign(struct cli *cli, const char *note, hx_attr fields[2], size_t *c
     return true;
 }
 
+/* Ctrl-C ends the waiting, not what was asked for: a purge of a million goes on without whoever began it. */
+static void leave_it_to_the_broker(int number) {
+    static const char text[] = "\nhapax: not waited for any longer. What was asked for is with the broker, and goes on "
+                               "there: look at it before\n  you ask again (`hapax audit`)\n";
+    (void)number;
+    ssize_t n = write(STDERR_FILENO, text, sizeof(text) - 1);
+    (void)n;
+    _exit(EXIT_UNREACHABLE);
+}
+
 bool cli_ask_signed(struct cli *cli, const struct cli_decision *d, hx_reply *reply, int *rc) {
     hx_attr fields[3];
     hx_request request = request_of(d->method, d->target, d->body);
@@ -205,7 +215,11 @@ bool cli_ask_signed(struct cli *cli, const struct cli_decision *d, hx_reply *rep
     if (d->etag) fields[request.field_count++] = (hx_attr){"If-Match", d->etag};
     request.fields = fields;
     request.once = true;
-    return cli_ask(cli, &request, reply, rc);
+    struct sigaction leave = {.sa_handler = leave_it_to_the_broker}, before;
+    sigaction(SIGINT, &leave, &before);
+    bool ok = cli_ask(cli, &request, reply, rc);
+    sigaction(SIGINT, &before, NULL);
+    return ok;
 }
 
 static void say_done(const char *sentence) {

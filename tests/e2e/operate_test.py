@@ -3,7 +3,10 @@
 import json
 import os
 import pty
+import signal
+import socket
 import subprocess
+import types
 
 import hx
 from hx import hapax, members, problem, same, test
@@ -606,6 +609,22 @@ def progress_is_shown_at_a_terminal_only(q):
     code, out, screen = at_a_terminal(b"", "dead", "redrive", q, "--rate", "10")
     same(code, 0, screen)
     assert "redriving" in screen and "of 8" in screen and "redriving" not in out, (out, screen)
+
+
+@test
+def ctrl_c_at_a_decision_says_that_it_goes_on_at_the_broker(q):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(hx.TIMEOUT)
+        broker = types.SimpleNamespace(url=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        process = hx.start_hapax("queues", "purge", q, "--yes", of=broker)
+        asked, said = silent.accept()[0], b""
+        with asked:
+            while b"/purge" not in said:
+                said += asked.recv(4096)
+            process.send_signal(signal.SIGINT)
+            err = process.communicate(timeout=hx.TIMEOUT)[1].decode()
+    same(process.returncode, 3)
+    assert "goes on" in err and "hapax audit" in err, err
 
 
 hx.main(threads=40)
