@@ -1,6 +1,8 @@
 /* Alerts: what calls for somebody now, and the same as rules for Prometheus. */
 #include <ctype.h>
+#include <unistd.h>
 
+#include "base/json.h"
 #include "cli/cli.h"
 #include "config/alert_names.h"
 
@@ -18,15 +20,53 @@ static void column_since(struct buf *b, slice item) {
     print_time(b, item, "since");
 }
 
+/* "dead_letters of orders: 12 (alert at 10). Messages die ...", and the page to open. */
+static void put_meaning(struct buf *out, slice item, size_t columns) {
+    struct buf text = {0}, clean = {0};
+    member_text(item, "name", &text);
+    if (member_raw(item, "queue").n) buf_lit(&text, " of ");
+    member_text(item, "queue", &text);
+    buf_lit(&text, ": ");
+    member_text(item, "summary", &text);
+    print_clean(&clean, buf_slice(&text), false);
+    text_wrap(out, buf_slice(&clean), 0, 2, columns);
+    buf_reset(&text);
+    buf_reset(&clean);
+    member_text(item, "runbook", &text);
+    print_clean(&clean, buf_slice(&text), false);
+    buf_printf(out, "\n  %.*s\n", (int)clean.len, clean.p);
+    buf_free(&text);
+    buf_free(&clean);
+}
+
+static void show_meanings(slice items, size_t columns) {
+    struct json j;
+    slice item;
+    enum json_type type;
+    struct buf out = {0};
+    json_init(&j, items);
+    if (json_array(&j))
+        while (json_element(&j) && json_value(&j, &type, &item))
+            if (type == JSON_OBJECT) put_meaning(&out, item, columns);
+    json_free(&j);
+    print_clean_buf(&out);
+}
+
+/* On a terminal what an alert means stands below the table: it is what somebody was woken for, and the table would cut it. */
 static void show_alerts(slice json) {
-    static const struct column columns[] = {{"name", NULL, false},          {"queue", NULL, false},
-                                            {"key", column_key, false},     {"state", NULL, false},
-                                            {"since", column_since, false}, {"owner", NULL, false},
-                                            {"count_1h", NULL, false},      {"runbook", NULL, false},
-                                            {"summary", NULL, true},        {0}};
+#define ALERT_COLUMNS                                                                                                  \
+    {"name", NULL, false}, {"queue", NULL, false}, {"key", column_key, false}, {"state", NULL, false},                 \
+        {"since", column_since, false}, {"owner", NULL, false}, {                                                      \
+        "count_1h", NULL, false                                                                                        \
+    }
+    static const struct column narrow[] = {ALERT_COLUMNS, {0}};
+    static const struct column wide[] = {ALERT_COLUMNS, {"runbook", NULL, false}, {"summary", NULL, true}, {0}};
+    size_t columns = text_columns(STDOUT_FILENO);
+    bool terminal = columns != SIZE_MAX;
     if (slice_eq(member_raw(json, "judged"), SL("false")))
         say("not judged yet: the broker has begun anew and has not looked so far");
-    print_list(json, columns);
+    print_list(json, terminal ? narrow : wide);
+    if (terminal) show_meanings(member_raw(json, "items"), columns);
 }
 
 /* dead_letters: HapaxDeadLetters */

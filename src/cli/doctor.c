@@ -228,10 +228,11 @@ static void look_at_queue(struct doctor *d, slice queue) {
         doctor_found(d, FOUND_paused, "Queue %s is paused, and %lld message%s wait%s there.", name.p,
                      (long long)pending, text_plural((u64)pending), pending == 1 ? "s" : "");
     if (held)
-        doctor_found(d, FOUND_held, "Queue %s holds %lld message%s.", name.p, (long long)held, text_plural((u64)held));
+        doctor_found(d, FOUND_held, "Queue %s holds %lld message%s: `hapax held list %s`", name.p, (long long)held,
+                     text_plural((u64)held), name.p);
     if (dead)
-        doctor_found(d, FOUND_dead, "Queue %s has %lld dead letter%s.", name.p, (long long)dead,
-                     text_plural((u64)dead));
+        doctor_found(d, FOUND_dead, "Queue %s has %lld dead letter%s: `hapax dead list %s`", name.p, (long long)dead,
+                     text_plural((u64)dead), name.p);
     buf_free(&name);
 }
 

@@ -382,4 +382,15 @@ def what_a_command_prints_does_not_drive_the_terminal_either(q):
     assert EVIL.split(b"\r\n")[0] in process.communicate()[1]
 
 
+@test
+def what_an_alert_means_and_its_page_are_never_cut_off(_):
+    item = {"name": "dead_letters", "queue": "payments", "state": "firing", "since": "2026-01-31T12:00:00.000Z", "count_1h": 1,
+            "runbook": "docs/runbooks/dlq-filling.md", "summary": "12 (alert at 10). Messages die, and wait for somebody to look."}
+    with hx.answering({"/v1/alerts": json.dumps({"items": [item], "judged": True}, separators=(",", ":"))}) as url:
+        screen = fits(look("alerts", "--url", url, exits=1))
+    assert "no room for" not in screen.plain, screen
+    assert "dead_letters of payments: 12 (alert at 10). Messages die, and wait for somebody" in screen.plain, screen
+    assert "\n  docs/runbooks/dlq-filling.md\n" in screen.plain, screen
+
+
 hx.main()
