@@ -255,7 +255,9 @@ static void notify(struct broker *b, void *ctx, u64 arg) {
 static void tell(struct broker *b, enum alert a, u16 queue, const struct alert_one *one) {
     struct queue_info q = {0};
     if (queue) core_queue_info(b->core, b->now, queue, &q);
-    report_after(b, one->state == ALERT_IS_FIRING ? LOG_WARN : LOG_INFO, "alert", says[a].sentence,
+    bool over = one->state == ALERT_IS_RESOLVED;
+    report_after(b, one->state == ALERT_IS_FIRING ? LOG_WARN : LOG_INFO, "alert",
+                 over ? "what this alert is about is over" : says[a].sentence,
                  log_text("alert", slice_str(alert_name(a))),
                  log_text("state", slice_str(alert_state_text(one->state))),
                  queue ? log_text("queue", q.name) : (struct log_field){0}, log_real("value", one->value),

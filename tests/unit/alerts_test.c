@@ -88,6 +88,7 @@ static void dead_letters_fire_at_ten_in_a_quarter_of_an_hour_and_resolve_when_no
     assert_int_equal(call("GET /v1/alerts", ""), 200);
     assert_string_equal(w.body.p, "{\"items\":[],\"judged\":true}");
     assert_true(heard("alert alert=dead_letters state=resolved") == 1);
+    assert_string_equal(w.last_sentence, "what this alert is about is over");
     elapse(25 * HOUR);
     assert_alert("dead_letters", "r", "ok");
 }

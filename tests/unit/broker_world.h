@@ -28,6 +28,7 @@ static struct world {
     u64 clock_us, us_a_look; /* what each look at the clock costs */
     u64 after, released;     /* what the last reply waits for; what may leave */
     struct buf body, fields, log;
+    const char *last_sentence; /* of the last line of the log */
     u64 memory_max;
     const char *address;       /* where it is served */
     const char *authorization; /* what the next requests show; NULL: nothing */
@@ -104,7 +105,8 @@ static inline u64 now_us(void *ctx) {
 /* "disk_short room_bytes=7 ...\n" */
 static inline void hear(void *ctx, enum log_level level, const char *event, const char *msg,
                         const struct log_field *fields, size_t count) {
-    (void)ctx, (void)level, (void)msg;
+    (void)ctx, (void)level;
+    w.last_sentence = msg;
     if (w.log.len) w.log.len--; /* of the 0 */
     buf_printf(&w.log, "%s", event);
     for (size_t i = 0; i < count; i++) {
