@@ -20,6 +20,14 @@ static enum target_outcome outcome_of(enum failure_class class, const struct out
     return a->status == 429 && wait_ms ? TARGET_NEITHER : TARGET_FAILED;
 }
 
+/* Where to: whoever reads it finds a login page or a new address there. */
+static bool put_redirect(struct buf *out, const struct outbound_answer *a) {
+    slice to = a->status / 100 == 3 ? answer_field(a->head, SL("location")) : SL("");
+    if (to.n == 0 || !text_ok(to, SHOWN_BODY_BYTES)) return false;
+    buf_printf(out, ", a redirect to %.*s, which is not followed", (int)to.n, to.p);
+    return true;
+}
+
 void put_what_came(struct buf *out, const struct outbound_answer *a) {
     buf_reset(out);
     if (a->end != OUTBOUND_ANSWERED) {
@@ -27,6 +35,7 @@ void put_what_came(struct buf *out, const struct outbound_answer *a) {
         return buf_slice_add(out, slice_str(a->why));
     }
     buf_printf(out, "answered %u", a->status);
+    if (put_redirect(out, a)) return;
     slice body = slice_trim(cut_text(a->body, SHOWN_BODY_BYTES));
     if (body.n == 0 || !text_ok(body, SHOWN_BODY_BYTES)) return;
     buf_lit(out, ": ");

@@ -295,9 +295,11 @@ static void lease_below_timeout(struct lint *l, const struct queue_config *q) {
 /* ---- calls */
 
 static void push_unknown_held(struct lint *l, const struct queue_config *q) {
-    if (!q->deliver || q->reconcile || q->idempotency != IDEMPOTENCY_UNSAID || q->said[QUEUE_KEY_on_unknown].line)
-        return;
-    found(l, q, QUEUE_KEY_deliver, "downstream.idempotency is not said, and there is no reconcile");
+    if (!q->deliver || q->reconcile || q->said[QUEUE_KEY_on_unknown].line) return;
+    if (q->idempotency == IDEMPOTENCY_UNSAID)
+        found(l, q, QUEUE_KEY_deliver, "downstream.idempotency is not said, and there is no reconcile");
+    else if (q->idempotency == IDEMPOTENCY_KEY && q->rules.on_unknown == ON_UNKNOWN_HOLD)
+        found(l, q, QUEUE_KEY_deliver, "its class looks unknown outcomes up, and there is no reconcile: they are held");
 }
 
 static bool asks_of_nothing(const struct reconcile_config *r) {

@@ -537,7 +537,7 @@ static void end_late(struct outbound_call *c) {
         if (c->paused) enqueue(c);
         return;
     }
-    if (c->sent) return tell(c, OUTBOUND_BROKEN, "no whole answer came in time");
+    if (c->sent) return tell(c, OUTBOUND_BROKEN, "it took too long");
     if (!c->easy) return tell(c, OUTBOUND_NOT_SENT, "the name was not found in time");
     if (!try_next(c)) tell(c, OUTBOUND_NOT_SENT, "there was no connection in time");
 }

@@ -128,6 +128,20 @@ static void each_status_has_its_class(void **state) {
     terms_drop(t);
 }
 
+static void a_redirect_says_where_to_and_that_it_is_not_followed(void **state) {
+    (void)state;
+    struct terms *t = terms("{" TO "}}");
+    struct outbound_answer a = answered(302, "location: https://t.example/login\r\n", "<html>moved</html>");
+    struct verdict v = decide(t, &a, false);
+    assert_int_equal(v.in.failure_class, CLASS_POISON);
+    assert_true(
+        slice_eq(v.in.reason, SL("answered 302, a redirect to https://t.example/login, which is not followed")));
+    a = answered(304, "", "");
+    v = decide(t, &a, false);
+    assert_true(slice_eq(v.in.reason, SL("answered 304")));
+    terms_drop(t);
+}
+
 static void what_may_have_left_without_an_answer_is_unknown_and_what_did_not_leave_transient(void **state) {
     (void)state;
     struct terms *t = terms("{\"downstream\":{\"idempotency\":\"key\"}," TO "}}");
@@ -272,6 +286,7 @@ int main(void) {
         cmocka_unit_test(a_wait_is_told_in_seconds_or_as_a_date_and_is_an_hour_at_most),
         cmocka_unit_test(a_kept_head_has_the_named_fields_and_is_bounded),
         cmocka_unit_test(each_status_has_its_class),
+        cmocka_unit_test(a_redirect_says_where_to_and_that_it_is_not_followed),
         cmocka_unit_test(what_may_have_left_without_an_answer_is_unknown_and_what_did_not_leave_transient),
         cmocka_unit_test(a_failed_probe_costs_no_attempt_unless_its_outcome_is_unknown),
         cmocka_unit_test(gone_pauses_only_where_the_address_is_everybodys),
