@@ -23,6 +23,8 @@
 #define OWED_MAX             (256ull << 20) /* what a busy time leaves for a quieter one */
 #define SLACK_SEGMENTS       3u
 #define LOOK_MS              10000
+#define DEAD_LOOK_MS         10 /* between two looks whether the oldest segment is dead altogether */
+#define DEAD_AT_ONCE         8u /* segments */
 
 /* What was erased leaves the disk with the segments it lies in: everything up to there is compacted, whether that gains room
  * or not. A round takes in what was erased until it began; the next one waits, so that a stream of erasures does not
@@ -38,6 +40,7 @@ struct compaction {
     u64 appended;      /* what had been appended in all when that was last reckoned, */
     u64 live;          /* what was alive, */
     i64 mono_ms;       /* and when that was */
+    i64 dead_looked_ms;
     bool pressed;      /* room is short */
     u64 segments;      /* dropped since start */
     u64 erased_before; /* everything before it is compacted because something was erased there; 0: nothing */
@@ -96,22 +99,15 @@ static bool pressed(struct broker *b, const struct journal_stats *s) {
     return journal_room(b->journal) < wanted && s->used_bytes > live + live / 8 + 2 * s->segment_bytes;
 }
 
-/* A record that belongs to a key: does the key still point at it? */
-static bool is_keyed(const struct journal_record *rec) {
-    return rec->type == REC_MESSAGE || rec->type == REC_SETTLE || rec->type == REC_ARRIVALS;
-}
-
 static hx_st carry_one(struct broker *b, const struct journal_record *rec, struct errbuf *err) {
     struct record r;
-    if (is_keyed(rec) && !core_points_at(b->core, get_u64(rec->body.p), rec->pos)) return ST_OK;
     hx_st st = record_decode(rec->type, rec->version, rec->body, &r, err);
-    if (st != ST_OK) return st;
-    core_carry(b->core, b->now, &r, rec->pos);
-    return ST_OK;
+    if (st == ST_OK) core_carry(b->core, b->now, &r, rec->pos);
+    return st;
 }
 
-/* Most records of an old segment are dead, and finding that out is a look-up in cold memory. So they are taken some at a
- * time, and the waits overlap. Their bodies are copied: the scan's memory moves on, and carrying appends. */
+/* Finding what a record belongs to is a look-up in cold memory. So they are taken some at a time, and the waits overlap. Their
+ * bodies are copied: the scan's memory moves on, and carrying appends. */
 #define TOGETHER 32u
 struct collected {
     struct broker *b;
@@ -123,7 +119,7 @@ struct collected {
 
 static hx_st carry_collected(struct collected *c, struct errbuf *err) {
     hx_st st = ST_OK;
-    struct ahead unread; /* what is alive is in `at` already, and of the rest nothing is read */
+    struct ahead unread; /* the records themselves are in `at` already */
     core_prefetch(c->b->core, c->hashes, c->keyed, &unread);
     for (u32 i = 0; i < c->count && st == ST_OK; i++) {
         c->at[i].body.p = c->b->compaction->bodies.p + c->from[i];
@@ -137,16 +133,18 @@ static hx_st carry_collected(struct collected *c, struct errbuf *err) {
 /* What other records did is in the message's own by now, or the message is settled. */
 static hx_st collect(void *ctx, const struct journal_record *rec, struct errbuf *err) {
     struct collected *c = ctx;
-    if (is_keyed(rec)) {
-        if (rec->body.n < 8) return err_set(err, ST_DAMAGED, "a %s record without a hash", record_name(rec->type));
-        c->hashes[c->keyed++] = get_u64(rec->body.p);
-    } else if (rec->type != REC_QUEUE && rec->type != REC_AUDIT && rec->type != REC_DAY) {
-        return ST_OK;
-    }
+    bool keyed = rec->type == REC_MESSAGE || rec->type == REC_SETTLE || rec->type == REC_ARRIVALS;
+    if (keyed && rec->body.n < 8) return err_set(err, ST_DAMAGED, "a %s record without a hash", record_name(rec->type));
+    if (keyed) c->hashes[c->keyed++] = get_u64(rec->body.p);
     c->from[c->count] = c->b->compaction->bodies.len;
     c->at[c->count++] = *rec;
     buf_slice_add(&c->b->compaction->bodies, rec->body);
     return c->count == TOGETHER ? carry_collected(c, err) : ST_OK;
+}
+
+static u64 next_needed(void *ctx, u64 from) {
+    const struct collected *c = ctx;
+    return core_carry_next(c->b->core, from);
 }
 
 static u64 called_for(u64 fallen) {
@@ -209,7 +207,9 @@ static void read_part(struct broker *b, u64 bytes) {
     struct collected collected = {.b = b};
     u64 from = c->cursor;
     buf_reset(&c->bodies);
-    hx_st st = journal_scan(b->journal, &c->cursor, c->until, bytes, collect, &collected, &err);
+    const struct journal_wanted wanted = {
+        .next = next_needed, .stretch = CARRY_STRETCH, .each = collect, .ctx = &collected};
+    hx_st st = journal_scan(b->journal, &c->cursor, c->until, bytes, &wanted, &err);
     if (st == ST_OK) st = carry_collected(&collected, &err);
     if (st != ST_OK) {
         report(b, LOG_ERROR, "read_failed", "compaction cannot read the journal",
@@ -265,17 +265,36 @@ static void read_owed(struct broker *b) {
     c->debt -= paid < c->debt ? paid : c->debt;
 }
 
+static void drop_segment(struct broker *b, u64 end) {
+    core_carry_end(b->core, b->now, end);
+    journal_drop(b->journal, end);
+    b->compaction->segments++;
+}
+
+/* Segments in which nothing is needed any more go as they are, whatever is owed: nothing of them is read. */
+static void drop_dead(struct broker *b) {
+    struct compaction *c = b->compaction;
+    if (b->time.mono_ms - c->dead_looked_ms < DEAD_LOOK_MS) return;
+    c->dead_looked_ms = b->time.mono_ms;
+    for (u32 i = 0; i < DEAD_AT_ONCE; i++) {
+        struct journal_stats s;
+        journal_stats_get(b->journal, &s);
+        u64 end = journal_oldest_end(b->journal);
+        if (end == 0 || core_carry_next(b->core, s.first) < end) return;
+        drop_segment(b, end);
+    }
+}
+
 /* What is carried is appended too, and not owed for: it would never end. */
 void compaction_run(struct broker *b) {
     struct compaction *c = b->compaction;
     tell_behind(b);
+    if (c->until == 0) drop_dead(b);
     if (c->until == 0 && !begin(b)) return;
     reckon(b);
     read_owed(b);
     look_again(b);
     if (c->cursor < c->until) return;
-    core_carry_end(b->core, b->now);
-    journal_drop(b->journal, c->until);
+    drop_segment(b, c->until);
     c->until = 0;
-    c->segments++;
 }

@@ -409,6 +409,7 @@ static hx_st apply_message(struct core *c, const struct rec_message *r, u32 abou
         struct message *known = message_mut(c, no);
         entry_move(c, entry_mut(c, known), size);
         reserve_off(c, known);
+        alive_over(&c->alive, known->pos);
         known->pos = pos;
         known->carried = true;
         known->history.written = (u32)r->history.n;
@@ -675,6 +676,7 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u32 about,
     if (r->erasing) c->erase_upto = pos;
     u32 entry = r->carried ? settled_at(c, r->ref.hash, r->from_pos, r->ref.seq, r->settled_run_ms) : ENTRY_NONE;
     if (entry != ENTRY_NONE) {
+        alive_over(&c->alive, index_entry(&c->keys, entry)->at);
         settled_move(c, entry, r, pos, size);
         return check_move(c, STAGE_SETTLED, REC_SETTLE, STAGE_SETTLED, err);
     }
@@ -754,7 +756,17 @@ static hx_st apply_expire(struct core *c, const struct rec_expire *r) {
     return ST_OK;
 }
 
+/* By its type alone, whatever is made of it. */
+static bool may_be_carried(u8 type) {
+    return type == REC_MESSAGE || type == REC_SETTLE || type == REC_ARRIVALS || type == REC_QUEUE ||
+           type == REC_AUDIT || type == REC_DAY;
+}
+
 hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, struct errbuf *err) {
+    if (may_be_carried((u8)r->type)) {
+        CHECK(size >= ALIVE_STRETCH);
+        alive_note(&c->alive, pos);
+    }
     switch (r->type) {
     case REC_CLOCK:
         return apply_clock(c, &r->clock, err);

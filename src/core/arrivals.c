@@ -121,6 +121,8 @@ static void prefetch_writes(const struct core *c, u32 from) {
         near(index_entry(&c->keys, entry));
         tally_prefetch(c, entry, true);
     }
+    for (u32 k = from - WRITE_AHEAD; k < from && k < c->tally_count; k++)
+        alive_near(&c->alive, arrivals_pos(c, tally_at(c, k)->entry));
 }
 
 static void slot_delete(struct core *c, u32 i) {
@@ -265,7 +267,9 @@ u64 arrivals_pos(const struct core *c, u32 entry) {
 
 void arrivals_apply(struct core *c, u32 entry, u64 pos) {
     struct entry *e = index_entry(&c->keys, entry);
-    *written_slot_make(c, entry) = pos;
+    u64 *slot = written_slot_make(c, entry);
+    if (e->has_arrivals) alive_over(&c->alive, *slot);
+    *slot = pos;
     if (e->has_arrivals) return;
     e->has_arrivals = 1;
     c->repeated_keys++;
@@ -280,6 +284,7 @@ void arrivals_forget(struct core *c, u32 entry) {
     }
     struct entry *e = index_entry(&c->keys, entry);
     if (!e->has_arrivals) return;
+    alive_over(&c->alive, *written_slot(c, entry));
     e->has_arrivals = 0;
     c->repeated_keys--;
     c->live_bytes -= ARRIVALS_BYTES;

@@ -1,12 +1,8 @@
 /* Carrying: what compaction writes anew of the oldest segment, because it is still needed. */
 #include "core/core_priv.h"
 
-bool core_points_at(const struct core *c, u64 hash, u64 pos) {
-    struct core_cursor cursor = {0};
-    struct found f;
-    while (core_find(c, hash, &cursor, &f))
-        if (f.pos == pos || f.arrivals_pos == pos) return true;
-    return false;
+u64 core_carry_next(const struct core *c, u64 from) {
+    return alive_next(&c->alive, from);
 }
 
 static void carry_message(struct core *c, const struct rec_message *old, u64 pos) {
@@ -90,7 +86,10 @@ void core_carry(struct core *c, struct core_now now, const struct record *r, u64
     if (r->type == REC_QUEUE) carry_queue(c, r->queue.queue, pos);
 }
 
-void core_carry_end(struct core *c, struct core_now now) {
+/* A key without a place to carry it from would be gone with the segment. */
+void core_carry_end(struct core *c, struct core_now now, u64 upto) {
     c->now = now;
     write_clock(c);
+    core_derive(c, &(struct derived){.kind = DERIVE_DROPPED, .pos = upto});
+    INVARIANT(21, c->alive.count >= index_count(&c->keys) + c->repeated_keys);
 }

@@ -545,18 +545,19 @@ struct audit_at {
 bool core_audit_prev(const struct core *c, u64 before, struct audit_at *out);
 
 /* ---- compaction. Segments are cleaned oldest first, so whatever a record overrides is older and goes with it. */
-/* Does something known under this hash have a record at this position? Cheap: asked of every MESSAGE, SETTLE and ARRIVALS
- * record of a segment, whose bodies begin with the hash. Of the other types QUEUE and AUDIT may be needed. */
-bool core_points_at(const struct core *c, u64 hash, u64 pos);
+/* Where to look: the next CARRY_STRETCH bytes at or behind `from` in which a record begins that may be needed, UINT64_MAX: there are
+ * none. What lies between need not be read. */
+#define CARRY_STRETCH 32u
+u64 core_carry_next(const struct core *c, u64 from);
 /* A record of the oldest segment: write it anew if it is still needed. */
 void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos);
-/* Before the segment is dropped: the clocks and counters it may have held. */
-void core_carry_end(struct core *c, struct core_now now);
+/* Before the segment is dropped that ends at `upto`: the clocks and counters it may have held. */
+void core_carry_end(struct core *c, struct core_now now, u64 upto);
 u64 core_live_bytes(const struct core *c);     /* of journal records still needed */
 u64 core_reserved_bytes(const struct core *c); /* room promised to accepted messages (P8) */
 
 struct core_memory {
-    u64 index_bytes, arrivals_bytes, message_bytes, group_bytes;
+    u64 index_bytes, arrivals_bytes, alive_bytes, message_bytes, group_bytes;
     u64 settled_keys, messages, groups, repeated_keys;
 };
 void core_memory(const struct core *c, struct core_memory *out);

@@ -2,6 +2,7 @@
 #ifndef HAPAX_CORE_CORE_PRIV_H
 #define HAPAX_CORE_CORE_PRIV_H
 
+#include "core/alive.h"
 #include "core/core.h"
 #include "core/index.h"
 
@@ -236,6 +237,7 @@ struct core {
     bool sweep_again;          /* one was deleted since the sweep began */
     u64 former_keys;           /* recovery: what a sweep would free */
     u64 live_bytes, reserved_bytes;
+    struct alive alive;
     u64 room; /* what may still be appended */
     i64 clock_written_run_ms, expiry_checked_run_ms;
     bool wrote_since_clock;
@@ -303,6 +305,7 @@ enum derivation {
     DERIVE_PRESSURE, /* `queue` is over a limit (`yes`), or well below all of them again */
     DERIVE_COUNT,    /* a counter of `queue` that no record implies: written down within a second */
     DERIVE_ARRIVAL,  /* the key of `entry` came again: written down within a second, a conflict at once */
+    DERIVE_DROPPED,  /* of the journal, what lies before `pos` */
 };
 struct derived {
     enum derivation kind;
@@ -310,6 +313,7 @@ struct derived {
     u16 queue;
     bool yes;
     enum arrival_kind arrival;
+    u64 pos;
     size_t counter;                   /* its offset in struct counters */
     const struct rec_arrivals *known; /* arrival: what is written of it so far, NULL: nothing, or it is in memory */
     slice request_id;

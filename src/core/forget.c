@@ -75,6 +75,7 @@ void window_remove(struct core *c, u32 entry) {
     struct entry *e = index_entry(&c->keys, entry);
     struct queue *q = queue_mut(c, e->queue);
     q->settled_keys--;
+    alive_over(&c->alive, e->at);
     index_remove(&c->keys, entry);
     if (!e->bucketed) {
         index_release(&c->keys, entry);
@@ -133,6 +134,7 @@ static void reap(struct core *c, u32 entry) {
         else
             live_off(c, e->queue, entry_size(e));
         arrivals_forget(c, entry);
+        alive_over(&c->alive, e->at);
         if (c->sink && c->sink->on_expired && !entry_former(c, e)) c->sink->on_expired(c->sink->ctx, e->queue, e->hash);
         index_remove(&c->keys, entry);
     }
@@ -169,6 +171,7 @@ void window_sweep(struct core *c, u32 *budget) {
         if (e->bucketed || !entry_former(c, e)) continue;
         c->live_bytes -= entry_size(e);
         arrivals_forget(c, c->sweep_at);
+        alive_over(&c->alive, e->at);
         index_remove(&c->keys, c->sweep_at);
         index_release(&c->keys, c->sweep_at);
     }

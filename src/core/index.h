@@ -72,6 +72,11 @@ static inline struct entry *index_entry(const struct index *ix, u32 no) {
     return &ix->chunks[no >> ENTRY_CHUNK_BITS][no & (ENTRY_CHUNK - 1)];
 }
 
+/* Entries in the table. */
+static inline u64 index_count(const struct index *ix) {
+    return ix->now.used + (ix->old.slots ? ix->old.used : 0);
+}
+
 /* A new entry under this hash, kind LIVE, in the table. */
 u32 index_insert(struct index *ix, u64 hash);
 /* Take it out of the table; the entry itself stays until index_release. */

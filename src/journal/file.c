@@ -55,7 +55,11 @@ static const char *file_failure(struct journal *port) {
 
 static u64 file_oldest_end(struct journal *port) {
     struct journal_file *j = jf(port);
-    return j->dropped_to < j->active->number ? segment_base(j, j->dropped_to + 1) : 0;
+    if (j->dropped_to >= j->active->number) return 0;
+    pthread_mutex_lock(&j->lock);
+    u64 end = segment_find(j, j->dropped_to)->end;
+    pthread_mutex_unlock(&j->lock);
+    return end <= atomic_load(&j->durable) ? segment_base(j, j->dropped_to + 1) : 0;
 }
 
 static void file_drop(struct journal *port, u64 upto) {
@@ -195,7 +199,6 @@ static void destroy(struct journal_file *j) {
     mem_free(j->open_segments);
     mem_free(j->spares);
     buf_free(&j->found.leftovers);
-    buf_free(&j->scan.copy);
     reader_free(&j->reader);
     reader_free(&j->scan_reader);
     pthread_cond_destroy(&j->commit_wake);

@@ -125,14 +125,8 @@ struct journal_file {
     struct {
         const u8 *rest[PREFETCH_MAX], *end[PREFETCH_MAX]; /* of records announced: the lines behind the first */
         u32 next, count;
-    } ahead; /* only prefetched, never read: it does not matter what has become of the segments */
-    struct {
-        u64 next, batch_end; /* between two scans: the record the last one stopped at, inside which batch */
-        struct buf copy;     /* the batch being scanned, if it was still in memory */
-        bool copied;
-        u64 batch_pos;
-        u64 safe; /* the window shows everything below as it is on disk */
-    } scan;
+    } ahead;        /* only prefetched, never read: it does not matter what has become of the segments */
+    u64 scanned_to; /* by the last scan */
 
     /* Recovery's result, for start. */
     struct {
@@ -304,7 +298,7 @@ void map_look(struct journal_file *j); /* once in a while: lets pages go that no
 
 /* read.c */
 hx_st read_record(struct journal *port, u64 pos, size_t size_hint, struct journal_record *out, struct errbuf *err);
-hx_st read_scan(struct journal *port, u64 *cursor, u64 until, size_t max_bytes, journal_each each, void *ctx,
+hx_st read_scan(struct journal *port, u64 *cursor, u64 until, size_t max_bytes, const struct journal_wanted *wanted,
                 struct errbuf *err);
 
 #endif

@@ -57,6 +57,15 @@ struct journal_stats {
     u64 unsynced_bytes; /* appended, not yet durable: the broker stops reading sockets when this is large */
 };
 
+/* Where there are records to be read: `next` names the first `stretch` bytes at or behind a position in which one begins, UINT64_MAX:
+ * nowhere; not to find one there is damage. `each` gets every record that begins in them, and may append. */
+struct journal_wanted {
+    u64 (*next)(void *ctx, u64 from);
+    u32 stretch;
+    journal_each each;
+    void *ctx;
+};
+
 struct journal_ops {
     hx_st (*replay)(struct journal *j, journal_each each, void *ctx, struct errbuf *err);
     hx_st (*start)(struct journal *j, struct errbuf *err);
@@ -67,7 +76,7 @@ struct journal_ops {
     const char *(*failed)(struct journal *j);
     hx_st (*read)(struct journal *j, u64 pos, size_t size_hint, struct journal_record *out, struct errbuf *err);
     void (*prefetch)(struct journal *j, const u64 *pos, const u32 *bytes, u32 count);
-    hx_st (*scan)(struct journal *j, u64 *cursor, u64 until, size_t max_bytes, journal_each each, void *ctx,
+    hx_st (*scan)(struct journal *j, u64 *cursor, u64 until, size_t max_bytes, const struct journal_wanted *wanted,
                   struct errbuf *err);
     u64 (*oldest_end)(struct journal *j);
     void (*drop)(struct journal *j, u64 upto);
@@ -121,13 +130,13 @@ static inline hx_st journal_read(struct journal *j, u64 pos, size_t size_hint, s
 static inline void journal_prefetch(struct journal *j, const u64 *pos, const u32 *bytes, u32 count) {
     j->ops->prefetch(j, pos, bytes, count);
 }
-/* Compaction reads the oldest segment in steps: from *cursor (start with stats.first) towards `until`, about max_bytes
- * at a time; *cursor moves on. Done when *cursor >= until. `each` may append. */
-static inline hx_st journal_scan(struct journal *j, u64 *cursor, u64 until, size_t max_bytes, journal_each each,
-                                 void *ctx, struct errbuf *err) {
-    return j->ops->scan(j, cursor, until, max_bytes, each, ctx, err);
+/* Compaction reads what it wants of the oldest segment in steps: from *cursor (start with stats.first) towards `until`, about
+ * max_bytes at a time; *cursor moves on. Done when *cursor >= until. */
+static inline hx_st journal_scan(struct journal *j, u64 *cursor, u64 until, size_t max_bytes,
+                                 const struct journal_wanted *wanted, struct errbuf *err) {
+    return j->ops->scan(j, cursor, until, max_bytes, wanted, err);
 }
-/* End position of the oldest sealed segment, 0 if only the open one is left. */
+/* End position of the oldest sealed segment that is durable to its end, 0 if there is none. */
 static inline u64 journal_oldest_end(struct journal *j) {
     return j->ops->oldest_end(j);
 }

@@ -1,7 +1,7 @@
 #include "journal/file_priv.h"
 
 #define FIRST_READ 1024u
-#define SCAN_STEP  (1u << 20)
+#define SCAN_STEP  (256u << 10)
 #define NO_PIN     UINT64_MAX
 
 /* Only the loop sets the pin, and a read inside a scan nests. */
@@ -101,107 +101,73 @@ hx_st read_record(struct journal *port, u64 pos, size_t size_hint, struct journa
 
 /* ---- scanning */
 
-/* A batch that is closed but not yet on disk is copied: the committer may be done with it before `each` is. */
-static bool copy_from_memory(struct journal_file *j, u64 pos) {
-    bool found = false;
-    pthread_mutex_lock(&j->lock);
-    struct batch *b = in_list(&j->queue, pos + BATCH_HEAD);
-    if (!b && holds(j->in_flight, pos + BATCH_HEAD)) b = j->in_flight;
-    if (b && b->pos == pos) {
-        buf_reset(&j->scan.copy);
-        buf_add(&j->scan.copy, b->bytes, b->len);
-        found = true;
-    }
-    pthread_mutex_unlock(&j->lock);
-    return found;
-}
-
-static hx_st enter_batch(struct journal_file *j, struct segment *s, u64 pos, struct errbuf *err) {
-    j->scan.batch_pos = pos;
-    j->scan.copied = copy_from_memory(j, pos);
-    if (j->scan.copied) {
-        j->scan.batch_end = pos + j->scan.copy.len;
-    } else {
-        const u8 *bytes;
-        struct batch_head head;
-        if (pos >= j->scan.safe) { /* the window may be older than the batch */
-            j->scan_reader.segment = NULL;
-            j->scan.safe = atomic_load(&j->durable);
-        }
-        hx_st st = reader_get(j, &j->scan_reader, s, offset_of(j, pos), BATCH_HEAD, &bytes, err);
-        if (st != ST_OK) return st;
-        if (!bytes || !format_batch_get(bytes, &head, s->salt, pos) || head.length > s->end - pos)
-            return recover_damage(j, pos, err, "no valid batch here");
-        j->scan.batch_end = pos + head.length;
-    }
-    j->scan.next = pos + BATCH_HEAD;
-    return ST_OK;
-}
-
-static hx_st scanned_record(struct journal_file *j, struct segment *s, struct journal_record *rec, size_t *bytes,
-                            struct errbuf *err) {
-    u64 pos = j->scan.next;
-    size_t room = (size_t)(j->scan.batch_end - pos);
-    const u8 *record;
-    if (j->scan.copied) {
-        record = (const u8 *)j->scan.copy.p + (pos - j->scan.batch_pos);
-        *bytes = format_record_bytes(format_record_body(record));
-    } else {
-        hx_st st = reader_get(j, &j->scan_reader, s, offset_of(j, pos), RECORD_HEAD, &record, err);
-        if (st != ST_OK) return st;
-        size_t need = record ? format_record_bytes(format_record_body(record)) : 0;
-        if (need && need <= room) st = reader_get(j, &j->scan_reader, s, offset_of(j, pos), need, &record, err);
-        if (st != ST_OK) return st;
-        *bytes = record && need <= room ? format_record_check(record, need, s->salt, pos) : 0;
-        if (*bytes == 0) return recover_damage(j, pos, err, "no valid record here");
-    }
-    format_record_view(record, pos, rec);
-    return ST_OK;
-}
-
-/* One segment, from the cursor to its end or until the budget is used up. */
-static hx_st scan_segment(struct journal_file *j, struct segment *s, u64 *cursor, u64 until, size_t *budget,
-                          journal_each each, void *ctx, struct errbuf *err) {
-    hx_st st = ST_OK;
-    while (st == ST_OK && *cursor < s->end && *cursor<until && * budget> 0) {
-        bool inside = *cursor == j->scan.next && j->scan.next < j->scan.batch_end;
-        if (!inside) st = enter_batch(j, s, *cursor, err);
-        struct journal_record rec;
-        size_t bytes = 0;
-        if (st == ST_OK) st = scanned_record(j, s, &rec, &bytes, err);
-        if (st == ST_OK) st = each(ctx, &rec, err);
-        if (st != ST_OK) return st;
-        j->scan.next += bytes;
-        *cursor = j->scan.next;
-        *budget -= bytes < *budget ? bytes : *budget;
-    }
-    if (*cursor >= s->end) *cursor = segment_base(j, s->number + 1);
+/* The record that begins there, NULL: none does. Its own head says where it is, under a checksum nobody outside can make. */
+static hx_st record_at(struct journal_file *j, struct segment *s, u64 pos, const u8 **record, size_t *bytes,
+                       struct errbuf *err) {
+    u64 offset = offset_of(j, pos);
+    size_t room = (size_t)(s->end > pos ? s->end - pos : 0);
+    *record = NULL;
+    if (offset < SEGMENT_HEAD || room < RECORD_HEAD) return ST_OK;
+    const u8 *head;
+    j->scan_reader.step =
+        room < SCAN_STEP ? room : SCAN_STEP; /* what was never written is not in memory, and looks cold */
+    hx_st st = reader_get(j, &j->scan_reader, s, offset, RECORD_HEAD, &head, err);
+    if (st != ST_OK || !head || get_u32(head + 12) != (u32)pos) return st;
+    *bytes = format_record_bytes(format_record_body(head));
+    if (*bytes > room) return ST_OK;
+    st = reader_get(j, &j->scan_reader, s, offset, *bytes, &head, err);
+    if (st == ST_OK && head && format_record_check(head, *bytes, s->salt, pos)) *record = head;
     return st;
 }
 
-hx_st read_scan(struct journal *port, u64 *cursor, u64 until, size_t max_bytes, journal_each each, void *ctx,
+/* All that begin in one stretch. */
+static hx_st scan_stretch(struct journal_file *j, struct segment *s, u64 from, const struct journal_wanted *wanted,
+                          struct errbuf *err) {
+    bool found = false;
+    for (u64 pos = from; pos < from + wanted->stretch; pos += 8) {
+        const u8 *record;
+        size_t bytes;
+        hx_st st = record_at(j, s, pos, &record, &bytes, err);
+        if (st == ST_OK && record) {
+            struct journal_record rec;
+            format_record_view(record, pos, &rec);
+            found = true;
+            st = wanted->each(wanted->ctx, &rec, err);
+        }
+        if (st != ST_OK) return st;
+    }
+    return found ? ST_OK : recover_damage(j, from, err, "no valid record here");
+}
+
+static hx_st scan_wanted(struct journal_file *j, u64 *cursor, u64 until, size_t max_bytes,
+                         const struct journal_wanted *wanted, struct errbuf *err) {
+    hx_st st = ST_OK;
+    for (u64 began = *cursor; st == ST_OK && *cursor < until && *cursor - began < max_bytes;) {
+        u64 from = wanted->next(wanted->ctx, *cursor);
+        if (from >= until) {
+            *cursor = until;
+            break;
+        }
+        pthread_mutex_lock(&j->lock);
+        struct segment *s = segment_find(j, segment_of(j, from));
+        pthread_mutex_unlock(&j->lock);
+        st = s ? scan_stretch(j, s, from, wanted, err)
+               : err_set(err, ST_NOT_FOUND, "position %llu is not kept", (unsigned long long)from);
+        *cursor = from + wanted->stretch;
+    }
+    return st;
+}
+
+hx_st read_scan(struct journal *port, u64 *cursor, u64 until, size_t max_bytes, const struct journal_wanted *wanted,
                 struct errbuf *err) {
     struct journal_file *j = jf(port);
-    u64 sealed = segment_base(j, j->active->number);
-    if (until > sealed) return err_set(err, ST_INVALID, "only sealed segments can be scanned");
+    if (until > journal_oldest_end(port))
+        return err_set(err, ST_INVALID, "only the oldest sealed segment can be scanned");
     u64 before = pin(j, segment_of(j, *cursor));
-    size_t budget = max_bytes ? max_bytes : 1;
-    hx_st st = ST_OK;
-    j->scan_reader.step = SCAN_STEP;
-    if (*cursor != j->scan.next) { /* not where the last one stopped: what it read may be of a segment that is gone */
-        j->scan_reader.segment = NULL;
-        j->scan.safe = atomic_load(&j->durable);
-    }
-    while (st == ST_OK && *cursor < until && budget > 0) {
-        if (offset_of(j, *cursor) == 0) *cursor += SEGMENT_HEAD;
-        pthread_mutex_lock(&j->lock);
-        struct segment *s = segment_find(j, segment_of(j, *cursor));
-        pthread_mutex_unlock(&j->lock);
-        if (!s)
-            st = err_set(err, ST_NOT_FOUND, "position %llu is not kept", (unsigned long long)*cursor);
-        else
-            st = scan_segment(j, s, cursor, until, &budget, each, ctx, err);
-    }
+    bool goes_on = *cursor == j->scanned_to && offset_of(j, *cursor) != 0;
+    if (!goes_on) j->scan_reader.segment = NULL; /* the segment it read may be gone */
+    hx_st st = scan_wanted(j, cursor, until, max_bytes ? max_bytes : 1, wanted, err);
+    j->scanned_to = *cursor;
     unpin(j, before);
     return st;
 }

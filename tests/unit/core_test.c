@@ -906,7 +906,7 @@ static void an_amended_outcome_replaces_the_first_also_when_both_were_moved(void
     struct errbuf err;
     for (u64 i = 0; i < w.count; i++) {
         const struct stored *s = &w.records[i];
-        u64 pos = i < before ? i + 1 : i + 1001;
+        u64 pos = pos_of(i < before ? i : i + 1000);
         assert_int_equal(core_replay(c, pos, s->type, s->version, slice_of(s->body, s->n), &err), ST_OK);
     }
     struct core_memory m;
@@ -915,7 +915,7 @@ static void an_amended_outcome_replaces_the_first_also_when_both_were_moved(void
     struct core_cursor cursor = {0};
     struct found f;
     assert_true(core_find(c, l.ref.hash, &cursor, &f));
-    assert_int_equal(f.pos, before + 1002);
+    assert_int_equal(f.pos, pos_of(before + 1001));
     core_free(c);
 }
 

@@ -23,7 +23,7 @@ static struct world {
     struct core *core;
     struct core_now now;
     struct stored *records;
-    u64 first, count, cap; /* position = index + 1 */
+    u64 first, count, cap;
     struct buf scratch;
     u64 room;
     bool metered; /* more than there is must never be appended */
@@ -35,6 +35,15 @@ static struct world {
     struct record base, arrivals;
     struct seen seen;
 } w;
+
+/* No two begin in the same stretch. */
+static inline u64 pos_of(u64 index) {
+    return (index + 1) * CARRY_STRETCH;
+}
+static inline u64 index_at(u64 pos) {
+    assert_true(pos % CARRY_STRETCH == 0 && pos >= pos_of(w.first) && pos < pos_of(w.count));
+    return pos / CARRY_STRETCH - 1;
+}
 
 static inline void *sink_reserve(void *ctx, size_t max) {
     (void)ctx;
@@ -52,7 +61,7 @@ static inline u64 sink_append(void *ctx, u8 type, u8 version, size_t n) {
     struct stored *s = &w.records[w.count++];
     *s = (struct stored){.type = type, .version = version, .n = n, .body = mem_alloc(n + 1)};
     memcpy(s->body, w.scratch.p, n);
-    return w.count;
+    return pos_of(w.count - 1);
 }
 static inline u64 sink_cost(size_t n) {
     return n + 80;
@@ -84,7 +93,7 @@ static inline struct core *replayed_core(void) {
     for (u64 i = w.first; i < w.count; i++) {
         struct stored *s = &w.records[i];
         if (s->type == REC_NONE) continue; /* moved away */
-        hx_st st = core_replay(c, i + 1, s->type, s->version, slice_of(s->body, s->n), &err);
+        hx_st st = core_replay(c, pos_of(i), s->type, s->version, slice_of(s->body, s->n), &err);
         if (st != ST_OK) fail_msg("replay of record %llu: %s", (unsigned long long)i + 1, err.text);
     }
     return c;
@@ -114,8 +123,7 @@ static inline void restart_after(i64 down_ms) {
 
 static inline struct seen *load(const struct found *f) {
     struct errbuf err;
-    struct stored *s = &w.records[f->pos - 1];
-    assert_true(f->pos > w.first);
+    struct stored *s = &w.records[index_at(f->pos)];
     buf_reset(&w.store);
     buf_add(&w.store, s->body, s->n);
     assert_int_equal(record_decode(s->type, s->version, buf_slice(&w.store), &w.base, &err), ST_OK);
@@ -125,8 +133,7 @@ static inline struct seen *load(const struct found *f) {
     else
         w.seen.settle = &w.base.settle;
     if (f->arrivals_pos) {
-        s = &w.records[f->arrivals_pos - 1];
-        assert_true(f->arrivals_pos > w.first);
+        s = &w.records[index_at(f->arrivals_pos)];
         buf_reset(&w.arrivals_store);
         buf_add(&w.arrivals_store, s->body, s->n);
         assert_int_equal(record_decode(s->type, s->version, buf_slice(&w.arrivals_store), &w.arrivals, &err), ST_OK);
@@ -258,14 +265,13 @@ static inline int teardown(void **state) {
 /* Carry everything up to `end` and drop it, as the broker does with the oldest segment. */
 static inline void compact_upto(u64 end) {
     struct errbuf err;
-    for (u64 i = w.first; i < end; i++) {
+    for (u64 pos = pos_of(w.first); (pos = core_carry_next(w.core, pos)) < pos_of(end); pos += CARRY_STRETCH) {
         struct record r;
-        struct stored *s = &w.records[i];
-        if (s->type == REC_NONE) continue;
+        struct stored *s = &w.records[index_at(pos)];
         assert_int_equal(record_decode(s->type, s->version, slice_of(s->body, s->n), &r, &err), ST_OK);
-        core_carry(w.core, w.now, &r, i + 1);
+        core_carry(w.core, w.now, &r, pos);
     }
-    core_carry_end(w.core, w.now);
+    core_carry_end(w.core, w.now, pos_of(end));
     w.first = end;
 }
 static inline void compact(void) {

@@ -1,0 +1,34 @@
+/* Which records of the journal compaction may have to carry: a bit for every 32 bytes, set when such a record is written that
+ * begins there, taken away when nothing points at it any more. What has no bit is passed over unread.
+ *
+ * A bit too many costs a look-up; a bit too few would lose a key. So it is set by the record's type alone, whatever becomes of the
+ * record, and taken away only for the very place an entry is moved off. Taken away twice does no harm: no two records begin in the
+ * same 32 bytes. It is made anew at every start, from the records replayed; 0.4 % of the journal's size. */
+#ifndef HAPAX_CORE_ALIVE_H
+#define HAPAX_CORE_ALIVE_H
+
+#include "core/core.h"
+
+#define ALIVE_STRETCH    CARRY_STRETCH /* bytes */
+#define ALIVE_NONE       UINT64_MAX
+#define ALIVE_PIECE_BITS 16u
+#define ALIVE_WORDS      ((1u << ALIVE_PIECE_BITS) / ALIVE_STRETCH / 64)
+
+struct alive {
+    u64 **pieces;      /* of 64 KiB each, a ring by number; NULL: nothing is alive in it */
+    u64 first, beyond; /* numbers of the pieces there are */
+    u64 cap;           /* a power of two */
+    u64 count;         /* bits set */
+    u64 bytes;         /* of memory */
+};
+
+void alive_free(struct alive *a);
+void alive_note(struct alive *a, u64 pos);
+void alive_over(struct alive *a, u64 pos);
+void alive_near(const struct alive *a, u64 pos); /* it will be over in a moment */
+/* The next stretch at or behind `from` that has a bit, ALIVE_NONE: there is none. */
+u64 alive_next(const struct alive *a, u64 from);
+/* The journal begins there now. */
+void alive_drop(struct alive *a, u64 before);
+
+#endif
