@@ -158,7 +158,7 @@ static void prefetch_ready(struct broker *b, u16 queue) {
 static void take_ready(struct broker *b, struct take *t) {
     u32 full = 0, no;
     if (t->in.lease_ms == 0) t->in.lease_ms = core_queue_rules(b->core, t->queue)->lease_ms;
-    while (t->count < t->max && t->body->len < REPLY_BYTES_MAX && full < FULL_TRIES) {
+    while (t->count < t->max && t->body->len < REPLY_BYTES_MAX + HTTP_HEAD_ROOM && full < FULL_TRIES) {
         if ((no = core_next_ready(b->core, t->queue)) == MESSAGE_NONE) break;
         if (t->count % READY_AHEAD == 0 && t->max > 1) prefetch_ready(b, t->queue);
         if (take_one(b, t, no) == LEASE_FULL) full++;
@@ -166,7 +166,7 @@ static void take_ready(struct broker *b, struct take *t) {
 }
 
 static void reply_take(struct broker *b, void *conn, struct take *t) {
-    reply_with(b, conn, 200, SL("application/json"), SL(""), buf_slice(t->body), receipts_keep(b, t->receipt));
+    reply_made(b, conn, t->body, receipts_keep(b, t->receipt));
 }
 
 static bool parse_consumer(struct call *c, struct buf *store, slice *consumer) {
@@ -198,6 +198,8 @@ static void take_for(struct broker *b, struct take *t) {
     t->due = &due;
     consumer_spoke(b, t->queue, t->in.consumer);
     buf_reset(t->body);
+    buf_grow(t->body, HTTP_HEAD_ROOM);
+    t->body->len = HTTP_HEAD_ROOM;
     buf_lit(t->body, "{\"messages\":[");
     if (t->queue) take_ready(b, t);
     put_tokens(b, t->body, &due);

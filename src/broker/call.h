@@ -53,9 +53,11 @@ void reply_failure(struct call *c);
 void reply_json(struct call *c, u16 status, slice body);
 /* The reply waits for every record appended so far. receipt: of the leases it hands out, or 0. */
 void reply_with(struct broker *b, void *conn, u16 status, slice content_type, slice fields, slice body, u64 receipt);
-/* The same for one that saw only what is below a position. */
+/* 200 with JSON of some size, made behind HTTP_HEAD_ROOM bytes: handed over rather than copied. */
+void reply_made(struct broker *b, void *conn, struct buf *made, u64 receipt);
 /* The only way a reply goes to the network. */
 void respond(struct broker *b, void *conn, const struct http_reply *reply);
+/* The same for one that saw only what is below a position. */
 void reply_after(struct broker *b, void *conn, u64 after, u16 status, slice content_type, slice fields, slice body,
                  u64 receipt);
 /* A request that waited, answered with a problem. */

@@ -46,6 +46,19 @@ void reply_with(struct broker *b, void *conn, u16 status, slice content_type, sl
     reply_after(b, conn, b->after, status, content_type, fields, body, receipt);
 }
 
+void reply_made(struct broker *b, void *conn, struct buf *made, u64 receipt) {
+    struct http_reply reply = {
+        .status = 200,
+        .content_type = SL("application/json"),
+        .body = slice_of(made->p + HTTP_HEAD_ROOM, made->len - HTTP_HEAD_ROOM),
+        .made = made,
+        .after = {.position = b->after},
+        .receipt = receipt,
+        .close = b->draining,
+    };
+    respond(b, conn, &reply);
+}
+
 /* What somebody asked to see is his alone, and old at once: no cache between here and his screen keeps it. */
 void reply_json(struct call *c, u16 status, slice body) {
     bool shown = c->req && c->req->method <= HTTP_HEAD;

@@ -335,10 +335,18 @@ static struct http_body *shared_body(const struct http_conn *c, const struct htt
     return reply->shared;
 }
 
+/* A buffer that was made for the body can become the connection's, as long as it is little more than the bytes accounted for. */
+static bool may_take(const struct http_conn *c, const struct http_reply *reply) {
+    const struct buf *made = reply->made;
+    if (!made || reply->body.n / 2 < HTTP_HEAD_ROOM || c->head_only || http_reply_bodiless(reply)) return false;
+    CHECK(reply->body.p == made->p + HTTP_HEAD_ROOM && reply->body.n == made->len - HTTP_HEAD_ROOM);
+    return made->cap <= SPARE_BYTES && made->cap / 4 <= reply->body.n;
+}
+
 static void queue_reply(struct http_conn *c, const struct http_reply *reply) {
     static const slice none = {0}, close = SL("Connection: close\r\n"), keep = SL("Connection: keep-alive\r\n");
     struct http_server *s = c->server;
-    bool last = reply->close || !c->keep_alive || s->draining;
+    bool last = reply->close || !c->keep_alive || s->draining, made = may_take(c, reply);
     struct http_body *shared = shared_body(c, reply);
     struct buf *b = queue_begin(c);
     if (reply->feed && !c->http11) last = true; /* its end is the connection's */
@@ -346,7 +354,8 @@ static void queue_reply(struct http_conn *c, const struct http_reply *reply) {
     if (reply->feed)
         http_reply_put_feed(b, reply, connection, c->http11);
     else
-        http_reply_put(b, reply, connection, !c->head_only && !shared);
+        http_reply_put(b, reply, connection, !c->head_only && !shared && !made);
+    if (made && !http_out_take(c->out, reply->made, HTTP_HEAD_ROOM)) buf_slice_add(b, reply->body);
     queue_end(c, reply->after, reply->receipt, shared);
     s->stats.replies++;
     if (!last) return;

@@ -79,12 +79,17 @@ struct http_body *http_body_take(struct buf *bytes);
 slice http_body_bytes(const struct http_body *b);
 void http_body_release(struct http_body *b);
 
+/* A large body that is made for one reply need not be copied either, if it is made behind so many bytes: what leaves before it
+ * goes there. */
+#define HTTP_HEAD_ROOM (16u << 10)
+
 struct http_reply {
     u16 status;
     slice content_type; /* empty: none */
     slice fields;       /* further header lines, each ended by CRLF; empty: none */
     slice body;
     struct http_body *shared; /* not NULL: `body` is its bytes, and need not be copied */
+    struct buf *made; /* not NULL: `body` is its bytes behind HTTP_HEAD_ROOM. It may be taken: then it is empty */
     struct http_after after;
     u64 receipt; /* not 0: on_receipt(receipt, written) is called once it is known whether any byte of it was written */
     bool close;  /* close the connection after it */

@@ -145,13 +145,32 @@ u64 http_out_receipt(struct http_out *o, size_t upto) {
     return 0;
 }
 
+/* The bytes not sent yet lie `to` behind the beginning from here on. Only when everything sent has been told. */
+static void moved(struct http_out *o, size_t to) {
+    size_t gone = o->sent;
+    o->sent = to;
+    o->ready = o->ready - gone + to;
+    o->first_start = to; /* a span that is partly sent has told its receipt: its beginning does not matter any more */
+    for (size_t i = o->first; i < o->count; i++) o->spans[i].end = o->spans[i].end - gone + to;
+}
+
+bool http_out_take(struct http_out *o, struct buf *made, size_t room) {
+    struct buf own = o->bytes;
+    size_t unsent = own.len - o->sent;
+    CHECK(made->len >= room && !o->body);
+    if (unsent > room) return false;
+    memcpy(made->p + room - unsent, own.p + o->sent, unsent);
+    o->bytes = *made;
+    moved(o, room - unsent);
+    *made = own;
+    buf_reset(made);
+    return true;
+}
+
 void http_out_compact(struct http_out *o) {
     size_t gone = o->sent;
     if (gone < COMPACT_BYTES || gone < o->bytes.len - gone) return;
     memmove(o->bytes.p, o->bytes.p + gone, o->bytes.len - gone);
     o->bytes.len -= gone;
-    o->sent = 0;
-    o->ready -= gone;
-    o->first_start = 0; /* a span that is partly sent has told its receipt: its beginning does not matter any more */
-    for (size_t i = o->first; i < o->count; i++) o->spans[i].end -= gone;
+    moved(o, 0);
 }

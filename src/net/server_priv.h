@@ -114,6 +114,9 @@ void http_out_span(struct http_out *o, struct http_after after, u64 receipt);
 void http_out_release(struct http_out *o, const u64 *gates);
 /* A gate has closed: less may leave. */
 void http_out_hold(struct http_out *o, const u64 *gates);
+/* A reply's head was appended, and this is its body, made behind `room` bytes. If what is not sent yet fits in there it is moved
+ * before the body, and the two exchange their memory: `made` is empty then, with room perhaps. Only when everything sent has been told. */
+bool http_out_take(struct http_out *o, struct buf *made, size_t room);
 /* Put `body` behind everything, as part of the last span. Takes a reference of its own. */
 void http_out_share(struct http_out *o, struct http_body *body);
 /* What may leave, in order: none, one or two runs of bytes. Returns how many. */

@@ -408,6 +408,88 @@ static void a_shared_body_waits_for_its_position_and_for_a_hold(void **state) {
     http_body_release(small);
 }
 
+/* ---- a body made for one reply */
+
+static struct buf made_of(size_t n, char c) {
+    struct buf made = {0};
+    buf_grow(&made, HTTP_HEAD_ROOM + n);
+    memset(made.p, c, HTTP_HEAD_ROOM + n);
+    made.len = HTTP_HEAD_ROOM + n;
+    return made;
+}
+
+static void respond_made(struct http_conn *conn, struct buf *made, u64 after) {
+    http_respond(conn, &(struct http_reply){.status = 200,
+                                            .body = slice_of(made->p + HTTP_HEAD_ROOM, made->len - HTTP_HEAD_ROOM),
+                                            .made = made,
+                                            .after = {.position = after}});
+}
+
+/* What came after the head, and nothing else of that letter. */
+static void assert_body(const struct client *c, char letter, size_t n) {
+    size_t count = 0;
+    char text[64] = "\r\n\r\n";
+    for (size_t i = 0; i < c->got.len; i++) count += c->got.p[i] == letter;
+    assert_int_equal(count, n);
+    memset(text + 4, letter, 59);
+    assert_non_null(memmem(c->got.p, c->got.len, text, 63));
+}
+
+static void a_body_made_for_a_reply_is_taken_with_what_leaves_before_it(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    struct buf made = made_of(80000, '@');
+    const char *memory = made.p;
+    get(c, "/park?3"); /* unsent when the next one is answered */
+    get(c, "/later");
+    WAIT_FOR(waiting_count == 1);
+    respond_made(waiting[--waiting_count], &made, 7);
+    assert_true(made.p != memory && made.len == 0); /* not copied */
+    get(c, "/park?7");
+    quiesce();
+    assert_int_equal(c->got.len, 0);
+    http_release(server, 0, 3);
+    WAIT_FOR(replies(c) == 1);
+    quiesce();
+    assert_null(memchr(c->got.p, '@', c->got.len));
+    http_release(server, 0, 7);
+    WAIT_FOR(replies(c) == 3);
+    assert_body(c, '@', 80000);
+    assert_int_equal(count_of(&c->got, "Content-Length: 80000\r\n"), 1);
+    assert_int_equal(stats().buffered, 0);
+    buf_free(&made);
+}
+
+static void a_body_made_for_a_reply_is_copied_where_taking_it_does_not_pay(void **state) {
+    (void)state;
+    start(NULL);
+    struct client *c = dial();
+    struct buf small = made_of(1000, '@'), wide = made_of(80000, '#'), kept = made_of(80000, '$');
+    const char *memory[] = {small.p, wide.p, kept.p};
+    get(c, "/later");
+    WAIT_FOR(waiting_count == 1);
+    respond_made(waiting[--waiting_count], &small, 0);
+    get(c, "/later");
+    WAIT_FOR(waiting_count == 1);
+    buf_grow(&wide, 4 * 80000); /* it would be held for as long as somebody does not read */
+    memory[1] = wide.p;
+    respond_made(waiting[--waiting_count], &wide, 0);
+    say(c, SL("HEAD /later HTTP/1.1\r\nHost: a\r\n\r\n"));
+    WAIT_FOR(waiting_count == 1);
+    respond_made(waiting[--waiting_count], &kept, 0);
+    get(c, "/end");
+    WAIT_FOR(has(c, "/end"));
+    assert_true(small.p == memory[0] && wide.p == memory[1] && kept.p == memory[2]);
+    assert_body(c, '@', 1000);
+    assert_body(c, '#', 80000);
+    assert_int_equal(count_of(&c->got, "Content-Length: 80000\r\n"), 2);
+    assert_true(c->got.len < 82000);
+    buf_free(&small);
+    buf_free(&wide);
+    buf_free(&kept);
+}
+
 /* ---- time: with turn_ms = 1 every slow request takes a turn's time */
 
 static void pipeline(struct client *c, const char *target, int count) {
@@ -607,6 +689,8 @@ int main(void) {
         TEST(a_large_body_shared_by_many_replies_is_there_once),
         TEST(a_shared_body_left_behind_by_its_readers_is_forgotten),
         TEST(a_shared_body_waits_for_its_position_and_for_a_hold),
+        TEST(a_body_made_for_a_reply_is_taken_with_what_leaves_before_it),
+        TEST(a_body_made_for_a_reply_is_copied_where_taking_it_does_not_pay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
