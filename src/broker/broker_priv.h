@@ -21,6 +21,7 @@ struct broker {
     u64 awaited, durable; /* the last position that anything waits for; all below this one is */
     u64 left;             /* all below that was when the last turn ended: replies to it have been written */
     u64 handed_over;      /* as far as this the journal was asked to sync */
+    u64 read_back;        /* bytes of records that were looked up */
     i64 handed_over_mono_ms;
 
     struct effects *effects;       /* what waits to leave until it is durable */

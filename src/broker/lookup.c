@@ -26,6 +26,7 @@ static void fetch(struct broker *b, u64 pos, u32 size_hint, struct buf *store, s
     err.text[0] = 0;
     hx_st st = journal_read(b->journal, pos, size_hint, &rec, &err);
     if (st == ST_OK) {
+        b->read_back += rec.body.n;
         buf_reset(store);
         if (!rec.lasting) buf_slice_add(store, rec.body); /* what is decided next appends, and may move it */
         st = record_decode(rec.type, rec.version, rec.lasting ? rec.body : buf_slice(store), out, &err);

@@ -818,7 +818,7 @@ static void others_are_answered_while_a_long_array_is_settled(void **state) {
     assert_int_equal(call("POST /v1/queues/q/receive?max=500", ""), 200);
     put_acks(&acks, &count);
     assert_int_equal(count, 500);
-    w.us_a_look = 100;
+    w.us_a_look = 1000; /* it looks every some items */
     u32 answers = w.answers;
     assert_int_equal(submit("POST /v1/ack", NULL, buf_slice(&acks), NULL), 0);
     memset(acks.p, 'x', acks.len); /* the request's bytes are the network's */
@@ -835,6 +835,31 @@ static void others_are_answered_while_a_long_array_is_settled(void **state) {
     call("GET /v1/queues/q", "");
     assert_said("\"leased\":0");
     assert_said("\"keys\":500");
+}
+
+static void large_messages_are_acked_few_at_a_time(void **state) {
+    (void)state;
+    struct buf acks = {0}, line = {0};
+    char payload[9000];
+    u32 count;
+    memset(payload, 'p', sizeof payload);
+    for (u32 i = 0; i < 20; i++) {
+        buf_reset(&line);
+        buf_printf(&line, "k%u%c", i, 0);
+        assert_int_equal(request("POST /v1/queues/q/messages", line.p, slice_of(payload, sizeof payload), NULL), 202);
+    }
+    call("POST /v1/queues/q/receive?max=20", "");
+    put_acks(&acks, &count);
+    assert_int_equal(count, 20);
+    w.us_a_look = 1000;
+    u32 answers = w.answers;
+    assert_int_equal(submit("POST /v1/ack", NULL, buf_slice(&acks), NULL), 0);
+    assert_int_equal(submit("GET /v1/queues/q", NULL, SL(""), NULL), 200);
+    assert_said("\"leased\":16"); /* a request has 4 ms at once */
+    turns_to_answer(answers + 2);
+    assert_int_equal(times_said("\"state\":\"done\""), 20);
+    buf_free(&acks);
+    buf_free(&line);
 }
 
 /* A token and nothing else is read once, whatever says more a second time: nobody can tell. */
@@ -1546,6 +1571,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_waits_for_the_disk_is_told_whole_and_in_order, set_up, tear_down),
         cmocka_unit_test_setup_teardown(many_times_to_live_that_end_together_are_ended_in_slices, set_up, tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_settled, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(large_messages_are_acked_few_at_a_time, set_up, tear_down),
         cmocka_unit_test_setup_teardown(each_item_of_an_array_gets_its_own_answer_however_it_is_spelled, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_read, set_up, tear_down),
