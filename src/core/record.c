@@ -68,6 +68,7 @@ struct io {
     u8 version;           /* of the layout: writing, always the newest */
     char *out;            /* writing: the next byte */
     const char *in, *end; /* reading */
+    size_t sure;          /* reading: so many of them are there, known where the code is made */
     size_t size;          /* measuring: so far */
 };
 
@@ -77,13 +78,24 @@ static INLINED void io_bytes(struct io *io, void *p, size_t n) {
     } else if (io->way == IO_WRITE) {
         memcpy(io->out, p, n);
         io->out += n;
-    } else if ((size_t)(io->end - io->in) < n) {
+    } else if (io->sure < n && (size_t)(io->end - io->in) < n) {
         io->bad = true;
         memset(p, 0, n);
     } else {
         memcpy(p, io->in, n);
         io->in += n;
+        io->sure -= io->sure < n ? io->sure : n;
     }
+}
+/* Fixed fields of so many bytes come next: looked for once, not for each. */
+static INLINED bool io_fixed(struct io *io, size_t n) {
+    if (io->way != IO_READ) return true;
+    if ((size_t)(io->end - io->in) < n) {
+        io->bad = true;
+        return false;
+    }
+    io->sure = n;
+    return true;
 }
 /* The bytes of a string whose length was just written or read. */
 static INLINED void io_text(struct io *io, slice *s, u32 n) {
@@ -366,7 +378,9 @@ static INLINED void io_former(struct io *io, struct rec_message *m) {
     if (io->way == IO_READ && !io->bad && !former_fits(m)) io->bad = true;
 }
 
+#define MESSAGE_HEAD 35u /* its reference, fingerprint, time and flags */
 static INLINED void io_message(struct io *io, struct rec_message *m) {
+    if (!io_fixed(io, MESSAGE_HEAD)) return;
     io_ref(io, &m->ref);
     io_u64(io, &m->fingerprint);
     io_i64(io, &m->first_seen_ms);
@@ -706,7 +720,7 @@ static size_t cleared_bytes(u8 type) {
     }
 }
 
-hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct errbuf *err) {
+static __attribute__((noinline)) hx_st decode(u8 type, u8 version, slice body, struct record *out, struct errbuf *err) {
     if (version == 0) return err_set(err, ST_DAMAGED, "record type %u has no version", type);
     if (version > RECORD_VERSION)
         return err_set(err, ST_VERSION, "record type %u version %u was written by a newer hapaxd", type, version);
@@ -720,6 +734,18 @@ hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct 
     if (io.bad || io.in != io.end)
         return err_set(err, ST_DAMAGED, "a %s record of %zu bytes makes no sense", record_name(type), body.n);
     return ST_OK;
+}
+
+/* Most that are read back are messages of this version: for them the version is known where the code is made. Whatever is wrong
+ * with one is said by the other way. */
+hx_st record_decode(u8 type, u8 version, slice body, struct record *out, struct errbuf *err) {
+    if (type != REC_MESSAGE || version != RECORD_VERSION) return decode(type, version, body, out, err);
+    struct io io = {.way = IO_READ, .in = body.p, .end = body.p + body.n, .version = RECORD_VERSION};
+    out->type = REC_MESSAGE;
+    out->about = 0;
+    out->message = (struct rec_message){0};
+    io_message(&io, &out->message);
+    return !io.bad && io.in == io.end ? ST_OK : decode(type, version, body, out, err);
 }
 
 size_t arrival_size(const struct arrival *a) {
