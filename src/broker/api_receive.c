@@ -37,10 +37,14 @@ struct due {
     size_t at[TOKENS_TOGETHER];
 };
 
-/* What the reply has said before. */
+/* What the reply has said before: with what follows it there, which is written over next, short parts are a copy of known length. */
 static void put_again(struct buf *body, struct part p) {
-    buf_grow(body, p.n);
-    memcpy(body->p + body->len, body->p + p.from, p.n);
+    enum { SHORT = 64 };
+    buf_grow(body, p.n + SHORT);
+    if (p.n <= SHORT && body->len - p.from >= SHORT)
+        memcpy(body->p + body->len, body->p + p.from, SHORT);
+    else
+        memcpy(body->p + body->len, body->p + p.from, p.n);
     body->len += p.n;
 }
 
@@ -61,10 +65,17 @@ static void put_lease_end(struct broker *b, struct take *t) {
 
 /* It is queued as soon as it is seen: the same time twice. */
 static void put_first_seen(struct broker *b, struct buf *body, i64 ms) {
-    put_time_member(b, body, "first_seen", ms);
-    struct part time = {body->len - RFC3339_BYTES - 1, RFC3339_BYTES + 1}; /* with its closing quote */
-    buf_lit(body, ",\"enqueued_at\":\"");
-    put_again(body, time);
+    buf_grow(body, 64 + 2 * RFC3339_BYTES);
+    char *time = write_lit(buf_end(body), ",\"first_seen\":\""), *p = write_time(b, time, ms);
+    p = write_lit(p, "\",\"enqueued_at\":\"");
+    memcpy(p, time, RFC3339_BYTES);
+    buf_end_at(body, write_lit(p + RFC3339_BYTES, "\""));
+}
+
+static char *write_small(char *to, u64 v) {
+    if (v >= 10) return write_dec(to, v);
+    *to = (char)('0' + v);
+    return to + 1;
 }
 
 /* Their codes are made side by side. */
@@ -77,34 +88,40 @@ static void put_tokens(struct broker *b, struct buf *body, struct due *due) {
     due->count = 0;
 }
 
-static void leave_token(struct broker *b, struct buf *body, struct due *due, const struct ref *ref, u64 fence) {
-    if (due->count == TOKENS_TOGETHER) put_tokens(b, body, due);
+static char *leave_token(struct broker *b, struct take *t, const struct ref *ref, u64 fence, char *to) {
+    struct due *due = t->due;
+    if (due->count == TOKENS_TOGETHER) put_tokens(b, t->body, due);
     due->tokens[due->count] = (struct token){.hash = ref->hash, .seq = ref->seq, .fence = fence};
-    due->at[due->count++] = body->len;
-    buf_grow(body, TOKEN_TEXT);
-    body->len += TOKEN_TEXT;
+    due->at[due->count++] = (size_t)(to - t->body->p);
+    return to + TOKEN_TEXT;
+}
+
+static void put_lease(struct broker *b, struct take *t, const struct message_view *before,
+                      const struct lease_out *lease) {
+    buf_grow(t->body, 128 + TOKEN_TEXT + 5 * DEC_BYTES_MAX);
+    char *p = write_lit(buf_end(t->body), ",\"token\":\"");
+    p = leave_token(b, t, &before->ref, lease->fence, p);
+    p = write_lit(p, "\",\"fence\":\"");
+    p = write_dec(p, lease->fence);
+    p = write_lit(p, "\",\"attempt\":");
+    p = write_small(p, lease->attempt);
+    p = write_lit(p, ",\"failures\":");
+    p = write_small(p, (u64)before->failures + before->unknowns);
+    p = write_lit(p, ",\"crashes\":");
+    p = write_small(p, before->crashes);
+    p = write_lit(p, ",\"generation\":");
+    buf_end_at(t->body, write_small(p, before->generation));
 }
 
 static void render_delivery(struct broker *b, struct take *t, const struct message_view *before,
                             const struct rec_message *m, const struct lease_out *lease) {
     struct buf *body = t->body;
-    buf_lit(body, "{\"id\":\"");
-    core_id_text(&m->ref, body);
-    buf_char(body, '"');
+    buf_grow(body, 64 + ID_TEXT);
+    char *p = core_id_write(&m->ref, write_lit(buf_end(body), "{\"id\":\""));
+    buf_end_at(body, write_lit(p, "\""));
     put_shown_key(b, body, m->ref.queue, m->key);
     put_queue(t);
-    buf_lit(body, ",\"token\":\"");
-    leave_token(b, body, t->due, &m->ref, lease->fence);
-    buf_lit(body, "\",\"fence\":\"");
-    buf_dec(body, lease->fence);
-    buf_lit(body, "\",\"attempt\":");
-    buf_dec(body, lease->attempt);
-    buf_lit(body, ",\"failures\":");
-    buf_dec(body, (u64)before->failures + before->unknowns);
-    buf_lit(body, ",\"crashes\":");
-    buf_dec(body, before->crashes);
-    buf_lit(body, ",\"generation\":");
-    buf_dec(body, before->generation);
+    put_lease(b, t, before, lease);
     put_effect_key_member(b, body, &m->ref, m->key, before->generation);
     buf_lit(body, ",\"delivery\":\"");
     buf_slice_add(body, slice_str(delivery_text(lease->delivery)));

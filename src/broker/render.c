@@ -133,6 +133,7 @@ bool put_previous(struct buf *b, bool shown, const struct rec_message *m, struct
 }
 
 void put_steps(struct buf *b, bool shown, slice history) {
+    if (history.n == 0) return buf_lit(b, ",\"steps\":[]");
     buf_lit(b, ",\"steps\":[");
     u32 at = 0;
     struct history_item item;
@@ -149,6 +150,7 @@ void put_steps(struct buf *b, bool shown, slice history) {
 }
 
 void put_attrs(struct buf *b, slice attrs) {
+    if (attrs.n == 0) return buf_lit(b, ",\"attrs\":{}");
     buf_lit(b, ",\"attrs\":{");
     size_t at = 0;
     slice name, value;
