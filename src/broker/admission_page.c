@@ -53,7 +53,7 @@ void put_admission(struct broker *b, struct buf *body, const struct admission *a
     p = write_lit(p, "\",\"queue\":\"");
     p = write_slice(p, queue); /* no name of a queue has anything to escape */
     buf_end_at(body, write_lit(p, "\",\"key\":"));
-    put_key_text(body, shown_key(b, a->out.ref.queue, a->key).key);
+    put_key_text(body, key_as_sent(b, a->out.ref.queue, a->key));
     buf_slice_add(body, state_member(a->state));
     if (a->verdict == SEND_DUPLICATE || (s && s->settle)) {
         if (s && (s->settle || s->message->former.n)) put_what_became(body, s);

@@ -24,10 +24,16 @@ struct shown_key shown_key(const struct broker *b, u16 queue, slice stored) {
     return shown;
 }
 
+/* Two slices are returned in memory, and read from there before they have arrived: most keys have no scope, and need not. */
+slice key_as_sent(const struct broker *b, u16 queue, slice stored) {
+    return queue_rules_of(b, queue)->scoped ? shown_key(b, queue, stored).key : stored;
+}
+
 void put_shown_key(const struct broker *b, struct buf *body, u16 queue, slice stored) {
-    struct shown_key shown = shown_key(b, queue, stored);
-    put_key(body, shown.key);
-    if (shown.credential.n) json_put_member(body, "credential", shown.credential);
+    put_key(body, key_as_sent(b, queue, stored));
+    if (!queue_rules_of(b, queue)->scoped) return;
+    slice credential = shown_key(b, queue, stored).credential;
+    if (credential.n) json_put_member(body, "credential", credential);
 }
 
 void put_effect_key(struct buf *out, const struct ref *ref, slice known_by, u32 generation) {
@@ -40,7 +46,7 @@ void put_effect_key(struct buf *out, const struct ref *ref, slice known_by, u32 
 
 slice key_downstream(const struct broker *b, u16 queue, slice stored) {
     const struct queue_config *q = queue_rules_of(b, queue)->config;
-    return q && q->proxy ? shown_key(b, queue, stored).key : stored;
+    return q && q->proxy ? key_as_sent(b, queue, stored) : stored;
 }
 
 void put_effect_key_member(const struct broker *b, struct buf *body, const struct ref *ref, slice stored,

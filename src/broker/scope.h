@@ -22,6 +22,7 @@ struct shown_key {
     slice key;        /* as it was sent */
 };
 struct shown_key shown_key(const struct broker *b, u16 queue, slice stored);
+slice key_as_sent(const struct broker *b, u16 queue, slice stored);                    /* of these its key */
 void put_shown_key(const struct broker *b, struct buf *body, u16 queue, slice stored); /* ,"key":..,"credential":.. */
 
 /* The effect key: what a downstream knows the effect by. A deliberate replay is a new effect: key~gN. Without a key (known_by is

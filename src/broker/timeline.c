@@ -92,7 +92,7 @@ static bool begin_arrival(struct timeline *t, i64 at_ms, i64 first_ms, enum arri
 static void put_conflict_of(struct timeline *t, const struct rec_message *m) {
     const struct seen *s = lookup_id(t->b, t->b->other, m->origin_hash, m->origin_seq);
     if (!s) return;
-    slice key = shown_key(t->b, s->at.queue, seen_key(s)).key;
+    slice key = key_as_sent(t->b, s->at.queue, seen_key(s));
     json_put_member(&t->text, "conflict_with", key);
     put_quoted(&t->words, " with ", key);
     slice before = s->message                                            ? s->message->payload

@@ -685,10 +685,11 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u32 about,
     if (st != ST_OK) return st;
     entry = settle_entry(c, r, no);
     struct entry *e = index_entry(&c->keys, entry);
-    e->kind = ENTRY_SETTLED;
-    e->queue = r->ref.queue;
-    e->seq_low = r->ref.seq & SEQ_LOW_MASK;
+    /* The longest of the fields that share a word is set first: the others are read back out of it without waiting for it. */
     e->settled_run_ms = (u64)r->settled_run_ms & (((u64)1 << 48) - 1);
+    e->kind = ENTRY_SETTLED;
+    e->seq_low = r->ref.seq & SEQ_LOW_MASK;
+    e->queue = r->ref.queue;
     settled_move(c, entry, r, pos, size);
     if (r->kept.is) kept_add(c, q, r->settled_run_ms, kept_bytes(&r->kept));
     window_add(c, entry);

@@ -189,6 +189,8 @@ u32 core_ready_positions(const struct core *c, u16 queue, u32 max, u64 *position
     u32 n = 0, no = core_next_ready(c, queue);
     while (no != MESSAGE_NONE && n < max) {
         const struct message *m = message_at(c, no);
+        near((const char *)m + 64); /* leasing it will touch all of it, and its entry */
+        near(index_entry(&c->keys, m->entry));
         positions[n++] = m->pos;
         no = m->next == MESSAGE_NONE && m->place == PLACE_LOOKUP ? queue_at(c, queue)->places[PLACE_READY].head
                                                                  : m->next;
