@@ -103,13 +103,26 @@ static const char *kept_back(const struct telling *t) {
     return v.paused ? "paused" : v.wait_ms ? "not to be called yet" : v.down_ms ? "down" : NULL;
 }
 
+/* By its id, for its key would have to be read first. Whoever asks why a message does not move wants to go there. */
+static void put_ahead(const struct telling *t) {
+    const struct core *c = t->b->core;
+    u32 no = core_message_find(c, t->v->ref.hash, t->v->ref.seq);
+    u32 ahead = no == MESSAGE_NONE ? MESSAGE_NONE : core_group_ahead(c, no);
+    struct message_view v;
+    if (ahead == MESSAGE_NONE) return buf_lit(t->out, "; it waits for others of its group");
+    core_message_view(c, t->b->now, ahead, &v);
+    buf_lit(t->out, "; it waits behind message ");
+    core_id_text(&v.ref, t->out);
+    buf_printf(t->out, " of its group, which is %s", state_text(v.state));
+}
+
 static void put_waiting(const struct telling *t) {
     const char *kept = kept_back(t);
     if (t->v->delayed) {
         buf_lit(t->out, "; it waits until ");
         put_when(t->out, wall_of_delay(t->b, t->v->due_ms));
     } else if (t->v->behind) {
-        buf_lit(t->out, "; it waits for others of its group");
+        put_ahead(t);
     } else if (t->q.paused) {
         buf_lit(t->out, "; it waits because its queue is paused");
     } else if (kept) {

@@ -87,10 +87,11 @@ const char about_dead_list[] =
     "admitted, and its sender was told.";
 
 static void show_dead(slice json) {
-    static const struct column columns[] = {
-        {"key", column_key, false}, {"class", NULL, false},   {"age", column_age, false},
-        {"reason", NULL, true},     {"attempt", NULL, false}, {"refused", NULL, false},
-        {"payload", NULL, true},    {"id", NULL, false},      {0}};
+    static const struct column columns[] = {{"key", column_key, false}, {"group", NULL, true},
+                                            {"class", NULL, false},     {"age", column_age, false},
+                                            {"reason", NULL, true},     {"attempt", NULL, false},
+                                            {"refused", NULL, false},   {"payload", NULL, true},
+                                            {"id", NULL, false},        {0}};
     print_list(json, columns);
 }
 
@@ -107,11 +108,17 @@ const char about_held_list[] =
     "table names the fields that differ. `hapax held show` tells all, `hapax held resolve` decides.";
 
 static void show_held(slice json) {
-    static const struct column columns[] = {{"key", column_key, false}, {"held_because", NULL, false},
-                                            {"changed", NULL, true},    {"age", column_age, false},
-                                            {"reason", NULL, true},     {"class", NULL, false},
-                                            {"attempt", NULL, false},   {"payload", NULL, true},
-                                            {"id", NULL, false},        {0}};
+    static const struct column columns[] = {{"key", column_key, false},
+                                            {"held_because", NULL, false},
+                                            {"changed", NULL, true},
+                                            {"group", NULL, true},
+                                            {"age", column_age, false},
+                                            {"reason", NULL, true},
+                                            {"class", NULL, false},
+                                            {"attempt", NULL, false},
+                                            {"payload", NULL, true},
+                                            {"id", NULL, false},
+                                            {0}};
     print_list(json, columns);
 }
 

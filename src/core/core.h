@@ -264,6 +264,8 @@ struct message_view {
 };
 void core_message_view(const struct core *c, struct core_now now, u32 message, struct message_view *out);
 enum state core_message_state(const struct core *c, u32 message); /* of all that only this */
+/* The one of its group that keeps a message back, MESSAGE_NONE if none does. */
+u32 core_group_ahead(const struct core *c, u32 message);
 
 /* Its arrivals need not be read back: what is in memory is newer. */
 bool core_arrivals_in_memory(const struct core *c, u32 entry);

@@ -35,6 +35,12 @@ bool is_behind(const struct core *c, u32 no) {
     return head_of(c, g) != no || (g->leased != MESSAGE_NONE && g->leased != no);
 }
 
+u32 core_group_ahead(const struct core *c, u32 no) {
+    if (!is_behind(c, no)) return MESSAGE_NONE;
+    const struct group *g = group_at(c, message_at(c, no)->group);
+    return g->leased != MESSAGE_NONE && g->leased != no ? g->leased : head_of(c, g);
+}
+
 bool is_group_head(const struct core *c, u32 no) {
     const struct message *m = message_at(c, no);
     return m->group != ENTRY_NONE && !m->parked && head_of(c, group_at(c, m->group)) == no;

@@ -421,4 +421,16 @@ def the_command_lists_consumers(q):
     assert "w one" in shown and "LAST SEEN" in shown.upper(), shown
 
 
+@test
+def a_message_behind_a_dead_head_names_the_message_it_waits_behind(q):
+    b = hx.broker
+    for key in ("head", "next", "last"):
+        b.send(q, key, headers=[("Hapax-Group", "user-7")])
+    head = b.one(q)
+    assert f"it waits behind message {head['id']} of its group, which is leased;" in b.key(q, "last")["why"], b.key(q, "last")["why"]
+    b.ok("nack", head, **{"class": "poison"})
+    assert f"it waits behind message {head['id']} of its group, which is dead;" in b.key(q, "last")["why"], b.key(q, "last")["why"]
+    assert "user-7" in hx.hapax("dead", "list", q).text
+
+
 hx.main(threads=20)
