@@ -2,6 +2,7 @@
 """docs/runbooks: every command is run on a queue in the trouble the page is about, and says what the page says it does."""
 import contextlib
 import glob
+import hashlib
 import json
 import os
 import re
@@ -30,7 +31,7 @@ def good_day(b):
 
 
 def bad_day(b):
-    """pi_1: two effects. pi_4: poison. pi_8, pi_9: dead by timeouts. pi_7: retrying. pi_6: held. pi_5: in flight."""
+    """pi_1: two effects. pi_4: poison. pi_8, pi_9: dead by timeouts. pi_7: retrying. pi_6, pi_11: held. pi_5: in flight."""
     b.rules("payments", **RULES, retry=RETRY)
     m = event(b, 1)
     b.ok("release", m)
@@ -41,7 +42,8 @@ def bad_day(b):
         b.ok("nack", event(b, n), **{"class": "transient"}, reason="gateway timeout")
         b.ok("nack", b.one("payments"), **{"class": "transient"}, reason="gateway timeout")
     b.rules("payments", **RULES, on_unknown="hold", retry={"transient": {"attempts": 6, "backoff": "1h", "max": "1h"}})
-    b.ok("nack", event(b, 6), **{"class": "unknown"}, reason="connection lost")
+    for n in (6, 11):
+        b.ok("nack", event(b, n), **{"class": "unknown"}, reason="connection lost")
     b.ok("nack", event(b, 7), **{"class": "transient"}, reason="gateway timeout")
     event(b, 5)
     b.post("/v1/queues/payments/pause", {"by": "ada", "note": "a look around"})
@@ -105,6 +107,26 @@ def damaged_scene():
     return b
 
 
+def leaked_scene():
+    """shop's token has leaked, and somebody has paused a queue with it."""
+    def line(name, allow):
+        return f'  - {{name: {name}, sha256: ["{hashlib.sha256(f"hx_{name}".encode()).hexdigest()}"], allow: {json.dumps(allow)}}}\n'
+    b = hx.Broker(config="queues: {payments: {}}\ntokens:\n" + line("shop", ["send:payments", "operate:payments"]) + line("ops", ["admin"]))
+    shop = [("Authorization", "Bearer hx_shop")]
+    same(b.send("payments", "order-1", headers=shop).status, 202)
+    same(b.post("/v1/queues/payments/pause", {"by": "ada"}, shop).status, 200)
+    same(b.post("/v1/queues/payments/resume", {"by": "ada"}, shop).status, 200)
+    b.at_hand = {"shop.token": "hx_shop\n", "ops.token": "hx_ops\n"}
+    return b
+
+
+def stopped_scene():
+    b = file_scene()
+    b.put("payments", "k1", "k2")
+    b.stop()
+    return b
+
+
 def day(made, **kw):
     def scene():
         b = hx.Broker(**kw)
@@ -117,6 +139,7 @@ def day(made, **kw):
 SCENES = {
     "README.md": file_scene,
     "broker-does-not-start.md": file_scene,
+    "backup-and-move.md": stopped_scene,
     "blocked-group.md": day(blocked_day),
     "damage-and-restore.md": damaged_scene,
     "duplicates-vanished.md": day(vanished_day),
@@ -125,6 +148,7 @@ SCENES = {
     "push-down.md": down_scene,
     "relay-stuck.md": relay_scene,
     "replay.md": day(good_day),
+    "token-leaked.md": leaked_scene,
 }
 
 
@@ -139,6 +163,9 @@ def scene(page):
                 os.symlink(path, os.path.join(home, name))
             else:
                 shutil.move(path, os.path.join(home, name))
+        for name, text in getattr(b, "at_hand", {}).items():
+            with open(os.path.join(home, name), "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                file.write(text)
         yield b, home
 
 
