@@ -1,4 +1,8 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "cli/cli.h"
@@ -256,25 +260,71 @@ static int send_piece(struct cli *cli, const char *target, slice piece, struct t
     return rc;
 }
 
+/* The file or pipe, a few megabytes of it at a time: it may be larger than memory, or never end. */
+struct source {
+    const char *name;
+    int fd;
+    struct buf held; /* read, and not sent */
+    bool over, failed;
+};
+
+static bool source_open(struct source *s, const char *path) {
+    bool standard = strcmp(path, "-") == 0;
+    *s = (struct source){.name = standard ? "standard input" : path};
+    s->fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (s->fd < 0) say("cannot open %s: %s", path, strerrordesc_np(errno));
+    if (s->fd >= 0 && standard && isatty(s->fd)) say("reading from the terminal; end with Ctrl-D");
+    return s->fd >= 0;
+}
+
+/* Waits for the first bytes, and takes with them what is there already. */
+static void source_read(struct source *s) {
+    struct pollfd more = {.fd = s->fd, .events = POLLIN};
+    do {
+        buf_grow(&s->held, BYTES_MAX);
+        ssize_t n = read(s->fd, s->held.p + s->held.len, BYTES_MAX);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) say("cannot read %s: %s", s->name, strerrordesc_np(errno));
+        s->failed = n < 0;
+        s->over = n <= 0;
+        if (n > 0) s->held.len += (size_t)n;
+    } while (!s->over && s->held.len < BYTES_MAX && poll(&more, 1, 0) > 0);
+}
+
+/* The whole lines of what is held. At the end, and of a line that is longer than any the broker takes, what there is. */
+static slice source_lines(const struct source *s) {
+    const char *end = s->held.len ? memrchr(s->held.p, '\n', s->held.len) : NULL;
+    if ((s->over && !s->failed) || (!end && s->held.len >= 2 * BYTES_MAX)) return buf_slice(&s->held);
+    return slice_of(s->held.p, end ? (size_t)(end - s->held.p) + 1 : 0);
+}
+
+static int send_lines(struct cli *cli, const char *target, struct source *s, struct tally *tally) {
+    int rc = EXIT_DONE;
+    while (rc == EXIT_DONE && !s->over) {
+        source_read(s);
+        slice lines = source_lines(s);
+        for (slice rest = lines; rest.n && rc == EXIT_DONE;) rc = send_piece(cli, target, next_piece(&rest), tally);
+        s->held.len -= lines.n;
+        memmove(s->held.p, s->held.p + lines.n, s->held.len);
+    }
+    return rc == EXIT_DONE && s->failed ? EXIT_USAGE : rc;
+}
+
 static int send_batch(struct cli *cli) {
-    struct buf file = {0}, target = {0};
+    struct buf target = {0};
+    struct source source;
     struct tally tally = {0};
     if (args_word(cli, 1) || args_has(cli, "key") || args_has(cli, "file"))
         return args_wrong(cli, "with --batch, keys and payloads are in the file");
-    if (!cli_client(cli, 0)) return EXIT_USAGE;
-    if (!cli_read_file(args_get(cli, "batch"), &file)) {
-        buf_free(&file);
-        return EXIT_USAGE;
-    }
+    if (!cli_client(cli, 0) || !source_open(&source, args_get(cli, "batch"))) return EXIT_USAGE;
     buf_lit(&target, "/v1/queues/");
     buf_percent_encode(&target, slice_str(args_word(cli, 0)));
     buf_add(&target, "/batch", sizeof("/batch"));
-    int rc = EXIT_DONE;
-    for (slice rest = buf_slice(&file); rest.n && rc == EXIT_DONE;)
-        rc = send_piece(cli, target.p, next_piece(&rest), &tally);
+    int rc = send_lines(cli, target.p, &source, &tally);
     tally_rest(&tally);
     if (!cli->json) tally_print(&tally);
-    buf_free(&file);
+    if (source.fd != STDIN_FILENO) close(source.fd);
+    buf_free(&source.held);
     buf_free(&target);
     return rc == EXIT_DONE && tally.refused ? EXIT_REFUSED : rc;
 }

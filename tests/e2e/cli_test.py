@@ -163,6 +163,7 @@ def wrong_usage_exits_2_and_names_the_nearest_word():
     exits(2, hapax("key", "resolve", "q", "k", "--as", "gone"), "--as is done")
     exits(2, hapax("key", "resolve", "q", "k", "--as", "done", "--result", "r", "--file", "f"), "both")
     exits(2, hapax("queues", "set", "q"), "KEY=VALUE")
+    exits(2, hapax("find", "order-1"), 'what is "order-1"? Say --key')
     exits(2, hapax("queues", "purge", "q", "--state", "leased"), "pending, held or dead")
     exits(2, hapax("queues", "pause", "q", "--note", "two\nlines"), "one line")
     exits(2, hapax("dead", "redrive", "q", "--rate", "0"), "1 to 1000000")
@@ -523,6 +524,19 @@ def nothing_stored_can_drive_a_terminal():
         both = ran.out + ran.err.encode()
         for byte in (b"\x1b", b"\x07", b"\x9b", b"\xe2\x80\xae", b"\r"):
             assert byte not in both, (byte, ran)
+
+
+@test
+def lines_of_a_pipe_are_sent_as_they_come_and_need_not_fit_into_memory():
+    q = "piped"
+    with subprocess.Popen([HAPAX, "send", q, "--batch", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env(None)) as p:
+        p.stdin.write(b'{"key":"a","payload":1}\n{"key":"b","payload":2}\n{"key":"c",')
+        p.stdin.flush()
+        hx.until(lambda: hx.broker.get(f"/v1/queues/{q}").status == 200 and hx.broker.queue(q)["pending"] == 2, "two are there, the pipe is open")
+        p.stdin.write(b'"payload":3}\n{"key":"d","payload":4}')
+        p.stdin.close()
+        assert p.stdout.read() == b"accepted 4, duplicate 0, refused 0\n"
+        assert p.wait(60) == 0
 
 
 # ---- bench and verify
