@@ -55,8 +55,9 @@ static bool may_make(struct call *c, slice name) {
     const struct config *config = config_in_force(c->b);
     if (!queue_name_ok(c, name)) return false;
     return (config->auto_create && !slice_starts(name, SL(GATE_PREFIX))) ||
-           fail(c, PROBLEM_no_such_queue, "queue '%.*s' is not declared in %.*s, nor made with PUT", (int)name.n,
-                name.p, (int)config->file.n, config->file.p);
+           fail(c, PROBLEM_no_such_queue,
+                "queue '%.*s' is not declared in %.*s, nor made with `hapax queues set` (PUT)", (int)name.n, name.p,
+                (int)config->file.n, config->file.p);
 }
 
 /* payload: how large the one is that it is made for; NULL: it is not made by a send. */
@@ -64,7 +65,8 @@ static bool make_queue(struct call *c, slice name, const size_t *payload, u16 *q
     struct broker *b = c->b;
     if (!may_make(c, name)) return false;
     if (queues_made_on_use(b) >= QUEUES_ON_USE_MAX)
-        return fail(c, PROBLEM_queue_limit, "%u queues were made by their first message; ask for further ones with PUT",
+        return fail(c, PROBLEM_queue_limit,
+                    "%u queues were made by their first message; make further ones with `hapax queues set` (PUT)",
                     QUEUES_ON_USE_MAX);
     if (!tenants_take_queue(b, name, &c->failure)) return false;
     if (payload && !tenants_take_first(b, name, *payload, &c->failure)) return false;

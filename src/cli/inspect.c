@@ -103,8 +103,10 @@ int cmd_find(struct cli *cli) {
         buf_percent_encode(&target, slice_str(value));
         buf_char(&target, 0);
     }
-    int rc = given == 1 ? search(cli, target.p, show_found)
-                        : args_wrong(cli, "one of --request-id, --trace-id, --key and --id says what to look for");
+    const char *bare = args_word(cli, 0);
+    int rc = bare ? args_wrong(cli, "what is \"%s\"? Say --key, --id, --request-id or --trace-id before it", bare)
+             : given == 1 ? search(cli, target.p, show_found)
+                          : args_wrong(cli, "one of --request-id, --trace-id, --key and --id says what to look for");
     buf_free(&target);
     return rc;
 }

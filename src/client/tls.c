@@ -198,7 +198,7 @@ static void say_failure(struct tls_conn *c, unsigned long error) {
     else if (reason == SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE)
         err_set(&c->why, ST_VERSION, "TLS: the broker ended the handshake: it may want a certificate of ours (--cert)");
     else if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_PACKET_LENGTH_TOO_LONG)
-        err_set(&c->why, ST_VERSION, "what answers there does not speak TLS: is it an http:// address?");
+        err_set(&c->why, ST_VERSION, "what answers there does not speak TLS; it may be an http:// address");
     else
         err_set(&c->why, ST_VERSION, "TLS: %s", text ? text : "the connection broke");
 }

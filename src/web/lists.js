@@ -85,7 +85,7 @@ export function audit(params, ui) {
                 { title: 'key', class: 'wide', cell: (a) => (a.key && a.queue ? h('a', { href: to('q', a.queue, 'key', a.key) }, a.key) : a.key ?? '') },
                 { title: 'why', class: 'wide', cell: (a) => a.why ?? '' },
                 { title: 'detail', class: 'wide', cell: (a) => detailCell(a.detail) },
-            ], items, (a) => `${a.at} ${a.what} ${a.id ?? ''}${a.key ?? ''}`)) : quiet('Nobody has done anything that matches.'),
+            ], items, (a) => `${a.at} ${a.what} ${a.id ?? ''}${a.key ?? ''}`)) : quiet(more ? 'Nothing that matches so far; there is older.' : 'Nobody has done anything that matches.'),
             more ? h('button', { type: 'button', onclick: () => { pagesWanted++; ui.refresh(); } }, 'Older …') : '',
         ],
     };

@@ -107,7 +107,7 @@ export default function triage({ queue, lane }, ui) {
                 mayNot(data.q, 'operate', 'decide'),
                 data.items.length ? tools(data, items) : h('p', { class: 'calm' }, badge(`nothing is ${lane}`, 'ok')),
                 data.more ? quiet(`Shown are the ${count(data.items.length)} oldest of ${plural(data.q[lane], 'message')}; what is decided makes room for the next.`) : '',
-                data.items.length && !items.length ? quiet('None matches the filter.') : '',
+                data.items.length && !items.length ? quiet(data.more ? 'None of these matches the filter, and there are more than these: `hapax dead list`, `held list` and `messages list` go through all.' : 'None matches the filter.') : '',
                 items.length ? (grouped ? groupsOf(items).map((g) => groupView(g, queue, lane, picked, select, opened.has(g.name), unfold)) : rows(queue, items, lane, picked, select)) : '',
             ];
         },
