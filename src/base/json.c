@@ -219,10 +219,9 @@ bool json_member(struct json *j, slice *name) {
     if (!next_item(j, '}', "expected ',' or '}'")) return false;
     if (next_byte(j) != '"') return fail_at(j, j->p, "expected a member name");
     const char *at = j->p;
-    slice raw;
     bool escaped;
-    if (!scan_string(j, &raw, &escaped)) return false;
-    *name = escaped ? unescape(j, raw) : raw;
+    if (!scan_string(j, name, &escaped)) return false;
+    if (escaped) *name = unescape(j, *name);
     if (!remember_name(j, *name, !escaped)) return fail_at(j, at, "repeated member name");
     return scan_colon(j);
 }
@@ -234,10 +233,9 @@ bool json_element(struct json *j) {
 }
 
 bool json_string(struct json *j, slice *out) {
-    slice raw;
     bool escaped;
-    if (!expect(j, JSON_STRING) || !scan_string(j, &raw, &escaped)) return false;
-    *out = escaped ? unescape(j, raw) : raw;
+    if (!expect(j, JSON_STRING) || !scan_string(j, out, &escaped)) return false;
+    if (escaped) *out = unescape(j, *out);
     return true;
 }
 

@@ -63,20 +63,20 @@ void events_note(struct broker *b, const struct happening *h) {
     struct events *e = b->events;
     if (*happening_text(h->kind) == 0) return;
     u64 number = ++e->newest;
-    e->ring[number % EVENTS_KEPT] = (struct event){
-        .number = number,
-        .after = b->after,
-        .at_ms = b->now.wall_ms,
-        .hash = h->ref.seq || h->key.n == 0 ? h->ref.hash : core_hash(b->core, h->queue, h->key),
-        .seq = h->ref.seq,
-        .subject = h->number,
-        .age_ms = age_of(h->age_ms),
-        .request_id = event_tag(h->request_id),
-        .trace = event_tag(trace_id_of(h->traceparent)),
-        .queue = h->queue,
-        .kind = (u8)h->kind,
-        .detail = h->detail,
-    };
+    struct event *at =
+        &e->ring[number % EVENTS_KEPT]; /* written there: a whole one would be made first, and then copied */
+    at->number = number;
+    at->after = b->after;
+    at->at_ms = b->now.wall_ms;
+    at->hash = h->ref.seq || h->key.n == 0 ? h->ref.hash : core_hash(b->core, h->queue, h->key);
+    at->seq = h->ref.seq;
+    at->subject = h->number;
+    at->age_ms = age_of(h->age_ms);
+    at->request_id = event_tag(h->request_id);
+    at->trace = event_tag(trace_id_of(h->traceparent));
+    at->queue = h->queue;
+    at->kind = (u8)h->kind;
+    at->detail = h->detail;
 }
 
 u64 events_oldest(const struct broker *b) {

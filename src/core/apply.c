@@ -685,14 +685,15 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u32 about,
     if (st != ST_OK) return st;
     entry = settle_entry(c, r, no);
     struct entry *e = index_entry(&c->keys, entry);
-    /* The longest of the fields that share a word is set first: the others are read back out of it without waiting for it. */
-    e->settled_run_ms = (u64)r->settled_run_ms & (((u64)1 << 48) - 1);
+    /* The widest of the fields that share a word is set first, and not read back: that would wait for the narrower ones. */
+    const u64 all = ((u64)1 << 48) - 1;
+    e->settled_run_ms = (u64)r->settled_run_ms & all;
     e->kind = ENTRY_SETTLED;
     e->seq_low = r->ref.seq & SEQ_LOW_MASK;
     e->queue = r->ref.queue;
     settled_move(c, entry, r, pos, size);
     if (r->kept.is) kept_add(c, q, r->settled_run_ms, kept_bytes(&r->kept));
-    window_add(c, entry);
+    window_add(c, entry, r->settled_run_ms & (i64)all);
     if (c->sink) c->sink->on_outcome(c->sink->ctx, &r->ref);
     return ST_OK;
 }

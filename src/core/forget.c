@@ -59,12 +59,12 @@ void window_cut(struct queue *q, i64 run_ms) {
     if (last->from_ms <= run_ms && last->to_ms > run_ms + 1) last->to_ms = run_ms + 1;
 }
 
-void window_add(struct core *c, u32 entry) {
+void window_add(struct core *c, u32 entry, i64 settled_run_ms) {
     struct entry *e = index_entry(&c->keys, entry);
     struct queue *q = queue_mut(c, e->queue);
     q->settled_keys++;
-    if (window_of(q, (i64)e->settled_run_ms) == WINDOW_FOREVER) return;
-    struct bucket *b = bucket_for(q, (i64)e->settled_run_ms);
+    if (window_of(q, settled_run_ms) == WINDOW_FOREVER) return;
+    struct bucket *b = bucket_for(q, settled_run_ms);
     e->next = b->head;
     e->bucketed = 1;
     b->head = entry;

@@ -76,7 +76,7 @@ void group_leased(struct core *c, const struct message *m, u32 no); /* no: the o
 void vacant_add(struct core *c, struct queue *q);
 
 /* forget.c */
-void window_add(struct core *c, u32 entry);
+void window_add(struct core *c, u32 entry, i64 settled_run_ms);
 /* The window changes: keys that settle from now on get buckets of their own. Not in recovery, where later ones may be known. */
 void window_cut(struct queue *q, i64 run_ms);
 void window_forget(struct core *c, struct queue *q, i64 from_run_ms, i64 upto_run_ms);
