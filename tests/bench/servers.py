@@ -62,6 +62,11 @@ def cpu_seconds(pid):
     return total / CLOCK_TICKS
 
 
+def loop_ns(pid):
+    """Processor time of the thread a process began with: Hapax's loop, and Redis's. The disk has another one."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
+
+
 class Server:
     """One system. Subclasses say how to start it and, where needed, how to make it ready for a round."""
 
@@ -119,6 +124,9 @@ class Server:
 
     def cpu_seconds(self):
         return cpu_seconds(self.process.pid)
+
+    def loop_ns(self):
+        return loop_ns(self.process.pid)
 
 
 def first_line(*command):
