@@ -12,7 +12,13 @@
  * Finding a repeated member name must be cheap for the objects people send and must not get slow for those an attacker
  * sends. Each open object has a filter of 256 bits over its names' hashes. A name whose bit is not set is new: that
  * settles most of them with one load. Otherwise the object's members are compared one by one, up to MEMBERS_COMPARED;
- * an object with more moves its names into a hash set, keyed, whose collisions nobody can prepare. */
+ * an object with more moves its names into a hash set, keyed, whose collisions nobody can prepare.
+ *
+ * A sender's texts are mostly of one shape: the same names in the same places, with other values. So each item is compared with
+ * the one in its place of the text before, whose copy is still there. As long as both are at the same depth, and what leads
+ * to the value, `"name":`, is the same bytes, the texts are in step: the objects that are open have had the same members, and
+ * as no name came twice there, none does here. Nothing is hashed then, and no filter filled. Where they first differ the filters
+ * of the open objects are made up for, and the rest is read as if there had been no text before. */
 #include "base/json_tape.h"
 
 #ifdef __x86_64__
@@ -26,7 +32,8 @@ enum {
     TEXT_MAX = 1 << 30, /* so that lengths and counts fit their fields */
     MEMBERS_COMPARED = 48,
     ITEMS_FIRST = 256,
-    ITEMS_KEPT = 1 << 14, /* what a tape holds on to between texts: 640 KiB, and a copy of as much */
+    LEAD_MAX = 32,
+    ITEMS_KEPT = 1 << 14, /* what a tape holds on to between texts: 640 KiB, and two copies of as much */
     COPY_KEPT = ITEMS_KEPT * 40,
 };
 
@@ -35,18 +42,16 @@ struct level {
     u32 item;    /* the container */
     u32 members;
     char close; /* '}' or ']' */
+    u8 depth;
 };
 
 struct reader {
     struct json_tape *tape;
     const char *start, *end;                 /* of the copy; *end is a NUL */
     const char *stops;                       /* a bit for each byte of it, in its order */
+    u32 known;                               /* items of the text before; 0: none, or no longer in step with it */
     struct level levels[JSON_DEPTH_MAX + 1]; /* each is initialised when it opens; the first is none */
 };
-
-static inline int depth_of(const struct reader *r, const struct level *level) {
-    return (int)(level - r->levels);
-}
 
 static __attribute__((noinline)) const char *skip_spaces(const char *p) {
     while (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t') p++;
@@ -113,15 +118,28 @@ void json_stops(const char *p, size_t blocks, u64 *stops) {
 }
 #endif
 
+static void swap_copies(struct json_tape *t) {
+    char *copy = t->former;
+    size_t cap = t->former_cap;
+    t->former = t->copy;
+    t->former_cap = t->copy_cap;
+    t->copy = copy;
+    t->copy_cap = cap;
+}
+
 /* What is behind the end is all NUL, hence a stop. There is a word more than needed: next_stop reads across. */
 static void copy_and_mark(struct json_tape *t, slice text) {
     size_t blocks = text.n / BLOCK + 1, room = (blocks + 1) * BLOCK;
+    swap_copies(t);
     if (t->copy_cap < room) {
         mem_free(t->copy);
-        mem_free(t->stops);
         t->copy_cap = room + room / 2;
         t->copy = mem_alloc(t->copy_cap);
-        t->stops = mem_alloc((t->copy_cap / BLOCK + 2) * sizeof *t->stops);
+    }
+    if (t->stops_cap < blocks + 1) {
+        mem_free(t->stops);
+        t->stops_cap = blocks + blocks / 2 + 2;
+        t->stops = mem_alloc(t->stops_cap * sizeof *t->stops);
     }
     if (text.n) memcpy(t->copy, text.p, text.n);
     memset(t->copy + text.n, 0, blocks * BLOCK + BLOCK - text.n);
@@ -199,9 +217,9 @@ static __attribute__((noinline)) bool add_to_set(struct reader *r, const struct 
     if (level->members == MEMBERS_COMPARED) {
         u32 i = level->item + 1;
         for (u32 left = level->members; left; left--, i = t->at[i].next)
-            CHECK(json_names_add(t->scratch, depth_of(r, level), json_item_name(&t->at[i])));
+            CHECK(json_names_add(t->scratch, level->depth, json_item_name(&t->at[i])));
     }
-    return json_names_add(t->scratch, depth_of(r, level), name);
+    return json_names_add(t->scratch, level->depth, name);
 }
 
 /* False if the open object has the name already; item `at` is to get it. */
@@ -217,8 +235,15 @@ static inline bool remember_name(struct reader *r, struct level *level, u32 at, 
     return is_new;
 }
 
+/* What leads from a name to its value, if that is not long and the name not escaped. */
+static inline u8 lead_of(const char *quote, const char *value, bool escaped) {
+    size_t n = (size_t)(value - quote);
+    return n <= LEAD_MAX && !escaped ? (u8)n : 0;
+}
+
 static inline const char *read_name(struct reader *r, struct level *level, const char *p, u32 at,
                                     struct json_item *item) {
+    const char *from = p;
     bool escaped;
     if (*p != '"') return fail(r, p, "expected a member name");
     const char *quote = string_end(r, p, &escaped);
@@ -231,7 +256,36 @@ static inline const char *read_name(struct reader *r, struct level *level, const
     item->name_len = (u32)name.n;
     item->name_hash = hash;
     p = skip_space_to(quote + 1, ':');
-    return *p == ':' ? skip_space(p + 1) : fail(r, p, "expected ':'");
+    if (*p != ':') return fail(r, p, "expected ':'");
+    p = skip_space(p + 1);
+    item->lead = lead_of(from, p, escaped);
+    return p;
+}
+
+/* ---- in step with the text before */
+
+/* Of 1 to LEAD_MAX bytes; as many can be read of either as a block has. */
+static inline bool same_lead(const char *a, const char *b, u32 n) {
+    u32 same = sixteen_bits(sixteen_at(a) == sixteen_at(b));
+    if (n <= 16) return (~same & ((1u << n) - 1)) == 0;
+    return same == 0xffff && sixteen_bits(sixteen_at(a + n - 16) == sixteen_at(b + n - 16)) == 0xffff;
+}
+
+/* Does the item at p go on in step? was: the one in its place. */
+static inline bool in_step(const struct level *level, const char *p, const struct json_item *was) {
+    if (was->depth != level->depth) return false;
+    return level->close != '}' || (was->lead && same_lead(p, was->name - 1, was->lead));
+}
+
+/* Out of step before item `at`: the names so far of all objects that are open. */
+static __attribute__((noinline)) void fall_out_of_step(struct reader *r, struct level *level, u32 at) {
+    const struct json_item *items = r->tape->at;
+    r->known = 0;
+    for (struct level *l = r->levels + 1; l <= level; l++) {
+        u32 last = l < level ? l[1].item : at; /* which is open itself */
+        for (u32 i = l->item + 1; l->close == '}' && i < at; i = i == last ? at : items[i].next)
+            CHECK(remember_name(r, l, i, json_item_name(&items[i]), items[i].name_hash));
+    }
 }
 
 /* ---- values */
@@ -294,10 +348,10 @@ static inline const char *read_scalar(struct reader *r, const char *p, struct js
 
 static struct level *open_level(struct reader *r, struct level *level, struct json_item *item, u32 at) {
     bool object = *item->text == '{';
-    if (depth_of(r, level) == JSON_DEPTH_MAX) return fail(r, item->text, "nested too deeply"), NULL;
+    if (level->depth == JSON_DEPTH_MAX) return fail(r, item->text, "nested too deeply"), NULL;
     item->type = object ? JSON_OBJECT : JSON_ARRAY;
-    *++level = (struct level){.item = at, .close = object ? '}' : ']'};
-    return level;
+    level[1] = (struct level){.item = at, .close = object ? '}' : ']', .depth = (u8)(level->depth + 1)};
+    return level + 1;
 }
 
 /* `behind` its bracket; `next` is the item that comes next. */
@@ -305,7 +359,7 @@ static inline void close_level(struct reader *r, const struct level *level, cons
     struct json_item *item = &r->tape->at[level->item];
     item->next = next;
     item->text_len = (u32)(behind - item->text);
-    if (level->members > MEMBERS_COMPARED) json_names_clear(r->tape->scratch, depth_of(r, level));
+    if (level->members > MEMBERS_COMPARED) json_names_clear(r->tape->scratch, level->depth);
 }
 
 static const char *fail_in_container(struct reader *r, const struct level *level, const char *p) {
@@ -327,9 +381,17 @@ static const char *read_items(struct reader *r, const char *p) {
     for (;;) {
         if (count == t->cap) more_items(t);
         struct json_item *item = &t->at[count];
-        item->name = NULL;
-        item->name_len = item->name_hash = 0;
-        if (level->close == '}' && !(p = read_name(r, level, p, count, item))) return NULL;
+        if (r->known && !(count < r->known && in_step(level, p, item))) fall_out_of_step(r, level, count);
+        item->depth = level->depth;
+        if (level->close != '}') {
+            item->name = NULL;
+            item->name_len = item->name_hash = item->lead = 0;
+        } else if (r->known) {
+            item->name = p + 1;
+            p = skip_space(p + item->lead);
+        } else if (!(p = read_name(r, level, p, count, item))) {
+            return NULL;
+        }
         item->text = p;
         item->escaped = item->integer = item->marked = false;
         item->next = ++count;
@@ -378,10 +440,16 @@ bool json_tape_read(struct json_tape *t, slice text) {
     r.start = t->copy;
     r.end = r.start + text.n;
     r.stops = (const char *)t->stops;
+    r.known = t->known;
+    t->known = 0;
     r.levels[0].close = '\0';
+    r.levels[0].depth = 0;
     const char *p = read_items(&r, skip_space(r.start));
     if (p && (p = skip_space(p)) < r.end) p = fail(&r, p, "unexpected bytes after the value");
-    if (p) return true;
+    if (p) {
+        t->known = t->count;
+        return true;
+    }
     /* The sets of the objects still open are not clear. */
     json_scratch_free(t->scratch);
     t->scratch = NULL;
@@ -392,6 +460,7 @@ void json_tape_free(struct json_tape *t) {
     mem_free(t->at);
     mem_free(t->stops);
     mem_free(t->copy);
+    mem_free(t->former);
     json_scratch_free(t->scratch);
     *t = (struct json_tape){0};
 }

@@ -24,16 +24,21 @@ struct json_item {
     bool escaped;  /* a string with a backslash in it */
     bool integer;  /* a number without fraction and exponent */
     bool marked;   /* for the tape's user; false after reading */
+    /* private */
+    u8 depth;
+    u8 lead; /* bytes from its name's opening quote to the value; 0: many, or the name is escaped */
 };
 
 /* Zero-initialise to start; json_tape_free to end. */
 struct json_tape {
     struct json_item *at;
     u32 count, cap;
-    /* private: a copy of the text, and a bit for each of its bytes */
-    char *copy;
-    size_t copy_cap;
+    /* private: a copy of the text, and a bit for each of its bytes; the copy of the text before */
+    char *copy, *former;
+    size_t copy_cap, former_cap;
     u64 *stops;
+    size_t stops_cap;
+    u32 known;         /* items of the text that was read last; 0: it was no JSON */
     const char *error; /* NULL if the text was read */
     size_t error_at;
     struct json_scratch *scratch;

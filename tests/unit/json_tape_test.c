@@ -103,6 +103,123 @@ static void the_tape_accepts_and_refuses_what_the_cursor_does(void **state) {
     json_tape_free(&t);
 }
 
+/* ---- after another text */
+
+static const char *const names[] = {
+    "a", "b", "ab", "\\u0061", "", "sixteen_bytes_no", "a_name_of_thirty_one_bytes_or_so", "x"};
+
+static void put_random(struct buf *b, struct rng *r, int depth) {
+    u64 kind = rng_below(r, depth > 4 ? 4 : 8);
+    if (kind < 4) {
+        static const char *const scalars[] = {"1", "\"v\"", "true", "\"e\\n\""};
+        buf_printf(b, "%s", scalars[kind]);
+        return;
+    }
+    bool object = kind < 7;
+    buf_char(b, object ? '{' : '[');
+    for (u64 i = 0, n = rng_below(r, 6); i < n; i++) {
+        buf_printf(b, "%s", i ? "," : "");
+        /* Mostly another name each, so that most texts are read to the end. */
+        u64 name = rng_below(r, 12) ? i : rng_below(r, sizeof names / sizeof names[0]);
+        if (object) buf_printf(b, "\"%s\"%s:%s", names[name], rng_below(r, 9) ? "" : " ", rng_below(r, 9) ? "" : " ");
+        put_random(b, r, depth + 1);
+    }
+    buf_char(b, object ? '}' : ']');
+}
+
+/* A byte more, less, or another. */
+static void spoil(struct buf *b, struct rng *r) {
+    static const char signs[] = "{}[],:\"\\ a1";
+    size_t at = rng_below(r, b->len);
+    char sign = signs[rng_below(r, sizeof signs - 1)];
+    u64 how = rng_below(r, 3);
+    if (how == 0) {
+        b->p[at] = sign;
+    } else if (how == 1) {
+        memmove(b->p + at, b->p + at + 1, b->len - at - 1);
+        b->len--;
+    } else {
+        buf_char(b, ' ');
+        memmove(b->p + at + 1, b->p + at, b->len - at - 1);
+        b->p[at] = sign;
+    }
+    if (b->len == 0) buf_char(b, sign);
+}
+
+static void assert_same_tape(const struct json_tape *a, const struct json_tape *b, slice text) {
+    bool same = a->count == b->count;
+    for (u32 i = 0; same && i < a->count; i++) {
+        const struct json_item *x = &a->at[i], *y = &b->at[i];
+        same = x->text - a->copy == y->text - b->copy && x->text_len == y->text_len && !x->name == !y->name &&
+               slice_eq(json_item_name(x), json_item_name(y)) && x->name_hash == y->name_hash && x->next == y->next &&
+               x->type == y->type && x->escaped == y->escaped && x->integer == y->integer && !x->marked;
+    }
+    if (!same) fail_msg("read otherwise after the text before: %.*s", (int)text.n, text.p);
+}
+
+/* The same text again, one of its shape, one a byte off, another. Most bytes off make a repeated name, another depth, no JSON. */
+static void a_text_is_read_alike_whatever_text_was_read_before(void **state) {
+    (void)state;
+    struct json_tape t = {0};
+    struct buf b = {0};
+    struct rng r;
+    u32 read = 0;
+    rng_seed(&r, 11);
+    for (int i = 0; i < 60000; i++) {
+        if (b.len == 0 || rng_below(&r, 8) == 0) {
+            buf_reset(&b);
+            put_random(&b, &r, 0);
+        } else if (rng_below(&r, 4)) {
+            spoil(&b, &r);
+        }
+        struct json_tape alone = {0};
+        bool ok = json_tape_read(&alone, buf_slice(&b));
+        assert_int_equal(json_tape_read(&t, buf_slice(&b)), ok);
+        if (ok)
+            assert_same_tape(&t, &alone, buf_slice(&b));
+        else
+            assert_true(strcmp(t.error, alone.error) == 0 && t.error_at == alone.error_at);
+        read += ok;
+        json_tape_free(&alone);
+    }
+    assert_in_range(read, 10000, 60000);
+    buf_free(&b);
+    json_tape_free(&t);
+}
+
+/* The same names in the same order, of other objects. */
+static void a_name_that_moves_up_a_level_may_be_there_already(void **state) {
+    (void)state;
+    struct json_tape t = {0};
+    assert_agree(&t, SL("{\"x\":{\"b\":1,\"x\":2}}"));
+    assert_agree(&t, SL("{\"x\":{\"b\":1},\"x\":2}"));
+    assert_string_equal(t.error, "repeated member name");
+    assert_agree(&t, SL("{\"x\":{\"b\":1,\"x\":2}}"));
+    assert_agree(&t, SL("{\"x\":{\"b\":1,\"x\":2},\"x\":3}"));
+    assert_string_equal(t.error, "repeated member name");
+    json_tape_free(&t);
+}
+
+/* Objects of many members have another way to know their names, and get there out of step too. */
+static void a_name_repeated_behind_many_is_found_after_a_text_that_ends_there(void **state) {
+    (void)state;
+    struct json_tape t = {0};
+    struct buf b = {0};
+    for (u32 size = 1; size < 120; size++) {
+        for (u32 repeated = 0; repeated <= size; repeated += size / 3 + 1) {
+            buf_reset(&b);
+            for (u32 i = 0; i < size; i++) buf_printf(&b, "%s\"n%u\":[{}]", i ? "," : "{", i);
+            buf_char(&b, '}');
+            assert_true(json_tape_read(&t, buf_slice(&b)));
+            b.len--;
+            buf_printf(&b, ",\"n%u\":1}", repeated);
+            assert_agree(&t, buf_slice(&b));
+        }
+    }
+    buf_free(&b);
+    json_tape_free(&t);
+}
+
 static void put_nested(struct buf *b, int depth) {
     buf_reset(b);
     for (int i = 0; i < depth; i++) buf_char(b, '[');
@@ -211,6 +328,9 @@ static void values_are_found_by_name_and_index(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_tape_accepts_and_refuses_what_the_cursor_does),
+        cmocka_unit_test(a_text_is_read_alike_whatever_text_was_read_before),
+        cmocka_unit_test(a_name_that_moves_up_a_level_may_be_there_already),
+        cmocka_unit_test(a_name_repeated_behind_many_is_found_after_a_text_that_ends_there),
         cmocka_unit_test(nesting_has_the_cursors_limit),
         cmocka_unit_test(a_repeated_name_is_found_in_objects_of_every_size),
         cmocka_unit_test(every_length_and_place_of_a_string_is_read),
