@@ -10,6 +10,7 @@
  * A chunk whose answer was lost is sent again, and then what the first try may have admitted comes back as a duplicate.
  * Its age tells: what is younger than the first try was not there before, and counts as new. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -236,6 +237,14 @@ static void wait_for_room(struct drill *d, const hx_error *err) {
     pause_ms(err->retry_after_ms > 0 ? err->retry_after_ms : WAIT_MS);
 }
 
+/* Ctrl-C: what was asked gets its answer, and the count is told. A second one ends it as usual. */
+static volatile sig_atomic_t stop_asked;
+
+static void ask_to_stop(int number) {
+    (void)number;
+    stop_asked = 1;
+}
+
 /* Until every line has its answer. */
 static int send_chunk(struct drill *d, const char *target, struct buf *hand) {
     i64 began = clock_mono_ms(), heard = began, lost = 0;
@@ -244,10 +253,11 @@ static int send_chunk(struct drill *d, const char *target, struct buf *hand) {
         if (err.applied == HX_APPLIED_UNKNOWN) lost = began;
         if (err.status == HX_OK || err.status == HX_BUSY) heard = clock_mono_ms();
         if (!passes(&err) || clock_mono_ms() - heard > PATIENCE_MS) return cli_failed(d->cli, &err, (hx_bytes){0});
+        if (hand->len && stop_asked) return EXIT_REFUSED;
         if (hand->len) wait_for_room(d, &err);
         show_bar(d, false);
     }
-    return EXIT_DONE;
+    return stop_asked && d->sent < d->lines ? EXIT_REFUSED : EXIT_DONE;
 }
 
 /* The next lines of the spool. */
@@ -269,6 +279,7 @@ static int send_all(struct drill *d) {
     cli_queue_target(&target, d->queue, "", NULL, "/batch?drill=true");
     rewind(d->spool);
     d->began_ms = clock_mono_ms();
+    sigaction(SIGINT, &(struct sigaction){.sa_handler = ask_to_stop, .sa_flags = (int)SA_RESETHAND}, NULL);
     for (;;) {
         take_chunk(d, &hand);
         if (!hand.len || (rc = send_chunk(d, target.p, &hand)) != EXIT_DONE) break;
@@ -285,7 +296,7 @@ static int send_all(struct drill *d) {
 
 /* Of all there is to check, not only of what could be. */
 static u64 total(const struct drill *d) {
-    return d->sent + d->gone;
+    return d->lines + d->gone;
 }
 
 static i64 no_op_rate(const struct drill *d) {
@@ -328,7 +339,7 @@ static void put_result_text(const struct drill *d, struct buf *b) {
                 {"conflict", d->conflict},
                 {"new", d->fresh},
                 {"refused", d->refused},
-                {"unchecked", d->gone}};
+                {"unchecked", total(d) - d->sent}};
     buf_printf(b, "%-12s%llu of %llu\n", "checked", (unsigned long long)d->sent, (unsigned long long)total(d));
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         buf_printf(b, "%-12s%llu\n", rows[i].name, (unsigned long long)rows[i].n);

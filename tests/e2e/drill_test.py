@@ -3,6 +3,7 @@
 named, and makes the exit code."""
 import json
 import re
+import signal
 import socket
 import threading
 import time
@@ -251,6 +252,20 @@ def a_drill_lives_through_a_restart_of_the_broker(q):
         out, err = process.communicate(timeout=hx.TIMEOUT)
         same(process.returncode, 0, err.decode())
         members(json.loads(out), sent=60, no_op=60)
+
+
+@test
+def a_drill_that_is_stopped_tells_what_it_has_found_and_is_not_green(q):
+    b = hx.broker
+    b.rules(q, keep_payload="1h")
+    b.batch(q, [{"key": f"k{n}", "payload": "x"} for n in range(400)])
+    process = hx.start_hapax("replay", q, "--since", "1h", "--rate", "4")
+    hx.until(lambda: b.queue(q)["counters"]["duplicates"] >= 1, "it has begun")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=hx.TIMEOUT)
+    same(process.returncode, 1, err.decode())
+    assert " of 400\n" in out.decode() and "no-op rate" in out.decode() and "100 %," not in out.decode(), out
+    assert "stopped after" in err.decode(), err
 
 
 class Lossy:
