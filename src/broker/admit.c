@@ -32,6 +32,8 @@ struct candidate {
     bool again;   /* it is a copy of what was refused before: no second copy */
     bool foresee; /* and it is only asked what would become of it */
     bool made;    /* key and fingerprint are what they are: no rule makes them */
+    bool viewed;  /* the scratch's view is of its payload */
+    bool matched; /* and the other one of the payload that is stored under its key */
     struct foreknown known;
     struct admission *a;
     struct failure *f;
@@ -117,6 +119,7 @@ static bool look_at(struct candidate *k, header_lookup *header, void *header_ctx
                            in->payload.n, (unsigned long long)q->payload_max);
     if (k->known.derived && k->known.queue == in->queue) return take_key(k);
     payload_view_init(&k->b->scratch->view, in->payload, in->content_type, header, header_ctx);
+    k->viewed = true;
     bool keyed = !q->key || make_key(k, &unmade);
     if (q->schema && !schema_check(q->schema, &k->b->scratch->view, &why)) return refuse(k, why.text);
     if (!keyed) return refuse_unmade(k, "key", &unmade);
@@ -182,7 +185,7 @@ static bool payload_before(struct broker *b, const struct seen *s, slice *out) {
 /* The fingerprint that is stored may have been made under former rules. Before a repeat is taken for a conflict because of
  * that: the same bytes are the same payload under any rule, and a payload that is still there is looked at by the present
  * one. */
-static void agree_with(const struct candidate *k, const struct seen *s) {
+static void agree_with(struct candidate *k, const struct seen *s) {
     struct broker *b = k->b;
     u64 stored = seen_fingerprint(s);
     slice before;
@@ -191,19 +194,25 @@ static void agree_with(const struct candidate *k, const struct seen *s) {
     if (!same && payload_before(b, s, &before)) {
         struct payload_view *view = &b->scratch->other_view;
         payload_view_init(view, before, SL(""), NULL, NULL);
+        k->matched = true;
         same = fingerprint_of(k, view) == k->in->fingerprint;
     }
     if (same) k->in->fingerprint = stored;
 }
 
-static void conflict_details(struct broker *b, const struct send_in *in, const struct admission *a, struct failure *f) {
+static void conflict_details(const struct candidate *k, const struct admission *a) {
+    struct broker *b = k->b;
+    struct failure *f = k->f;
+    struct payload_view *was = &b->scratch->other_view, *is = &b->scratch->view;
+    slice before;
     failure_set(f, PROBLEM_key_reused, "this key came first with another payload; that one stands");
     buf_reset(&f->more);
     put_id(&f->more, "id", &a->out.ref);
     json_put_member_time(&f->more, "first_seen", a->out.first_seen_ms);
-    slice before;
-    if (payload_before(b, a->seen, &before))
-        put_changed(b, &f->more, in->queue, before, in->payload, false, &f->compare_left);
+    if (!payload_before(b, a->seen, &before)) return;
+    if (!k->viewed) payload_view_init(is, k->in->payload, SL(""), NULL, NULL);
+    if (!k->matched) payload_view_init(was, before, SL(""), NULL, NULL);
+    put_changed_views(b, &f->more, k->in->queue, was, is, false, &f->compare_left);
 }
 
 /* Another payload under a known key, in a queue that does not simply reject it: the arrival gets a key of its own,
@@ -280,7 +289,10 @@ static i64 relief_ms(const struct broker *b, u16 queue) {
     return ms < RELIEF_MS_MAX ? (i64)ms : RELIEF_MS_MAX;
 }
 
-static bool admitted(struct broker *b, const struct send_in *in, struct admission *a, struct failure *f) {
+static bool admitted(const struct candidate *k, struct admission *a) {
+    struct broker *b = k->b;
+    const struct send_in *in = k->in;
+    struct failure *f = k->f;
     watch_arrival(b, in, a);
     switch (a->verdict) {
     case SEND_ACCEPTED:
@@ -292,7 +304,7 @@ static bool admitted(struct broker *b, const struct send_in *in, struct admissio
         a->state = seen_state(b, a->seen);
         return true;
     case SEND_CONFLICT:
-        conflict_details(b, in, a, f);
+        conflict_details(k, a);
         return false;
     case SEND_BACKPRESSURE:
         f->retry_ms = relief_ms(b, in->queue);
@@ -388,7 +400,7 @@ static bool enter(struct candidate *k, header_lookup *header, void *header_ctx, 
     room_prepare(b, in->payload.n + in->attrs.n);
     a->verdict = core_send(b->core, b->now, in, a->seen, &a->out);
     if (a->verdict == SEND_ELSEWHERE) admit_under_own_key(b, in, a);
-    bool ok = admitted(b, in, a, k->f);
+    bool ok = admitted(k, a);
     if (k->rules && (k->rules->event_type || k->rules->origin)) watch_said(k, a);
     return ok;
 }

@@ -62,15 +62,13 @@ static bool comparable(struct payload_view *a, struct payload_view *b) {
     return payload_view_json(a) && payload_view_json(b) && a->tape.count + b->tape.count <= VALUES_MAX;
 }
 
-void put_changed(struct broker *br, struct buf *b, u16 queue, slice before, slice after, bool with_values, u64 *left) {
-    u64 bytes = before.n + after.n;
+void put_changed_views(struct broker *br, struct buf *b, u16 queue, struct payload_view *was, struct payload_view *is,
+                       bool with_values, u64 *left) {
+    u64 bytes = was->payload.n + is->payload.n;
     if (*left == 0) return;
     *left -= bytes < *left ? bytes : *left;
     const struct queue_config *rules = queue_rules_of(br, queue)->config;
     struct changes c = {.fingerprint = rules ? rules->fingerprint : NULL};
-    struct payload_view *was = &br->scratch->other_view, *is = &br->scratch->view;
-    payload_view_init(was, before, SL(""), NULL, NULL);
-    payload_view_init(is, after, SL(""), NULL, NULL);
     if (comparable(was, is)) payload_diff(was, is, with_values ? add_values : add_name, &c);
     if (c.count) {
         json_put_name(b, "changed");
@@ -82,4 +80,11 @@ void put_changed(struct broker *br, struct buf *b, u16 queue, slice before, slic
     }
     buf_free(&c.names);
     buf_free(&c.values);
+}
+
+void put_changed(struct broker *br, struct buf *b, u16 queue, slice before, slice after, bool with_values, u64 *left) {
+    struct payload_view *was = &br->scratch->other_view, *is = &br->scratch->view;
+    payload_view_init(was, before, SL(""), NULL, NULL);
+    payload_view_init(is, after, SL(""), NULL, NULL);
+    put_changed_views(br, b, queue, was, is, with_values, left);
 }

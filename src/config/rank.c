@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-enum { INSERTED = 32 }; /* up to here insertion is faster than qsort */
+enum { INSERTED = 32 }; /* up to here insertion is fastest */
 
 static int by_rank(const void *left, const void *right) {
     const struct ranked *a = left, *b = right;
@@ -12,11 +12,7 @@ static int by_rank(const void *left, const void *right) {
     return order ? order : (x.n > y.n) - (x.n < y.n);
 }
 
-void ranked_sort(struct ranked *at, size_t count) {
-    if (count > INSERTED) {
-        qsort(at, count, sizeof *at, by_rank);
-        return;
-    }
+static void insert_each(struct ranked *at, size_t count) {
     for (size_t i = 1; i < count; i++) {
         struct ranked one = at[i];
         size_t to = i;
@@ -25,6 +21,43 @@ void ranked_sort(struct ranked *at, size_t count) {
             at[to] = at[to - 1];
         at[to] = one;
     }
+}
+
+/* By a byte of the hash, each to its place: where it stands is given up for whatever belongs there. ends: where the places of each
+ * byte end. */
+static void deal_out(struct ranked *at, size_t count, u32 shift, size_t ends[256]) {
+    size_t next[256], sum = 0;
+    for (u32 byte = 0; byte < 256; byte++) ends[byte] = 0;
+    for (size_t i = 0; i < count; i++) ends[at[i].hash >> shift & 255]++;
+    for (u32 byte = 0; byte < 256; byte++) {
+        next[byte] = sum;
+        ends[byte] = sum += ends[byte];
+    }
+    for (u32 byte = 0; byte < 256; byte++) {
+        while (next[byte] < ends[byte]) {
+            struct ranked one = at[next[byte]];
+            for (u32 to; (to = one.hash >> shift & 255) != byte;) {
+                struct ranked *place = &at[next[to]++], other = *place;
+                *place = one;
+                one = other;
+            }
+            at[next[byte]++] = one;
+        }
+    }
+}
+
+/* Of a hundred thousand members each would be compared with seventeen others: a payload that is all members would take longer than
+ * anybody else should wait. The hash's bytes, the highest first, need no comparing; only names whose hashes are the same do. */
+static void sort_by(struct ranked *at, size_t count, u32 bits) {
+    size_t ends[256], from = 0;
+    if (count <= INSERTED) return insert_each(at, count);
+    if (bits == 0) return qsort(at, count, sizeof *at, by_rank);
+    deal_out(at, count, bits - 8, ends);
+    for (u32 byte = 0; byte < 256; from = ends[byte++]) sort_by(at + from, ends[byte] - from, bits - 8);
+}
+
+void ranked_sort(struct ranked *at, size_t count) {
+    sort_by(at, count, 32);
 }
 
 u32 ranked_find(const struct ranked *at, size_t count, const struct json_item *named) {

@@ -56,6 +56,24 @@ def a_conflict_is_a_problem_on_its_own_line(q):
 
 
 @test
+def every_conflict_names_what_changed_in_it_whatever_was_read_before(q):
+    """Rules may have read both payloads already, one of them, or none; of this message, or only of the one before."""
+    rules = ({}, {"fingerprint": "json"}, {"fingerprint": {"ignore": ["n"]}}, {"key": "${id}"}, {"key": "${id}", "fingerprint": "json"})
+    for n, given in enumerate(rules):
+        queue, names = f"{q}-{n}", ["a", "b", "c"]
+        hx.broker.rules(queue, **given)
+        payload = lambda name, **changed: dict({"id": name, "a": 1, "b": 1, "c": 1}, **changed)
+        hx.broker.batch(queue, [line(name, payload(name)) for name in names])
+        conflicts = [line(name, payload(name, **{name: 2})) for name in names]
+        repeats = [line(name, payload(name)) for name in names]
+        order = [conflicts[0], conflicts[1], repeats[2], conflicts[2], line("new", payload("new")), conflicts[0], repeats[1], conflicts[1]]
+        got = hx.broker.batch(queue, order).lines()
+        same([g.get("changed") for g in got], [["a"], ["b"], None, ["c"], None, ["a"], None, ["b"]])
+        singly = [hx.broker.send(queue, o["key"], json.dumps(o["payload"])).json() for o in order]
+        same([g.get("changed") for g in singly], [["a"], ["b"], None, ["c"], None, ["a"], None, ["b"]])
+
+
+@test
 def in_an_ordered_batch_what_is_behind_a_line_that_is_put_off_is_put_off_too(q):
     hx.broker.rules(q, limits={"pending": 1})
     hx.broker.put(q, "there", payload="x")

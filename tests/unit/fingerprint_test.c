@@ -4,10 +4,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
 #include "config/fingerprint.h"
+#include "config/rank.h"
 
 static const struct siphash_key key = {0x0706050403020100, 0x0f0e0d0c0b0a0908};
 
@@ -158,6 +160,50 @@ static void order_and_spelling_never_matter(void **state) {
     buf_free(&b);
 }
 
+static int by_hash_then_name(const void *left, const void *right) {
+    const struct ranked *a = left, *b = right;
+    slice x = json_item_name(a->item), y = json_item_name(b->item);
+    int order = memcmp(x.p, y.p, x.n < y.n ? x.n : y.n);
+    if (a->hash != b->hash) return a->hash < b->hash ? -1 : 1;
+    return order ? order : (x.n > y.n) - (x.n < y.n);
+}
+
+/* An object of so many members; of each kind the names in the middle have one hash for all, or one for each. */
+static void put_members(struct buf *b, u32 size, u32 kind) {
+    buf_reset(b);
+    for (u32 i = 0; i < size; i++) {
+        u32 number = i * 2654435769u % 100000;
+        bool alike = kind == 2 || (kind == 1 && i % 3 == 0);
+        buf_printf(b, alike ? "%c\"one-head-%05u-one-tail\":%u" : "%c\"%u\":%u", i ? ',' : '{', number, i);
+    }
+    buf_lit(b, "}");
+}
+
+/* What is stored was made in this order: another one would take every repeat for a conflict. */
+static void members_are_in_the_order_of_hashes_then_of_names(void **state) {
+    (void)state;
+    struct buf b = {0}, expected = {0};
+    struct payload_view v = {0};
+    for (u32 size = 1; size < 6000; size += 1 + size / 3) {
+        for (u32 kind = 0; kind < 3; kind++) {
+            put_members(&b, size, kind);
+            payload_view_init(&v, buf_slice(&b), SL(""), NULL, NULL);
+            assert_true(payload_view_json(&v));
+            buf_reset(&v.ranking);
+            for (u32 i = 1; i < v.tape.at[0].next; i = v.tape.at[i].next) ranked_add(&v, i);
+            assert_int_equal(ranked_count(&v, 0), size);
+            buf_reset(&expected);
+            buf_slice_add(&expected, buf_slice(&v.ranking));
+            qsort(expected.p, size, sizeof(struct ranked), by_hash_then_name);
+            ranked_sort(ranked_at(&v, 0), size);
+            assert_memory_equal(v.ranking.p, expected.p, expected.len);
+        }
+    }
+    payload_view_free(&v);
+    buf_free(&expected);
+    buf_free(&b);
+}
+
 static void a_wrong_fingerprint_is_told_where(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -296,6 +342,7 @@ int main(void) {
         cmocka_unit_test(a_payload_that_is_no_json_counts_by_its_bytes),
         cmocka_unit_test(it_is_known_which_fields_count),
         cmocka_unit_test(order_and_spelling_never_matter),
+        cmocka_unit_test(members_are_in_the_order_of_hashes_then_of_names),
         cmocka_unit_test(a_wrong_fingerprint_is_told_where),
         cmocka_unit_test(many_fields_cost_no_more_than_one),
         cmocka_unit_test(many_fields_of_many_elements_cost_one_walk),
