@@ -66,19 +66,22 @@ async function post(path, body, timeout = 15000) {
 const say = (message, text) => console.error(`${message.key || message.id}: ${text}`);
 const why = (error) => error.cause?.message ?? error.message;
 
-// Until there is an answer: the same call with the same token.
+// The same call with the same token, until the broker has it or refuses it for good: the work is done, and whoever lets go of
+// it here has it done again. After a stop, for one lease more.
 async function settle(verb, message, members) {
-    for (const pause of [0, 100, 200, 500, 1000, 2000, 5000, 5000, 5000]) {
-        await sleep(pause);
+    const begun = Date.now(), least = milliseconds(lease);
+    for (const pauses = [0, 100, 200, 500, 1000, 2000]; ;) {
+        await sleep(Math.min(pauses.shift() ?? 5000, least / 3));
+        if (stopping && Date.now() - begun > least) return say(message, `${verb}: no answer; the lease decides`);
         try {
             const { status, answer } = await post(`/v1/${verb}`, { token: message.token, ...members });
             if (status < 500 && status !== 429)
                 return say(message, status === 200 ? answer.state : `${answer.code}: ${answer.detail}`);
+            say(message, `${verb}: ${answer.code}: again`);
         } catch (error) {
             say(message, `${verb}: ${why(error)}: again`);
         }
     }
-    say(message, `${verb}: no answer; the lease decides`);
 }
 
 const milliseconds = (text) => {
@@ -92,7 +95,7 @@ async function renew(message, done) {
     while (await sleep(third, true, { signal: done }).catch(() => false)) {
         try {
             const { status, answer } = await post("/v1/extend", { token: message.token, lease }, third);
-            if (status === 404 || status === 409) return say(message, `the lease is lost: ${answer.code}`);
+            if (status === 404 || status === 409) return message.settling || say(message, `the lease is lost: ${answer.code}`);
         } catch (error) {
             say(message, `extend: ${why(error)}`);
         }
@@ -116,9 +119,10 @@ async function handle(message) {
     const done = new AbortController();
     const renewing = renew(message, done.signal);
     const [verb, members] = await verdict(message);
+    message.settling = true; // and renewed until that is through
+    await settle(verb, message, members);
     done.abort();
     await renewing;
-    await settle(verb, message, members);
 }
 
 async function consume(queue) {

@@ -16,6 +16,7 @@ The work here is a line in a ledger, ledger.jsonl: it stands for the payment pro
  - A worker that stops lets its poll end by itself. An answer thrown away is a message nobody works at until its lease ends.
 """
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -89,9 +90,13 @@ def say(message, text):
 
 
 def settle(verb, message, **members):
-    """Until there is an answer: the same call with the same token."""
-    for pause in (0, 0.1, 0.2, 0.5, 1, 2, 5, 5, 5):
-        time.sleep(pause)
+    """The same call with the same token, until the broker has it or refuses it for good: the work is done, and whoever lets go of it
+    here has it done again. After a stop, for one lease more."""
+    begun = time.monotonic()
+    for pause in itertools.chain((0, 0.1, 0.2, 0.5, 1, 2), itertools.repeat(5)):
+        time.sleep(min(pause, seconds(LEASE) / 3))
+        if stopping.is_set() and time.monotonic() - begun > seconds(LEASE):
+            return say(message, f"{verb}: no answer; the lease decides")
         try:
             status, answer = post(f"/v1/{verb}", {"token": message["token"], **members})
         except (OSError, http.client.HTTPException) as error:
@@ -99,7 +104,7 @@ def settle(verb, message, **members):
             continue
         if status < 500 and status != 429:
             return say(message, answer["state"] if status == 200 else f"{answer.get('code')}: {answer.get('detail')}")
-    say(message, f"{verb}: no answer; the lease decides")
+        say(message, f"{verb}: {answer.get('code')}: again")
 
 
 def seconds(lease):
@@ -117,7 +122,7 @@ def renew(message, done):
             say(message, f"extend: {error}")
             continue
         if status in (404, 409):
-            return say(message, f"the lease is lost: {answer.get('code')}")
+            return message.get("settling") or say(message, f"the lease is lost: {answer.get('code')}")
 
 
 def verdict(message):
@@ -140,8 +145,9 @@ def handle(message):
         verb, members = "nack", {"class": "poison", "reason": str(error)}
     except Exception as error:  # it may have been done: only a look-up can tell
         verb, members = "nack", {"class": "unknown", "reason": repr(error)}
-    done.set()
+    message["settling"] = True  # and renewed until that is through
     settle(verb, message, **members)
+    done.set()
 
 
 def consume(queue):

@@ -20,10 +20,10 @@ WORKERS = {"python": [sys.executable, os.path.join(EXAMPLES, "python", "worker.p
 class Worker:
     """One of them, in a directory of its own or another's."""
 
-    def __init__(self, language, q, home=None, lease="30s"):
+    def __init__(self, language, q, home=None, lease="30s", of=None):
         self.home = home or tempfile.mkdtemp(prefix="hapax-e2e-")
         self.log = tempfile.TemporaryFile()
-        env = dict(os.environ, HAPAX_URL=hx.broker.url, LEASE=lease)
+        env = dict(os.environ, HAPAX_URL=(of or hx.broker).url, LEASE=lease)
         self.process = subprocess.Popen([*WORKERS[language], q], cwd=self.home, env=env, stdin=subprocess.DEVNULL, stderr=self.log)
 
     def __enter__(self):
@@ -130,6 +130,20 @@ def says_when_its_lease_is_lost_and_goes_on(q, language):
         until(lambda: "settled" in worker.said() or "lost" in worker.said(), "it is told")
         order(q, "next")
         becomes(q, "next", "done")
+
+
+@for_each_language
+def does_not_let_go_of_done_work_while_the_broker_is_away(q, language):
+    """For longer than a lease: it is settled by who did it, and nobody does it again."""
+    with hx.Broker() as b, Worker(language, q, lease="1s", of=b) as worker:
+        same(b.event(q, {"amount": 5, "seconds": 1}, "k").status, 202)
+        until(worker.ledger, "it is begun")
+        b.kill()
+        until(lambda: worker.said().count("again") >= 12, "it is tried again and again")
+        b.keep_port = True
+        b.start()
+        until(lambda: b.state(q, "k") == "done", "it is settled")
+        same((len(b.key(q, "k")["attempts"]), len(worker.ledger())), (1, 1), worker.said())
 
 
 hx.main()
