@@ -133,7 +133,7 @@ struct seen *lookup_key(struct broker *b, struct lookup *l, u16 queue, u64 hash,
 struct seen *lookup_to_settle(struct broker *b, struct lookup *l, u64 hash, u64 seq) {
     struct core_cursor cursor = {0};
     struct found f;
-    while (core_find(b->core, hash, &cursor, &f)) {
+    while (core_find_to_settle(b->core, hash, &cursor, &f)) {
         load(b, l, &f);
         if (seen_ref(&l->seen)->seq == seq) return &l->seen;
     }
@@ -141,7 +141,13 @@ struct seen *lookup_to_settle(struct broker *b, struct lookup *l, u64 hash, u64 
 }
 
 struct seen *lookup_id(struct broker *b, struct lookup *l, u64 hash, u64 seq) {
-    struct seen *s = lookup_to_settle(b, l, hash, seq);
-    if (s) load_arrivals(b, l);
-    return s;
+    struct core_cursor cursor = {0};
+    struct found f;
+    while (core_find(b->core, hash, &cursor, &f)) {
+        load(b, l, &f);
+        if (seen_ref(&l->seen)->seq != seq) continue;
+        load_arrivals(b, l);
+        return &l->seen;
+    }
+    return NULL;
 }

@@ -228,6 +228,8 @@ struct core_cursor {
     u8 phase;
 };
 bool core_find(const struct core *c, u64 hash, struct core_cursor *cursor, struct found *out);
+/* Without a look at where its arrivals are, which core_settle does not ask for. */
+bool core_find_to_settle(const struct core *c, u64 hash, struct core_cursor *cursor, struct found *out);
 
 /* A found entry with its records read back. Borrowed by the call that gets it. */
 struct seen {

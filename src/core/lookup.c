@@ -69,25 +69,33 @@ u32 core_prefetch_to_settle(const struct core *c, const u64 *hashes, u32 count, 
     return prefetch(c, hashes, count, false, out);
 }
 
-static void found_entry(const struct core *c, u32 no, struct found *out) {
+static inline void found_entry(const struct core *c, u32 no, bool arrivals, struct found *out) {
     const struct entry *e = index_entry(&c->keys, no);
     *out = (struct found){.entry = no, .queue = e->queue, .size_hint = (u32)entry_size(e)};
     out->message = e->kind == ENTRY_LIVE ? (u32)e->at : MESSAGE_NONE;
     out->pos = e->kind == ENTRY_LIVE ? message_at(c, (u32)e->at)->pos : e->at;
-    out->arrivals_pos = arrivals_pos(c, no);
+    if (arrivals) out->arrivals_pos = arrivals_pos(c, no);
 }
 
-bool core_find(const struct core *c, u64 hash, struct core_cursor *cursor, struct found *out) {
+static inline bool find(const struct core *c, u64 hash, struct core_cursor *cursor, bool arrivals, struct found *out) {
     struct index_cursor at = {.slot = cursor->slot, .phase = cursor->phase};
     u32 no;
     while ((no = index_find(&c->keys, hash, &at)) != ENTRY_NONE) {
         if (entry_forgotten(c, index_entry(&c->keys, no))) continue;
-        found_entry(c, no, out);
+        found_entry(c, no, arrivals, out);
         break;
     }
     cursor->slot = at.slot;
     cursor->phase = at.phase;
     return no != ENTRY_NONE;
+}
+
+bool core_find(const struct core *c, u64 hash, struct core_cursor *cursor, struct found *out) {
+    return find(c, hash, cursor, true, out);
+}
+
+bool core_find_to_settle(const struct core *c, u64 hash, struct core_cursor *cursor, struct found *out) {
+    return find(c, hash, cursor, false, out);
 }
 
 enum walk_verdict core_walk(const struct core *c, u16 queue, i64 since_run_ms, u32 look_at, u32 *cursor,
@@ -97,7 +105,7 @@ enum walk_verdict core_walk(const struct core *c, u16 queue, i64 since_run_ms, u
         const struct entry *e = index_entry(&c->keys, *cursor);
         if (e->queue != queue || (e->kind != ENTRY_LIVE && e->kind != ENTRY_SETTLED)) continue;
         if (entry_forgotten(c, e) || (e->kind == ENTRY_SETTLED && (i64)e->settled_run_ms < since_run_ms)) continue;
-        found_entry(c, *cursor, out);
+        found_entry(c, *cursor, true, out);
         return WALK_FOUND;
     }
     return WALK_MORE;
