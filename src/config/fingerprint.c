@@ -184,6 +184,7 @@ static void put_object(const struct writing *w, u32 at, u32 depth, u64 paths) {
     ranked_sort(ranked_at(v, from), count);
     buf_char(w->out, '{');
     for (size_t i = 0; i < count; i++) {
+        ranked_near(ranked_at(v, from), i, count);
         put_member(w, ranked_at(v, from)[i].at, depth, paths);
         buf_char(w->out, ',');
     }
