@@ -14,7 +14,6 @@ static u64 **piece_at(const struct alive *a, u64 number) {
 
 static void piece_free(struct alive *a, u64 **piece) {
     if (!*piece) return;
-    for (u32 i = 0; i < ALIVE_WORDS; i++) a->count -= (u64)__builtin_popcountll((*piece)[i]);
     a->bytes -= PIECE_BYTES;
     mem_free(*piece);
     *piece = NULL;
@@ -61,9 +60,9 @@ static u64 *word_of(const struct alive *a, u64 pos) {
 
 void alive_over(struct alive *a, u64 pos) {
     u64 *word = word_of(a, pos), bit = (u64)1 << bit_of(pos) % 64;
-    if (!word) return;
-    a->count -= (*word & bit) != 0;
-    *word &= ~bit;
+    bool dropped = piece_of(pos) < a->first;
+    a->count -= dropped || (word && (*word & bit));
+    if (word) *word &= ~bit;
 }
 
 void alive_near(const struct alive *a, u64 pos) {

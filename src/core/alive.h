@@ -2,8 +2,9 @@
  * begins there, taken away when nothing points at it any more. What has no bit is passed over unread.
  *
  * A bit too many costs a look-up; a bit too few would lose a key. So it is set by the record's type alone, whatever becomes of the
- * record, and taken away only for the very place an entry is moved off. Taken away twice does no harm: no two records begin in the
- * same 32 bytes. It is made anew at every start, from the records replayed; 0.4 % of the journal's size. */
+ * record, and taken away only for the very place an entry is moved off; no two records begin in the same 32 bytes. What a key's
+ * entry stands for may be dropped before the entry is freed: a forgotten key is not carried. It is counted until then, so that the
+ * count is never below what is in memory. It is made anew at every start, from the records replayed; 0.4 % of the journal's size. */
 #ifndef HAPAX_CORE_ALIVE_H
 #define HAPAX_CORE_ALIVE_H
 
@@ -18,7 +19,7 @@ struct alive {
     u64 **pieces;      /* of 64 KiB each, a ring by number; NULL: nothing is alive in it */
     u64 first, beyond; /* numbers of the pieces there are */
     u64 cap;           /* a power of two */
-    u64 count;         /* bits set */
+    u64 count;         /* noted and not over, also of what is dropped */
     u64 bytes;         /* of memory */
 };
 

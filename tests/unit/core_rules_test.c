@@ -793,6 +793,45 @@ static void what_is_forgotten_stays_so_when_the_window_becomes_forever(void **st
     pass(1000);
 }
 
+static u32 find_count(u32 round) {
+    u32 found = 0;
+    for (u32 n = 0; n < 300; n++) {
+        char key[16];
+        snprintf(key, sizeof key, "%u.%u", round, n);
+        found += find(key) != NULL;
+    }
+    return found;
+}
+
+/* A queue deleted or a window over makes more unknown at once than a tick frees. Nothing of them is carried. */
+static void compaction_may_meet_keys_that_are_forgotten_and_not_yet_freed(void **state) {
+    (void)state;
+    static const i64 windows[] = {HOUR, WINDOW_FOREVER};
+    for (u32 i = 0; i < 4; i++) {
+        rules.window_ms = windows[i & 1];
+        use_rules();
+        for (u32 n = 0; n < 300; n++) {
+            char key[16];
+            snprintf(key, sizeof key, "%u.%u", i, n);
+            settle_key(key);
+            assert_int_equal(send(key, "p"), SEND_DUPLICATE);
+        }
+        pass(2000); /* the repeats are written down */
+        w.now.run_ms += 30 * HOUR;
+        if (i & 2) assert_int_equal(core_queue_delete(w.core, w.now, w.queue, NULL), DELETE_OK);
+        core_tick(w.core, w.now, 10);
+        compact();
+        core_tick(w.core, w.now, 100);
+        compact();
+        assert_int_equal(find_count(i), i == 1 ? 300 : 0);
+        pass(2000);
+        compact();
+        restart_after(0);
+        assert_int_equal(find_count(i), i == 1 ? 300 : 0);
+        compact();
+    }
+}
+
 static void any_number_of_changes_never_shortens_a_promise(void **state) {
     (void)state;
     i64 until[40];
@@ -1926,6 +1965,7 @@ int main(void) {
         R(a_widened_window_extends_what_is_known),
         R(a_key_once_promised_forever_stays_when_the_window_ends_for_others),
         R(what_is_forgotten_stays_so_when_the_window_becomes_forever),
+        R(compaction_may_meet_keys_that_are_forgotten_and_not_yet_freed),
         R(any_number_of_changes_never_shortens_a_promise),
         R(an_adaptive_window_grows_to_twice_the_oldest_replay_within_its_bounds),
         R(a_full_queue_refuses_new_work_until_it_is_a_fifth_below_its_limit),
