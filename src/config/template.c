@@ -5,6 +5,7 @@
  * the encoding of one value can be undone, as '%' itself is encoded. */
 #include "config/template.h"
 
+#include "base/sixteen.h"
 #include "config/braces.h"
 #include "config/path.h"
 
@@ -252,20 +253,20 @@ static inline bool must_encode(const char *p, size_t left, char guard) {
     return c >= 0x80 && c < 0xa0 && (u8)p[-1] == 0xc2;
 }
 
-/* Is there surely none of them in these eight? In each byte the subtractions set the high bit for control characters and for
- * those that are sought; a borrow reaches only bytes behind a hit. */
-static inline bool plain8(const char *p, char guard) {
-    u64 w = get_u64(p);
-    u64 percent = (w ^ bytes_of('%')) - bytes_of(1), colon = (w ^ bytes_of(':')) - bytes_of(1);
-    u64 own = (w ^ bytes_of((u8)guard)) - bytes_of(1), delete = (w ^ bytes_of(0x7f)) - bytes_of(1);
-    return !(((w - bytes_of(0x20)) | percent | colon | own | delete | w) & HIGH_BITS);
+/* A bit for each of sixteen that may have to be encoded. */
+static inline u32 unplain(sixteen v, char guard) {
+    return sixteen_bits((v < 0x20) | (v == 0x7f) | (v == '%') | (v == ':') | (v == guard));
 }
 
-/* The last eight overlap those before. */
+/* To the first of them. The last sixteen overlap those before. */
 static const char *skip_plain(const char *p, const char *end, char guard) {
-    bool eight = end - p >= 8;
-    while (end - p >= 8 && plain8(p, guard)) p += 8;
-    return eight && end - p < 8 && plain8(end - 8, guard) ? end : p;
+    size_t n = (size_t)(end - p);
+    u32 hits;
+    if (n < 16) return unplain(sixteen_of_few(p, n), guard) ? p : end;
+    for (; end - p > 16; p += 16)
+        if ((hits = unplain(sixteen_at(p), guard))) return p + __builtin_ctz(hits);
+    hits = unplain(sixteen_at(end - 16), guard);
+    return hits ? end - 16 + __builtin_ctz(hits) : end;
 }
 
 static void put_value(struct buf *out, slice value, char guard) {
