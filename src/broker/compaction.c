@@ -144,7 +144,7 @@ static hx_st collect(void *ctx, const struct journal_record *rec, struct errbuf 
 
 static u64 next_needed(void *ctx, u64 from) {
     const struct collected *c = ctx;
-    return core_carry_next(c->b->core, from);
+    return core_carry_next(c->b->core, from, c->b->compaction->until);
 }
 
 static u64 called_for(u64 fallen) {
@@ -280,7 +280,7 @@ static void drop_dead(struct broker *b) {
         struct journal_stats s;
         journal_stats_get(b->journal, &s);
         u64 end = journal_oldest_end(b->journal);
-        if (end == 0 || core_carry_next(b->core, s.first) < end) return;
+        if (end == 0 || core_carry_next(b->core, s.first, end) < end) return;
         drop_segment(b, end);
     }
 }

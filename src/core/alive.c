@@ -78,13 +78,14 @@ static u64 next_in_piece(const u64 *piece, u32 bit) {
     return ALIVE_NONE;
 }
 
-u64 alive_next(const struct alive *a, u64 from) {
+u64 alive_next(const struct alive *a, u64 from, u64 upto) {
     u64 number = piece_of(from);
     if (number < a->first) from = (number = a->first) << ALIVE_PIECE_BITS;
-    for (; number < a->beyond; from = ++number << ALIVE_PIECE_BITS) {
+    for (; number < a->beyond && from < upto; from = ++number << ALIVE_PIECE_BITS) {
         const u64 *piece = *piece_at(a, number);
         u64 bit = piece ? next_in_piece(piece, bit_of(from)) : ALIVE_NONE;
-        if (bit != ALIVE_NONE) return (number << ALIVE_PIECE_BITS) + bit * ALIVE_STRETCH;
+        u64 at = (number << ALIVE_PIECE_BITS) + bit * ALIVE_STRETCH;
+        if (bit != ALIVE_NONE) return at < upto ? at : ALIVE_NONE;
     }
     return ALIVE_NONE;
 }

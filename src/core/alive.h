@@ -27,8 +27,9 @@ void alive_free(struct alive *a);
 void alive_note(struct alive *a, u64 pos);
 void alive_over(struct alive *a, u64 pos);
 void alive_near(const struct alive *a, u64 pos); /* it will be over in a moment */
-/* The next stretch at or behind `from` that has a bit, ALIVE_NONE: there is none. */
-u64 alive_next(const struct alive *a, u64 from);
+/* The next stretch at or behind `from` and before `upto` that has a bit, ALIVE_NONE: there is none. What lies behind is not walked:
+ * after a purge that may be hundreds of segments without any. */
+u64 alive_next(const struct alive *a, u64 from, u64 upto);
 /* The journal begins there now. */
 void alive_drop(struct alive *a, u64 before);
 

@@ -1,8 +1,8 @@
 /* Carrying: what compaction writes anew of the oldest segment, because it is still needed. */
 #include "core/core_priv.h"
 
-u64 core_carry_next(const struct core *c, u64 from) {
-    return alive_next(&c->alive, from);
+u64 core_carry_next(const struct core *c, u64 from, u64 upto) {
+    return alive_next(&c->alive, from, upto);
 }
 
 static void carry_message(struct core *c, const struct rec_message *old, u64 pos) {

@@ -549,10 +549,10 @@ struct audit_at {
 bool core_audit_prev(const struct core *c, u64 before, struct audit_at *out);
 
 /* ---- compaction. Segments are cleaned oldest first, so whatever a record overrides is older and goes with it. */
-/* Where to look: the next CARRY_STRETCH bytes at or behind `from` in which a record begins that may be needed, UINT64_MAX: there are
- * none. What lies between need not be read. */
+/* Where to look: the next CARRY_STRETCH bytes at or behind `from` and before `upto` in which a record begins that may be needed,
+ * UINT64_MAX: there are none. What lies between need not be read. */
 #define CARRY_STRETCH 32u
-u64 core_carry_next(const struct core *c, u64 from);
+u64 core_carry_next(const struct core *c, u64 from, u64 upto);
 /* A record of the oldest segment: write it anew if it is still needed. */
 void core_carry(struct core *c, struct core_now now, const struct record *r, u64 pos);
 /* Before the segment is dropped that ends at `upto`: the clocks and counters it may have held. */

@@ -35,9 +35,10 @@ static void what_was_noted_and_is_not_over_is_found_and_nothing_else(void **stat
             u64 over = rng_below(&rng, i + 1);
             alive_over(&a, base + over * ALIVE_STRETCH + 8 * rng_below(&rng, 4));
             p.at[over] = false;
-            u64 from = rng_below(&rng, SPAN), found = alive_next(&a, base + from * ALIVE_STRETCH),
-                plain = plain_next(&p, from);
-            assert_true(found == (plain == SPAN ? ALIVE_NONE : base + plain * ALIVE_STRETCH));
+            u64 from = rng_below(&rng, SPAN), upto = from + rng_below(&rng, SPAN - from + 1),
+                plain = plain_next(&p, from),
+                found = alive_next(&a, base + from * ALIVE_STRETCH, base + upto * ALIVE_STRETCH);
+            assert_true(found == (plain >= upto ? ALIVE_NONE : base + plain * ALIVE_STRETCH));
         }
         u64 count = 0;
         for (u32 i = 0; i < SPAN; i++) count += p.at[i];
@@ -55,10 +56,10 @@ static void what_lies_before_the_journals_beginning_takes_no_memory(void **state
         if (pos >= 1u << 20) alive_drop(&a, pos - (1u << 20));
     }
     assert_true(a.bytes < 16384);
-    assert_int_equal(alive_next(&a, 0), (63u << 20) - 65536);
+    assert_int_equal(alive_next(&a, 0, 64u << 20), (63u << 20) - 65536);
     assert_int_equal(a.count, (64u << 20) / 256); /* nobody has said that they are over */
     for (u64 pos = 0; pos < 64u << 20; pos += 256) alive_over(&a, pos);
-    assert_true(a.count == 0 && alive_next(&a, 0) == ALIVE_NONE);
+    assert_true(a.count == 0 && alive_next(&a, 0, 64u << 20) == ALIVE_NONE);
     alive_free(&a);
 }
 
@@ -68,7 +69,7 @@ static void memory_is_by_what_is_written_not_by_its_size(void **state) {
     struct alive a = {0};
     for (u64 i = 0; i < 1000; i++) alive_note(&a, i << 20);
     assert_true(a.bytes < 1000 * 512);
-    for (u64 i = 0; i < 1000; i++) assert_int_equal(alive_next(&a, i ? (i << 20) - 64 : 0), i << 20);
+    for (u64 i = 0; i < 1000; i++) assert_int_equal(alive_next(&a, i ? (i << 20) - 64 : 0, UINT64_MAX), i << 20);
     alive_free(&a);
 }
 

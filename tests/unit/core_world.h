@@ -265,7 +265,8 @@ static inline int teardown(void **state) {
 /* Carry everything up to `end` and drop it, as the broker does with the oldest segment. */
 static inline void compact_upto(u64 end) {
     struct errbuf err;
-    for (u64 pos = pos_of(w.first); (pos = core_carry_next(w.core, pos)) < pos_of(end); pos += CARRY_STRETCH) {
+    for (u64 pos = pos_of(w.first); (pos = core_carry_next(w.core, pos, pos_of(end))) < pos_of(end);
+         pos += CARRY_STRETCH) {
         struct record r;
         struct stored *s = &w.records[index_at(pos)];
         assert_int_equal(record_decode(s->type, s->version, slice_of(s->body, s->n), &r, &err), ST_OK);
