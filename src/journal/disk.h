@@ -35,8 +35,6 @@ struct disk_ops {
     const u8 *(*map)(struct disk *d, struct disk_file *f, u64 bytes); /* NULL: not this time */
     void (*forget)(struct disk *d, const u8 *map, u64 bytes);
     void (*bring)(struct disk *d, const u8 *map, u64 bytes); /* read soon: begin to bring them, do not wait */
-    void (*warm)(struct disk *d, struct disk_file *f, u64 offset,
-                 u64 bytes); /* written soon: have memory for them. May be NULL */
     void (*unmap)(struct disk *d, const u8 *map, u64 bytes);
     void (*random)(struct disk *d, void *p, size_t n); /* salts and secrets: the kernel's, or by the seed */
     void (*destroy)(struct disk *d);

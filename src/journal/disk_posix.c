@@ -206,12 +206,6 @@ static void posix_bring(struct disk *d, const u8 *map, u64 bytes) {
     madvise((void *)((uintptr_t)map - in_page), (size_t)(bytes + in_page), MADV_WILLNEED); /* only a wish */
 }
 
-/* Where nothing was written yet this reads nothing: the pages are made, and zeroed. */
-static void posix_warm(struct disk *d, struct disk_file *f, u64 offset, u64 bytes) {
-    (void)d;
-    posix_fadvise(f->fd, (off_t)offset, (off_t)bytes, POSIX_FADV_WILLNEED); /* only a wish */
-}
-
 static void posix_forget(struct disk *d, const u8 *map, u64 bytes) {
     (void)d;
     CHECK(madvise((void *)(uintptr_t)map, (size_t)bytes, MADV_DONTNEED) == 0);
@@ -252,7 +246,6 @@ static const struct disk_ops posix_ops = {
     .map = posix_map,
     .forget = posix_forget,
     .bring = posix_bring,
-    .warm = posix_warm,
     .unmap = posix_unmap,
     .random = posix_random,
     .destroy = posix_destroy,

@@ -180,8 +180,6 @@ struct journal_file {
     i64 mark_ms;
     u64 mark_batches;
     u32 spare_next;
-    u64 warming,
-        warm_at; /* number of the segment prepared last, if it was never written; memory is there up to that offset */
 
     pthread_t committer, groomer;
 };

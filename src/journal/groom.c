@@ -12,7 +12,6 @@
 #define MARK_EVERY_BATCHES 16 /* manual mode has no clock */
 #define FULL_RETRY_MS      300
 #define ZERO_STEP          (1u << 20)
-#define WARM_STEP          (1u << 20)
 #define ZERO_IDLE_MS       200 /* fresh spares are written over only while nobody commits */
 
 static u64 ahead(const struct journal_file *j) {
@@ -136,8 +135,6 @@ bool groom_prepare(struct journal_file *j) {
         file_fail(j, what, name, 0, rc);
         return false;
     }
-    j->warming = number;
-    j->warm_at = j->spares[index].zeroed;
     struct mark m = j->mark;
     m.prepared = number;
     bool marked = write_mark(j, m);
@@ -234,30 +231,9 @@ static bool groom_zero(struct journal_file *j) {
     return true;
 }
 
-/* A page of memory that nobody used lately may be a long wait: where the machine is a guest, its host has to find it first
- * (400 MB/s measured, against 3 GB/s for what is there). The committer should not be the one to wait, with everybody behind him. */
-static bool groom_warm(struct journal_file *j) {
-    if (j->manual || !j->disk->ops->warm || j->warm_at >= j->segment_bytes) return false;
-    u64 durable = atomic_load(&j->durable), reached = segment_of(j, durable);
-    if (reached == j->warming && j->warm_at < offset_of(j, durable) + WARM_STEP)
-        j->warm_at = offset_of(j, durable) + WARM_STEP; /* he has overtaken */
-    pthread_mutex_lock(&j->lock);
-    struct segment *s = reached > j->warming ? NULL : segment_find(j, j->warming);
-    pthread_mutex_unlock(&j->lock);
-    struct disk_file *f;
-    if (!s || j->warm_at >= j->segment_bytes || file_take(j, s, &f) != 0) { /* whoever writes it will say why */
-        j->warm_at = j->segment_bytes;
-        return false;
-    }
-    j->disk->ops->warm(j->disk, f, j->warm_at, WARM_STEP);
-    file_give(j, s);
-    j->warm_at += WARM_STEP;
-    return true;
-}
-
 bool groom_step(struct journal_file *j) {
     if (file_failed(j)) return false;
-    return groom_next(j) || groom_drop(j) || groom_spares(j) || groom_mark(j) || groom_warm(j) || groom_zero(j);
+    return groom_next(j) || groom_drop(j) || groom_spares(j) || groom_mark(j) || groom_zero(j);
 }
 
 /* How long until something may be due without anybody calling; negative: forever. Under the lock. The journal may have

@@ -20,7 +20,7 @@ struct tap {
     struct disk *real;
     char path[256];
     _Atomic bool full;
-    _Atomic u64 allocations, refusals, directory_syncs, warmed;
+    _Atomic u64 allocations, refusals, directory_syncs;
 };
 
 static struct tap *of(struct disk *d) {
@@ -36,7 +36,6 @@ static i64 tap_pread(struct disk *d, struct disk_file *f, void *p, size_t n, u64
     return of(d)->real->ops->pread(of(d)->real, f, p, n, offset);
 }
 static i64 tap_pwrite(struct disk *d, struct disk_file *f, const void *p, size_t n, u64 offset) {
-    if (n == SEGMENT) atomic_fetch_add(&of(d)->warmed, 1); /* zeroed in an idle moment */
     return of(d)->real->ops->pwrite(of(d)->real, f, p, n, offset);
 }
 static int tap_sync(struct disk *d, struct disk_file *f) {
@@ -49,11 +48,6 @@ static int tap_allocate(struct disk *d, struct disk_file *f, u64 bytes) {
     }
     atomic_fetch_add(&of(d)->allocations, 1);
     return of(d)->real->ops->allocate(of(d)->real, f, bytes);
-}
-static void tap_warm(struct disk *d, struct disk_file *f, u64 offset, u64 bytes) {
-    assert_true(offset < SEGMENT);
-    of(d)->real->ops->warm(of(d)->real, f, offset, bytes);
-    atomic_fetch_add(&of(d)->warmed, 1);
 }
 static int tap_rename(struct disk *d, const char *from, const char *to) {
     return of(d)->real->ops->rename(of(d)->real, from, to);
@@ -85,7 +79,6 @@ static const struct disk_ops tap_ops = {
     .pwrite = tap_pwrite,
     .sync = tap_sync,
     .allocate = tap_allocate,
-    .warm = tap_warm,
     .rename = tap_rename,
     .unlink = tap_unlink,
     .list = tap_list,
@@ -194,26 +187,6 @@ static void many_spares_cost_few_syncs_of_the_directory(void **state) {
     journal_close(j);
 }
 
-static void memory_for_a_segment_is_there_before_its_first_record(void **state) {
-    struct tap *t = *state;
-    struct journal *j = start(t);
-    struct journal_stats stats;
-    journal_stats_get(j, &stats);
-    for (u64 n = 1; n < 5; n++) {
-        while (atomic_load(&t->warmed) < n)
-            sched_yield(); /* the one behind the active one, which nobody has written yet */
-        journal_stats_get(j, &stats);
-        assert_int_equal(stats.tail / SEGMENT, n);
-        while (stats.tail / SEGMENT == n) {
-            memset(journal_reserve(j, MOST), 'x', MOST);
-            journal_append(j, 1, 1, MOST);
-            journal_flush(j);
-            journal_stats_get(j, &stats);
-        }
-    }
-    journal_close(j);
-}
-
 /* ---- everything at once */
 
 struct chaos {
@@ -294,7 +267,6 @@ int main(void) {
         T(a_refusal_that_is_over_is_not_remembered),
         T(a_disk_that_has_room_again_is_noticed_without_being_asked),
         T(many_spares_cost_few_syncs_of_the_directory),
-        T(memory_for_a_segment_is_there_before_its_first_record),
         T(a_loop_that_keeps_to_its_room_never_waits_for_ever_and_never_fails),
         T(closing_at_any_moment_ends),
     };
