@@ -181,6 +181,27 @@ static void nowhere_ready(void *ctx, u16 queue) {
     (void)ctx, (void)queue;
 }
 
+static void assert_carried(u64 pos) {
+    if (core_carry_next(w.core, pos, pos + CARRY_STRETCH) != pos)
+        fail_msg("seed %llu: compaction would pass over what is at %llu", (unsigned long long)seed,
+                 (unsigned long long)pos);
+}
+
+/* What can be seen is where compaction looks. */
+static void check_carried(void) {
+    for (u32 queue = 1; queue <= core_queue_count(w.core); queue++) {
+        u32 cursor = 0;
+        struct found f;
+        for (enum walk_verdict v; (v = core_walk(w.core, (u16)queue, 0, 1000, &cursor, &f)) != WALK_END;) {
+            if (v != WALK_FOUND) continue;
+            assert_carried(f.pos);
+            if (f.arrivals_pos) assert_carried(f.arrivals_pos);
+        }
+    }
+    struct audit_at at;
+    for (u64 before = 0; core_audit_prev(w.core, before, &at); before = at.number) assert_carried(at.pos);
+}
+
 static void check(void) {
     static const struct core_sink sink = {
         NULL, nowhere_reserve, nowhere_append, sink_cost, nowhere_outcome, nowhere_ready, NULL, NULL};
@@ -521,7 +542,10 @@ static void one_thing(void) {
         if (!w.metered) do_restart();
         break;
     case 2:
-        if (!w.metered) compact_upto(w.first + roll(w.count - w.first + 1));
+        if (w.metered) break;
+        w.now.run_ms += (i64)roll(2 * HOUR);
+        core_tick(w.core, w.now, (u32)roll(3)); /* what it forgets is not freed yet */
+        compact_upto(w.first + roll(w.count - w.first + 1));
         break;
     case 3:
         if (!w.metered) change_rules(n);
@@ -599,6 +623,7 @@ static void replayed_equals_live_whatever_happens(void **state) {
             if (i % 50 != 0) continue;
             if (w.metered) do_room();
             check();
+            check_carried();
             check_accounts();
         }
         compact();
