@@ -545,7 +545,10 @@ static void one_thing(void) {
         if (w.metered) break;
         w.now.run_ms += (i64)roll(2 * HOUR);
         core_tick(w.core, w.now, (u32)roll(3)); /* what it forgets is not freed yet */
-        compact_upto(w.first + roll(w.count - w.first + 1));
+        if (one_in(3))
+            carry_upto(w.first + roll(w.count - w.first + 1)); /* and it ends before the segment is dropped */
+        else
+            compact_upto(w.first + roll(w.count - w.first + 1));
         break;
     case 3:
         if (!w.metered) change_rules(n);

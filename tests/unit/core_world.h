@@ -262,8 +262,7 @@ static inline int teardown(void **state) {
     return 0;
 }
 
-/* Carry everything up to `end` and drop it, as the broker does with the oldest segment. */
-static inline void compact_upto(u64 end) {
+static inline void carry_upto(u64 end) {
     struct errbuf err;
     for (u64 pos = pos_of(w.first); (pos = core_carry_next(w.core, pos, pos_of(end))) < pos_of(end);
          pos += CARRY_STRETCH) {
@@ -272,6 +271,10 @@ static inline void compact_upto(u64 end) {
         assert_int_equal(record_decode(s->type, s->version, slice_of(s->body, s->n), &r, &err), ST_OK);
         core_carry(w.core, w.now, &r, pos);
     }
+}
+/* Carry everything up to `end` and drop it, as the broker does with the oldest segment. */
+static inline void compact_upto(u64 end) {
+    carry_upto(end);
     core_carry_end(w.core, w.now, pos_of(end));
     w.first = end;
 }
