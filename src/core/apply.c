@@ -507,14 +507,16 @@ static hx_st apply_extend(struct core *c, const struct rec_extend *r, u32 about,
     bool revived = m->place != PLACE_LEASED;
     unplace_message(c, no);
     m->lease_ms = r->lease_ms;
-    m->crashes = r->crashes;
     m->when_ms = c->now.run_ms + r->lease_ms;
     place_message(c, no, PLACE_LEASED, false);
     if (revived) {
+        bool crashed = r->crashes != m->crashes; /* else what is taken back was counted as a look-up */
+        if (m->ended == ENDED_EXPIRED && m->lookup && m->lookups > 0 && !crashed) m->lookups--;
         m->started = ended_unsaid(m->ended); /* else it lapsed */
         m->ended = ENDED_OPEN;
         history_end(&m->history, &(struct history_item){.fence = r->fence, .ended_ms = r->at_ms, .lookup = m->lookup});
     }
+    m->crashes = r->crashes;
     reserve_on(c, m);
     return ST_OK;
 }

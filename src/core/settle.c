@@ -158,9 +158,20 @@ static u16 attempts_spent(const struct message *m) {
     return (u16)(m->attempts + (reservation ? 1 : 0));
 }
 
-/* The lease ran out and was taken for a crash. Whoever speaks up with its token has not crashed. */
+/* The lease ran out, and that was counted: as a look-up of the broker's without an answer, else as a crash. */
+static bool counted_as_lookup(const struct message *m) {
+    return m->ended == ENDED_EXPIRED && m->lookup && m->lookups > 0;
+}
+
+/* Whoever speaks up with its token has not crashed. */
 static u16 crashes_after_all(const struct message *m) {
-    return (u16)(m->crashes - (m->ended == ENDED_EXPIRED && m->crashes > 0 ? 1 : 0));
+    bool counted = m->ended == ENDED_EXPIRED && !counted_as_lookup(m) && m->crashes > 0;
+    return (u16)(m->crashes - (counted ? 1 : 0));
+}
+
+static void speak_up(struct rec_return *r, const struct message *m) {
+    r->crashes = crashes_after_all(m);
+    if (counted_as_lookup(m)) r->lookups--;
 }
 
 static u64 above(u64 bytes, u64 limit) {
@@ -209,7 +220,7 @@ static enum settle_verdict nack(struct core *c, const struct settle_in *in, cons
     struct record r = {.type = REC_RETURN, .about = seen->at.message, .ret = return_record(c, m, ENDED_NACKED)};
     r.ret.reason = in->reason;
     r.ret.attempts = attempts_spent(m);
-    r.ret.crashes = crashes_after_all(m);
+    speak_up(&r.ret, m);
     i64 wait_ms;
     lease_end_decide(c, m, &r.ret, in, &wait_ms);
     /* Itself, the reason once more in the history, and the next lease. */
@@ -289,7 +300,7 @@ static enum settle_verdict step(struct core *c, const struct message *m, const s
 static enum settle_verdict release(struct core *c, const struct message *m, i64 delay_ms, struct settle_out *out) {
     struct record r = {.type = REC_RETURN, .about = message_no(c, m), .ret = return_record(c, m, ENDED_RELEASED)};
     if (!room_for(c, c->sink->cost(record_size(&r)) + lease_room(c))) return SETTLE_FULL;
-    r.ret.crashes = crashes_after_all(m);
+    speak_up(&r.ret, m);
     if (ended_unsaid(m->ended) && r.ret.attempts > 0) r.ret.attempts--;
     give_back(&r, m);
     if (delay_ms > 0) r.ret.due_ms = c->now.delay_ms + delay_ms;

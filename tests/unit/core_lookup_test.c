@@ -110,6 +110,63 @@ static void the_time_before_a_look_up_counts_from_the_end_of_the_attempt(void **
     assert_true(look_up().ok);
 }
 
+/* One attempt that crashed, and a look-up that ran out: counted as one, until its late word comes. */
+static struct leased look_up_that_ran_out(const char *key) {
+    send(key, "p");
+    receive_as(5000, false);
+    pass(5000);
+    pass(AFTER_MS);
+    struct leased l = look_up();
+    assert_true(l.ok);
+    pass(1000);
+    assert_int_equal(view_of(key).lookups, 1);
+    return l;
+}
+
+static void a_look_up_that_ran_out_and_speaks_up_late_counts_once_and_is_no_crash_taken_back(void **state) {
+    (void)state;
+    static const struct {
+        const char *key;
+        struct settle_in word;
+        u32 lookups;
+    } late[] = {
+        {"no answer", {.verb = VERB_NACK, .failure_class = CLASS_TRANSIENT}, 1},
+        {"nobody knows", {.verb = VERB_NACK, .failure_class = CLASS_UNKNOWN}, 1},
+        {"given back", {.verb = VERB_RELEASE}, 0},
+        {"goes on", {.verb = VERB_EXTEND, .lease_ms = 2000}, 0},
+        {"absent", {.verb = VERB_NACK, .failure_class = CLASS_ABSENT}, 0},
+    };
+    for (u32 i = 0; i < sizeof late / sizeof *late; i++) {
+        struct leased l = look_up_that_ran_out(late[i].key);
+        assert_int_equal(settle_as(&l, late[i].word, NULL), SETTLE_OK);
+        assert_int_equal(view_of(late[i].key).lookups, late[i].lookups);
+        assert_int_equal(view_of(late[i].key).crashes, 1); /* of the attempt: its consumer has not spoken up */
+        restart_after(0);
+        assert_int_equal(view_of(late[i].key).lookups, late[i].lookups);
+        core_cancel(w.core, w.now, find(late[i].key), SL("enough"), NULL);
+    }
+}
+
+static void no_more_look_ups_are_made_than_allowed_though_the_last_is_given_back_late(void **state) {
+    (void)state;
+    become_unknown("k");
+    pass(AFTER_MS);
+    struct leased l = {0};
+    for (u32 i = 0; i < ATTEMPTS; i++) {
+        l = look_up();
+        assert_true(l.ok);
+        pass(1000);
+        pass(EVERY_MS);
+    }
+    assert_int_equal(state_of("k"), STATE_HELD);
+    assert_int_equal(settle_as(&l, (struct settle_in){.verb = VERB_RELEASE}, NULL), SETTLE_OK);
+    assert_int_equal(view_of("k").lookups, ATTEMPTS - 1); /* it cost nothing: the last one is still to be made */
+    l = look_up();
+    assert_int_equal(nack(&l, CLASS_TRANSIENT), SETTLE_OK);
+    assert_int_equal(state_of("k"), STATE_HELD);
+    assert_int_equal(view_of("k").lookups, ATTEMPTS);
+}
+
 static void a_longer_delay_asked_for_counts(void **state) {
     (void)state;
     become_unknown("k");
@@ -591,6 +648,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         L(an_unknown_outcome_is_looked_up_after_its_time_and_then_at_intervals),
         L(the_time_before_a_look_up_counts_from_the_end_of_the_attempt),
+        L(a_look_up_that_ran_out_and_speaks_up_late_counts_once_and_is_no_crash_taken_back),
+        L(no_more_look_ups_are_made_than_allowed_though_the_last_is_given_back_late),
         L(a_longer_delay_asked_for_counts),
         L(found_settles_and_absent_sends_again_with_all_look_ups_anew),
         L(the_last_allowed_unknown_is_looked_up_before_it_counts),
