@@ -36,7 +36,7 @@ static void grow(struct alive *a, u64 pieces) {
     a->cap = wider.cap;
 }
 
-void alive_note(struct alive *a, u64 pos) {
+void alive_note(struct alive *a, u64 pos, bool counted) {
     u64 number = piece_of(pos);
     if (a->first == a->beyond) a->first = a->beyond = number;
     CHECK(number >= a->first);
@@ -48,7 +48,7 @@ void alive_note(struct alive *a, u64 pos) {
         a->bytes += PIECE_BYTES;
     }
     u64 *word = &(*piece)[bit_of(pos) / 64], bit = (u64)1 << bit_of(pos) % 64;
-    a->count += !(*word & bit);
+    a->count += counted && !(*word & bit);
     *word |= bit;
 }
 

@@ -19,12 +19,12 @@ struct alive {
     u64 **pieces;      /* of 64 KiB each, a ring by number; NULL: nothing is alive in it */
     u64 first, beyond; /* numbers of the pieces there are */
     u64 cap;           /* a power of two */
-    u64 count;         /* noted and not over, also of what is dropped */
+    u64 count;         /* of those counted, what was noted and is not over, also of what is dropped */
     u64 bytes;         /* of memory */
 };
 
 void alive_free(struct alive *a);
-void alive_note(struct alive *a, u64 pos);
+void alive_note(struct alive *a, u64 pos, bool counted); /* counted: it is said when it is over */
 void alive_over(struct alive *a, u64 pos);
 void alive_near(const struct alive *a, u64 pos); /* it will be over in a moment */
 /* The next stretch at or behind `from` and before `upto` that has a bit, ALIVE_NONE: there is none. What lies behind is not walked:

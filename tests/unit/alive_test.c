@@ -30,7 +30,7 @@ static void what_was_noted_and_is_not_over_is_found_and_nothing_else(void **stat
         struct plain p = {0};
         u64 base = rng_below(&rng, 1u << 20) * ALIVE_STRETCH, gap = 1 + rng_below(&rng, 9);
         for (u64 i = 0; i < SPAN; i += 1 + rng_below(&rng, gap)) {
-            alive_note(&a, base + i * ALIVE_STRETCH + 8 * rng_below(&rng, 4));
+            alive_note(&a, base + i * ALIVE_STRETCH + 8 * rng_below(&rng, 4), true);
             p.at[i] = true;
             u64 over = rng_below(&rng, i + 1);
             alive_over(&a, base + over * ALIVE_STRETCH + 8 * rng_below(&rng, 4));
@@ -52,7 +52,7 @@ static void what_lies_before_the_journals_beginning_takes_no_memory(void **state
     (void)state;
     struct alive a = {0};
     for (u64 pos = 0; pos < 64u << 20; pos += 256) {
-        alive_note(&a, pos);
+        alive_note(&a, pos, true);
         if (pos >= 1u << 20) alive_drop(&a, pos - (1u << 20));
     }
     assert_true(a.bytes < 16384);
@@ -67,7 +67,7 @@ static void what_lies_before_the_journals_beginning_takes_no_memory(void **state
 static void memory_is_by_what_is_written_not_by_its_size(void **state) {
     (void)state;
     struct alive a = {0};
-    for (u64 i = 0; i < 1000; i++) alive_note(&a, i << 20);
+    for (u64 i = 0; i < 1000; i++) alive_note(&a, i << 20, false);
     assert_true(a.bytes < 1000 * 512);
     for (u64 i = 0; i < 1000; i++) assert_int_equal(alive_next(&a, i ? (i << 20) - 64 : 0, UINT64_MAX), i << 20);
     alive_free(&a);
