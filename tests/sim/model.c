@@ -40,6 +40,7 @@ static void stretch(struct ahead *a, i64 ms) {
 void model_later(struct model *m, i64 mono_ms, i64 wall_ms) {
     i64 passed = mono_ms - m->mono;
     m->run += passed < 1000 ? passed : 1000;
+    if (passed > 1000) m->leapt_run = m->run;
     m->delay += passed;
     m->mono = mono_ms;
     m->wall = wall_ms;
@@ -211,6 +212,13 @@ i64 model_ttl_late_ms(const struct model *m, const struct message *msg) {
     return m->delay - (m->delay_slip - msg->ttl_slip) - msg->ttl_at;
 }
 
+/* For how long it could have been noticed: since there is the message, and since the loop, which may have stood still, runs again. A
+ * turn ends as many as it has time for before it lets requests in. */
+static i64 ttl_seen_ms(const struct model *m, const struct message *msg, const struct phase *p) {
+    i64 late = model_ttl_late_ms(m, msg), since = p->since > m->leapt_run ? p->since : m->leapt_run;
+    return late < m->run - since ? late : m->run - since;
+}
+
 /* Some time ago, not told when: run time passes no faster than delay time. */
 static struct phase out_of_ttl(const struct model *m, const struct message *msg, const struct phase *p) {
     struct phase q = *p;
@@ -266,8 +274,7 @@ static void close_one(const struct model *m, const struct message *msg, const st
     }
     if (!model_phase_settled(p) && p->at != AT_LEASED && model_ttl_may_be_over(m, msg, p)) {
         next = out_of_ttl(m, msg, p);
-        i64 late = model_ttl_late_ms(m, msg);
-        stays = !noticed(m, late < m->run - p->since ? late : m->run - p->since);
+        stays = !noticed(m, ttl_seen_ms(m, msg, p));
         close_one(m, msg, &next, out);
     }
     if (model_may_be_over(m, p)) {

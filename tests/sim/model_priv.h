@@ -140,6 +140,7 @@ struct model {
     bool counts_kept; /* of the life that ended: all of them are */
     bool tight;
     i64 loose_run; /* since when there has been room */
+    i64 leapt_run; /* when the loop last ran again after it had stood still */
 
     u64 moves, floor, orders, era; /* era: index at the last census */
     u64 fence_top, fence_told;

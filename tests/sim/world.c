@@ -16,6 +16,7 @@
 #define DRAIN_TURNS_MAX   1500u
 #define WATCH_CLOCK_TURNS 16u
 #define PARTS_MAX         2000u
+#define TICKS_MAX         64u
 
 struct tally tally;
 
@@ -388,6 +389,9 @@ static bool broker_part(struct world *w, bool clients) {
     if (clients) net_arrivals(w);
     world_beside(w);
     tally.failed_mid_turn += world_dead(w);
+    /* What had to wait, as times to live do that are over all at once: the daemon's next turn comes without delay. */
+    for (u32 i = 0; i < TICKS_MAX && broker_next_ms(w->broker, world_time(w)) == 0; i++)
+        broker_tick(w->broker, world_time(w));
     broker_turn_end(w->broker, world_time(w));
     for (u32 i = 0; i < PARTS_MAX && !world_dead(w) && broker_unfinished(w->broker); i++) {
         broker_tick(w->broker, world_time(w)); /* work that was cut into parts goes on at once */
