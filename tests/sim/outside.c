@@ -39,6 +39,7 @@ enum told { TOLD_NEVER_SENT, TOLD_NOTHING, TOLD_TAKEN, TOLD_FAILED, TOLD_REFUSED
 struct errand {
     enum kind kind;
     u32 number, sends, effects;
+    u32 begun; /* the first delivery of which it was not said that nothing was done by it; 0: none */
     enum told told;
     bool sent_for; /* to the broker; it may not have kept it */
     bool absent;   /* a look-up was answered so since the last request left */
@@ -46,7 +47,7 @@ struct errand {
     bool vouched;  /* a person had it sent although it may have been done */
     bool decided;  /* a person said what came of it */
     bool done;     /* shown as settled */
-    i64 first_sent_ms, first_sent_wall_ms, effect_ms;
+    i64 begun_ms, begun_wall_ms, effect_ms;
     char id[ID_BYTES];
 };
 
@@ -175,12 +176,11 @@ static void check_names(struct world *w, struct errand *e, const struct outbound
     memcpy(e->id, id.p, ID_BYTES);
 }
 
-/* The first request for it left longer ago than the target remembers: really, and by the clock the broker can know it by after a
+/* The work on it began longer ago than the target remembers: really, and by the clock the broker can know it by after a
  * restart. Since it was decided to send it the disk may have been slow. */
 static bool is_forgotten(const struct world *w, const struct errand *e) {
     i64 most = REMEMBERS_MS + SLOW_MS;
-    return e->kind == TARGET_FORGETS && w->mono_ms - e->first_sent_ms > most &&
-           w->wall_ms - e->first_sent_wall_ms > most;
+    return e->kind == TARGET_FORGETS && w->mono_ms - e->begun_ms > most && w->wall_ms - e->begun_wall_ms > most;
 }
 
 /* P5: may it be sent now? */
@@ -284,11 +284,12 @@ bool outside_fetch(void *ctx, u64 number, const struct outbound_request *r) {
     check_send(w, e);
     tally.pushes++;
     tally.pushes_again += e->sends > 0;
-    if (e->sends++ == 0) {
-        e->first_sent_ms = w->mono_ms;
-        e->first_sent_wall_ms = w->wall_ms;
+    f->send_no = ++e->sends;
+    if (!e->begun) {
+        e->begun = e->sends;
+        e->begun_ms = w->mono_ms;
+        e->begun_wall_ms = w->wall_ms;
     }
-    f->send_no = e->sends;
     e->told = TOLD_NOTHING;
     e->absent = e->let_out = false;
     fate_of_delivery(t, f, w->mono_ms);
@@ -317,9 +318,18 @@ static enum told told_by(const struct flight *f) {
     return f->status == 500 && f->e->kind == TARGET_KEYLESS ? TOLD_NOTHING : TOLD_FAILED;
 }
 
+/* No byte of it left, or it was sent away at the door. */
+static bool surely_undone(const struct flight *f) {
+    if (f->end != OUTBOUND_ANSWERED) return f->end == OUTBOUND_NOT_SENT;
+    return f->status == 503 || f->status == 429;
+}
+
 static void note_answer(struct flight *f) {
     struct errand *e = f->e;
-    if (f->send_no == e->sends) e->told = told_by(f);
+    if (f->send_no == e->sends) {
+        e->told = told_by(f);
+        if (e->begun == f->send_no && surely_undone(f)) e->begun = 0;
+    }
     if (f->send_no || f->end != OUTBOUND_ANSWERED) return;
     if (f->status == 404) e->absent = true;
     tally.push_found += f->status == 200;
