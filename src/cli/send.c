@@ -294,7 +294,7 @@ static void source_read(struct source *s) {
 /* The whole lines of what is held. At the end, and of a line that is longer than any the broker takes, what there is. */
 static slice source_lines(const struct source *s) {
     const char *end = s->held.len ? memrchr(s->held.p, '\n', s->held.len) : NULL;
-    if ((s->over && !s->failed) || (!end && s->held.len >= 2 * BYTES_MAX)) return buf_slice(&s->held);
+    if ((s->over && !s->failed) || (!end && s->held.len >= 2ull * BYTES_MAX)) return buf_slice(&s->held);
     return slice_of(s->held.p, end ? (size_t)(end - s->held.p) + 1 : 0);
 }
 
