@@ -1157,6 +1157,13 @@ static void scene_init(struct scene *sc) {
     sc->server = server_start(answer_consumer);
 }
 
+static void consume_to_the_end(hx_client *c, const hx_consume_options *o) {
+    hx_consumer *consumer;
+    assert_int_equal(hx_consume(c, o, &consumer, NULL), HX_OK);
+    assert_true(hx_consumer_wait(consumer, -1));
+    hx_consumer_close(consumer);
+}
+
 static void scene_end(struct scene *sc) {
     server_stop(sc->server);
     pthread_mutex_destroy(&sc->lock);
@@ -1366,10 +1373,7 @@ static void a_lease_is_renewed_as_long_as_the_handler_runs(void **state) {
     hx_client *c = client_of(sc.server, 10000);
     hx_consume_options o = {
         .queue = "q", .handler = handle_until_renewed, .ctx = &sc, .messages_max = 1, .lease_ms = 1000};
-    hx_consumer *consumer;
-    assert_int_equal(hx_consume(c, &o, &consumer, NULL), HX_OK);
-    assert_true(hx_consumer_wait(consumer, -1));
-    hx_consumer_close(consumer);
+    consume_to_the_end(c, &o);
     assert_false(sc.lost_seen);
     assert_string_equal(nth_request(sc.server, "/v1/extend", 0)->body, "[{\"token\":\"t1\",\"lease\":\"1s\"}]");
     hx_close(c);
@@ -1405,10 +1409,7 @@ static void a_finished_step_is_not_done_again_and_a_new_one_is_recorded(void **s
     scene_init(&sc);
     hx_client *c = client_of(sc.server, 10000);
     hx_consume_options o = {.queue = "q", .handler = handle_steps, .ctx = &sc, .messages_max = 1};
-    hx_consumer *consumer;
-    assert_int_equal(hx_consume(c, &o, &consumer, NULL), HX_OK);
-    assert_true(hx_consumer_wait(consumer, -1));
-    hx_consumer_close(consumer);
+    consume_to_the_end(c, &o);
     assert_int_equal(atomic_load(&sc.handled), 1);
     assert_int_equal(count_target(sc.server, "/v1/step"), 1);
     assert_string_equal(nth_request(sc.server, "/v1/step", 0)->body,
@@ -1433,10 +1434,7 @@ static void a_reservation_that_cannot_be_started_never_reaches_the_handler(void 
     gate_open(sc.server);
     hx_client *c = client_of(sc.server, 10000);
     hx_consume_options o = {.queue = "q", .handler = handle_plainly, .ctx = &sc, .idle_ms = -1, .wait_ms = -1};
-    hx_consumer *consumer;
-    assert_int_equal(hx_consume(c, &o, &consumer, NULL), HX_OK);
-    assert_true(hx_consumer_wait(consumer, -1));
-    hx_consumer_close(consumer);
+    consume_to_the_end(c, &o);
     assert_int_equal(atomic_load(&sc.handled), 0);
     assert_int_equal(count_target(sc.server, "/v1/ack"), 0);
     hx_close(c);
@@ -1454,10 +1452,7 @@ static void a_poll_that_can_never_work_stops_the_consumer(void **state) {
     sc.server->script = refuse_polls;
     hx_client *c = client_of(sc.server, 10000);
     hx_consume_options o = {.queue = "q", .handler = handle_plainly, .ctx = &sc, .on_trouble = count_trouble};
-    hx_consumer *consumer;
-    assert_int_equal(hx_consume(c, &o, &consumer, NULL), HX_OK);
-    assert_true(hx_consumer_wait(consumer, -1));
-    hx_consumer_close(consumer);
+    consume_to_the_end(c, &o);
     assert_int_equal(atomic_load(&sc.trouble), 1);
     hx_close(c);
     scene_end(&sc);
