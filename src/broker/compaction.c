@@ -133,7 +133,7 @@ static hx_st carry_collected(struct collected *c, struct errbuf *err) {
 /* What other records did is in the message's own by now, or the message is settled. */
 static hx_st collect(void *ctx, const struct journal_record *rec, struct errbuf *err) {
     struct collected *c = ctx;
-    bool keyed = rec->type == REC_MESSAGE || rec->type == REC_SETTLE || rec->type == REC_ARRIVALS;
+    bool keyed = record_of_key((enum record_type)rec->type);
     if (keyed && rec->body.n < 8) return err_set(err, ST_DAMAGED, "a %s record without a hash", record_name(rec->type));
     if (keyed) c->hashes[c->keyed++] = get_u64(rec->body.p);
     c->from[c->count] = c->b->compaction->bodies.len;

@@ -760,19 +760,15 @@ static hx_st apply_expire(struct core *c, const struct rec_expire *r) {
     return ST_OK;
 }
 
-static bool of_a_key(enum record_type type) {
-    return type == REC_MESSAGE || type == REC_SETTLE || type == REC_ARRIVALS;
-}
-
 /* By its type alone, whatever is made of it. */
 static bool may_be_carried(enum record_type type) {
-    return of_a_key(type) || type == REC_QUEUE || type == REC_AUDIT || type == REC_DAY;
+    return record_of_key(type) || type == REC_QUEUE || type == REC_AUDIT || type == REC_DAY;
 }
 
 hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, struct errbuf *err) {
     if (may_be_carried(r->type)) {
         CHECK(size >= ALIVE_STRETCH);
-        alive_note(&c->alive, pos, of_a_key(r->type));
+        alive_note(&c->alive, pos, record_of_key(r->type));
     }
     switch (r->type) {
     case REC_CLOCK:

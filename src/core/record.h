@@ -50,6 +50,10 @@ enum record_type { REC_NONE, RECORD_LIST(RECORD_ENUM) REC_COUNT };
 #undef RECORD_ENUM
 
 const char *record_name(u8 type);
+/* What is kept of a key, or of a message that is not settled yet: the index points at it, and its body begins with the hash. */
+static inline bool record_of_key(enum record_type type) {
+    return type == REC_MESSAGE || type == REC_SETTLE || type == REC_ARRIVALS;
+}
 
 /* States as users see them (CONTRACT.md). */
 #define STATE_LIST(X)                                                                                                  \
