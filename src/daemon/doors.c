@@ -5,13 +5,15 @@
 #include "base/json.h"
 #include "net/tls.h"
 
-static struct tls_files files_of(const struct listener_config *l) {
-    return (struct tls_files){
-        .cert = l->tls_cert.p, .key = l->tls_key.p, .client_ca = l->tls_client_ca.n ? l->tls_client_ca.p : NULL};
+static struct tls_files files_of(const struct listener_config *l, const struct tls *in_force) {
+    return (struct tls_files){.cert = l->tls_cert.p,
+                              .key = l->tls_key.p,
+                              .client_ca = l->tls_client_ca.n ? l->tls_client_ca.p : NULL,
+                              .in_force = in_force};
 }
 
-static hx_st load(const struct listener_config *l, struct tls **out, struct errbuf *err) {
-    struct tls_files files = files_of(l);
+static hx_st load(const struct listener_config *l, const struct tls *in_force, struct tls **out, struct errbuf *err) {
+    struct tls_files files = files_of(l, in_force);
     hx_st st = tls_load(&files, out, err);
     return st == ST_OK ? st : err_wrap(err, st, "listen on %s: tls", l->address.p);
 }
@@ -25,7 +27,7 @@ hx_st doors_prepare(struct doors *d, const struct place *p, struct errbuf *err) 
         door->address = l->address;
         door->text = mem_alloc(n);
         memcpy(door->text, l->text, n);
-        if (l->config && l->config->tls_cert.n) st = load(l->config, &door->tls, err);
+        if (l->config && l->config->tls_cert.n) st = load(l->config, NULL, &door->tls, err);
     }
     return st;
 }
@@ -120,7 +122,7 @@ hx_st doors_read_again(const struct doors *d, const struct config *config, struc
     for (u32 i = 0; i < d->count && st == ST_OK; i++) {
         const struct listener_config *l = said_of(&d->at[i], config);
         if (!d->at[i].tls || !l || !l->tls_cert.n) continue;
-        st = load(l, &out->at[i], err);
+        st = load(l, d->at[i].tls, &out->at[i], err);
         if (st == ST_OK && tls_same(out->at[i], d->at[i].tls)) {
             tls_release(out->at[i]);
             out->at[i] = NULL;
@@ -151,7 +153,7 @@ bool doors_check(const struct config *config) {
         struct tls *tls = NULL;
         struct errbuf err = {{0}};
         if (!config->listen.at[i].tls_cert.n) continue;
-        hx_st st = load(&config->listen.at[i], &tls, &err);
+        hx_st st = load(&config->listen.at[i], NULL, &tls, &err);
         if (st != ST_OK) fprintf(stderr, "hapaxd: %s%s\n", err.text, st == ST_NOT_FOUND ? ": not looked at" : "");
         good &= st == ST_OK || st == ST_NOT_FOUND;
         tls_release(tls);

@@ -16,13 +16,15 @@
 
 /* ---- what a listener shows */
 
+struct tls;
 struct tls_files {
     const char *cert;      /* PEM: the certificate, then those that lead to its root */
     const char *key;       /* PEM, without a passphrase */
     const char *client_ca; /* PEM: whose clients are let in; NULL: no certificate is asked for */
+    /* What is shown already; NULL: nothing. If the files are still the same, their time is not looked at again: that it is over keeps
+     * nobody from taking back a token. */
+    const struct tls *in_force;
 };
-
-struct tls;
 
 /* Reads the files: everything in them is whole, fits together and is valid today, or it says what is wrong. ST_NOT_FOUND:
  * one is not there. The caller has the first reference. */

@@ -118,12 +118,12 @@ static hx_st check_time(const struct source *s, X509 *cert, struct errbuf *err) 
     return ST_INVALID;
 }
 
-static hx_st use_certificate(struct tls *t, const struct source *s, struct errbuf *err) {
+static hx_st use_certificate(struct tls *t, const struct source *s, bool known, struct errbuf *err) {
     STACK_OF(X509) *all = sk_X509_new_null();
     CHECK(all);
     hx_st st = read_certificates(s, all, err);
     X509 *own = st == ST_OK ? sk_X509_shift(all) : NULL;
-    if (st == ST_OK) st = check_time(s, own, err);
+    if (st == ST_OK && !known) st = check_time(s, own, err);
     if (st == ST_OK && (SSL_CTX_use_certificate(t->ctx, own) != 1 || SSL_CTX_set1_chain(t->ctx, all) != 1))
         st = err_set(err, ST_INVALID, "%s %s: %s", s->name, s->path, reason());
     if (st == ST_OK) t->expires_ms = time_ms(X509_get0_notAfter(own));
@@ -181,8 +181,8 @@ static void take_digest(struct tls *t, const struct source *sources) {
     EVP_MD_CTX_free(md);
 }
 
-static hx_st use_sources(struct tls *t, const struct source *s, struct errbuf *err) {
-    hx_st st = use_certificate(t, &s[CERT], err);
+static hx_st use_sources(struct tls *t, const struct source *s, bool known, struct errbuf *err) {
+    hx_st st = use_certificate(t, &s[CERT], known, err);
     if (st == ST_OK) st = use_key(t, &s[KEY], &s[CERT], err);
     if (st == ST_OK && s[CLIENT_CA].path) st = use_client_ca(t, &s[CLIENT_CA], err);
     return st;
@@ -202,8 +202,9 @@ hx_st tls_load(const struct tls_files *files, struct tls **out, struct errbuf *e
         t->ctx = SSL_CTX_new(TLS_server_method());
         bool able = t->ctx && tls_configure(t);
         take_digest(t, sources);
-        st =
-            able ? use_sources(t, sources, err) : err_set(err, ST_IO, "OpenSSL cannot do what is needed: %s", reason());
+        bool known = files->in_force && tls_same(t, files->in_force);
+        st = able ? use_sources(t, sources, known, err)
+                  : err_set(err, ST_IO, "OpenSSL cannot do what is needed: %s", reason());
     }
     for (int i = 0; i < SOURCES; i++) forget_source(&sources[i]);
     ERR_clear_error();

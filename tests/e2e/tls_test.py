@@ -477,6 +477,30 @@ def a_bad_certificate_is_refused_at_reload_and_the_old_one_stays():
         kept.close()
 
 
+def about_to_expire(authority):
+    """A broker whose certificate was good when it started."""
+    for left in (5, 20, 60):
+        authority.certificate("server", days="1", faketime=f"-{86400 - left}s")
+        try:
+            return TlsBroker(authority)
+        except AssertionError:
+            if left == 60:
+                raise
+
+
+@test
+def a_token_is_taken_back_by_a_reload_though_the_certificate_in_force_has_expired():
+    token = f'tokens: [{{name: a, sha256: ["{"0" * 64}"], allow: [observe]}}]\nanonymous: [admin]\n'
+    with Authority() as authority, about_to_expire(authority) as b:
+        b.reload(token + b.text())
+        expires = hx.stamp(b.get("/v1/stats").json()["certificates"][0]["expires_at"])
+        hx.until(lambda: hx.stamp(b.get("/v1/stats").json()["now"]) > expires, "it has expired")
+        said = b.reload(b.text())
+        assert "token a: removed" in said and "is in force" in said, said
+        another, key = authority.certificate("old", faketime="-60d")
+        assert "reload refused" in b.reload(b.text(another, key))
+
+
 @test
 def no_reload_takes_the_tokens_from_an_address_that_other_machines_reach():
     with Authority() as authority:
