@@ -58,10 +58,6 @@ static bool add_values(void *ctx, slice path, const struct json_item *before, co
     return true;
 }
 
-static bool comparable(struct payload_view *a, struct payload_view *b) {
-    return payload_view_json(a) && payload_view_json(b) && a->tape.count + b->tape.count <= VALUES_MAX;
-}
-
 void put_changed_views(struct broker *br, struct buf *b, u16 queue, struct payload_view *was, struct payload_view *is,
                        bool with_values, u64 *left) {
     u64 bytes = was->payload.n + is->payload.n;
@@ -69,7 +65,7 @@ void put_changed_views(struct broker *br, struct buf *b, u16 queue, struct paylo
     *left -= bytes < *left ? bytes : *left;
     const struct queue_config *rules = queue_rules_of(br, queue)->config;
     struct changes c = {.fingerprint = rules ? rules->fingerprint : NULL};
-    if (comparable(was, is)) payload_diff(was, is, with_values ? add_values : add_name, &c);
+    payload_diff(was, is, VALUES_MAX, with_values ? add_values : add_name, &c);
     if (c.count) {
         json_put_name(b, "changed");
         buf_printf(b, "[%.*s]", (int)c.names.len, c.names.p);

@@ -94,9 +94,10 @@ static bool compare(struct comparison *c, u32 a, u32 b) {
     return same || report(c, x, y);
 }
 
-bool payload_diff(struct payload_view *before, struct payload_view *after, change_visitor *each, void *ctx) {
+bool payload_diff(struct payload_view *before, struct payload_view *after, u32 most, change_visitor *each, void *ctx) {
     struct comparison c = {before, after, {0}, each, ctx};
-    if (!payload_view_json(before) || !payload_view_json(after)) return false;
+    if (!payload_view_json(after) || after->tape.count > most) return false;
+    if (!payload_view_json(before) || before->tape.count > most - after->tape.count) return false;
     compare(&c, 0, 0);
     buf_free(&c.path);
     return true;

@@ -9,7 +9,8 @@
  * where the field is absent. Lists are compared as a whole. */
 typedef bool change_visitor(void *ctx, slice path, const struct json_item *before, const struct json_item *after);
 
-/* False if one of the payloads is no JSON: there is nothing to compare. */
-bool payload_diff(struct payload_view *before, struct payload_view *after, change_visitor *each, void *ctx);
+/* False if one of the payloads is no JSON, or they have more values together than `most`: then they are not compared, and `before`
+ * is not read where `after`, which mostly is already, has too many alone. */
+bool payload_diff(struct payload_view *before, struct payload_view *after, u32 most, change_visitor *each, void *ctx);
 
 #endif

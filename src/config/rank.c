@@ -2,7 +2,9 @@
 
 #include <stdlib.h>
 
-enum { INSERTED = 32 }; /* up to here insertion is fastest */
+/* Up to here insertion is fastest; up to there comparing costs less than the tables by which members are dealt out, and a payload may
+ * be thousands of such objects. */
+enum { INSERTED = 32, COMPARED = 256 };
 
 static int by_rank(const void *left, const void *right) {
     const struct ranked *a = left, *b = right;
@@ -46,14 +48,24 @@ static void deal_out(struct ranked *at, size_t count, u32 shift, size_t ends[256
     }
 }
 
-/* Of a hundred thousand members each would be compared with seventeen others: a payload that is all members would take longer than
- * anybody else should wait. The hash's bytes, the highest first, need no comparing; only names whose hashes are the same do. */
-static void sort_by(struct ranked *at, size_t count, u32 bits) {
+static void sort_by(struct ranked *at, size_t count, u32 bits);
+
+static void sort_dealt(struct ranked *at, size_t count, u32 bits) {
     size_t ends[256], from = 0;
-    if (count <= INSERTED) return insert_each(at, count);
-    if (bits == 0) return qsort(at, count, sizeof *at, by_rank);
     deal_out(at, count, bits - 8, ends);
     for (u32 byte = 0; byte < 256; from = ends[byte++]) sort_by(at + from, ends[byte] - from, bits - 8);
+}
+
+/* Of a hundred thousand members each would be compared with seventeen others: a payload that is all members would take longer than
+ * anybody else should wait. The hash's bytes, the highest first, need no comparing; only names whose hashes are the same do, and
+ * those of few. */
+static void sort_by(struct ranked *at, size_t count, u32 bits) {
+    if (count <= INSERTED)
+        insert_each(at, count);
+    else if (count <= COMPARED || bits == 0)
+        qsort(at, count, sizeof *at, by_rank);
+    else
+        sort_dealt(at, count, bits);
 }
 
 void ranked_sort(struct ranked *at, size_t count) {

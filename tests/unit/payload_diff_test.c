@@ -24,7 +24,7 @@ static void assert_changes(const char *a, const char *b, const char *expected) {
     struct buf out = {0};
     payload_view_init(&before, slice_str(a), SL(""), NULL, NULL);
     payload_view_init(&after, slice_str(b), SL(""), NULL, NULL);
-    assert_true(payload_diff(&before, &after, note, &out));
+    assert_true(payload_diff(&before, &after, UINT32_MAX, note, &out));
     buf_char(&out, '\0');
     assert_string_equal(out.p, expected);
     buf_free(&out);
@@ -58,10 +58,10 @@ static void the_visitor_can_stop_and_what_is_no_json_is_not_compared(void **stat
     int calls = 0;
     payload_view_init(&before, SL("{\"a\":{\"x\":1,\"y\":1},\"b\":1}"), SL(""), NULL, NULL);
     payload_view_init(&after, SL("{\"c\":1}"), SL(""), NULL, NULL);
-    assert_true(payload_diff(&before, &after, stop_at_once, &calls));
+    assert_true(payload_diff(&before, &after, UINT32_MAX, stop_at_once, &calls));
     assert_int_equal(calls, 1);
     payload_view_init(&after, SL("text"), SL(""), NULL, NULL);
-    assert_false(payload_diff(&before, &after, stop_at_once, &calls));
+    assert_false(payload_diff(&before, &after, UINT32_MAX, stop_at_once, &calls));
     payload_view_free(&before);
     payload_view_free(&after);
 }
@@ -100,7 +100,7 @@ static void large_payloads_are_compared_in_one_walk(void **state) {
         put_members(&b, cases[i].first, cases[i].backwards);
         payload_view_init(&before, buf_slice(&a), SL(""), NULL, NULL);
         payload_view_init(&after, buf_slice(&b), SL(""), NULL, NULL);
-        assert_true(payload_diff(&before, &after, count_changes, &changes));
+        assert_true(payload_diff(&before, &after, UINT32_MAX, count_changes, &changes));
         assert_int_equal(changes, cases[i].changes);
         assert_true(after.work <= cases[i].work);
         payload_view_free(&before);
@@ -144,7 +144,7 @@ static void order_of_members_never_matters(void **state) {
             u64 changes = 0;
             payload_view_init(&before, slice_str(a.p), SL(""), NULL, NULL);
             payload_view_init(&after, slice_str(b.p), SL(""), NULL, NULL);
-            assert_true(payload_diff(&before, &after, count_changes, &changes));
+            assert_true(payload_diff(&before, &after, UINT32_MAX, count_changes, &changes));
             assert_int_equal(changes, 4); /* n4, n3.n4, n3.n3.n4, n3.n3.n3.n4 */
             payload_view_free(&before);
             payload_view_free(&after);
@@ -156,11 +156,30 @@ static void order_of_members_never_matters(void **state) {
     }
 }
 
+static void payloads_of_more_values_than_wanted_are_not_compared_nor_read_in_vain(void **state) {
+    (void)state;
+    struct payload_view before = {0}, after = {0};
+    struct buf out = {0};
+    slice four = SL("{\"a\":[1,2]}"), five = SL("{\"a\":[1,2,3]}");
+    payload_view_init(&before, four, SL(""), NULL, NULL);
+    payload_view_init(&after, five, SL(""), NULL, NULL);
+    assert_false(payload_diff(&before, &after, 4, note, &out));
+    assert_int_equal(before.state, VIEW_UNREAD);
+    assert_false(payload_diff(&before, &after, 8, note, &out));
+    assert_int_equal(out.len, 0);
+    assert_true(payload_diff(&before, &after, 9, note, &out));
+    assert_true(slice_eq(buf_slice(&out), SL("a")));
+    buf_free(&out);
+    payload_view_free(&before);
+    payload_view_free(&after);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(changed_fields_are_named_by_path),
         cmocka_unit_test(the_visitor_can_stop_and_what_is_no_json_is_not_compared),
         cmocka_unit_test(large_payloads_are_compared_in_one_walk),
+        cmocka_unit_test(payloads_of_more_values_than_wanted_are_not_compared_nor_read_in_vain),
         cmocka_unit_test(order_of_members_never_matters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
