@@ -37,7 +37,9 @@ int args_wrong(const struct cli *cli, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    say_wrong("%s: %s. See `hapax help %s`.", cli->verb->name, text, cli->verb->name);
+    size_t n = strlen(text);
+    say_wrong("%s: %s%s See `hapax help %s`.", cli->verb->name, text, n && text[n - 1] == '?' ? "" : ".",
+              cli->verb->name);
     return EXIT_USAGE;
 }
 
@@ -71,7 +73,7 @@ static bool unknown_flag(const struct cli *cli, slice name) {
     snprintf(typed, sizeof(typed), "%.*s", (int)name.n, name.p);
     const char *near = nearest_name(slice_str(typed), flag_name_at, cli->verb);
     if (near)
-        args_wrong(cli, "no flag --%s; did you mean --%s", typed, near);
+        args_wrong(cli, "no flag --%s; did you mean --%s?", typed, near);
     else
         args_wrong(cli, "no flag --%s", typed);
     return false;
@@ -146,6 +148,7 @@ bool args_parse(struct cli *cli, int argc, char **argv) {
         if (!parse_argument(cli, argc - i, argv + i, &flags, &used)) return false;
     if (!check_words(cli)) return false;
     cli->url = args_get(cli, "url");
+    if (cli->url && !*cli->url) return args_wrong(cli, "--url is empty: is a variable not set?"), false;
     if (!cli->url) cli->url = getenv("HAPAX_URL");
     if (!cli->url || !*cli->url) cli->url = HX_DEFAULT_URL;
     cli->json = args_has(cli, "json");

@@ -245,18 +245,26 @@ static void look_at_queues(struct doctor *d) {
 }
 
 static void look_at_target(struct doctor *d, slice target) {
-    struct buf queue = {0}, why = {0};
+    struct buf queue = {0}, why = {0}, since = {0};
     i64 waiting = member_number(target, "waiting");
     bool paused = member_is(target, "state", SL("paused")), closed = member_is(target, "state", SL("closed"));
+    enum finding stopped = is_true(target, "gone") ? FOUND_target_gone : FOUND_target_paused;
     member_text(target, "queue", &queue);
+    member_text(target, "since", &since);
     member_text(target, "why", &why);
+    if (member_is(target, "state", SL("half_open"))) { /* its why is about the probe, which tells nothing yet */
+        buf_lit(&why, "; before: ");
+        member_text(member_raw(target, "last_error"), "detail", &why);
+    }
     if (!closed)
-        doctor_found(d, paused ? FOUND_target_paused : FOUND_target_down,
-                     "The target of %.*s %s, and %lld message%s wait%s: %.*s.", (int)queue.len, queue.p,
-                     paused ? "is paused" : "fails", (long long)waiting, text_plural((u64)waiting),
-                     waiting == 1 ? "s" : "", (int)why.len, why.p);
+        doctor_found(d, paused ? stopped : FOUND_target_down,
+                     "The target of %.*s %s%s%.19s%s, and %lld message%s wait%s: %.*s.", (int)queue.len, queue.p,
+                     paused ? "is paused" : "fails", since.len ? " since " : "", since.len ? since.p : "",
+                     since.len ? "Z" : "", (long long)waiting, text_plural((u64)waiting), waiting == 1 ? "s" : "",
+                     (int)why.len, why.p);
     buf_free(&queue);
     buf_free(&why);
+    buf_free(&since);
 }
 
 static void look_at_targets(struct doctor *d) {
@@ -327,6 +335,8 @@ static i64 look_at_broker(struct doctor *d) {
         look_at_queues(d);
         look_at_targets(d);
         doctor_door(d, d->cli, stats);
+    } else if (err.status == HX_PROTOCOL) {
+        doctor_found(d, FOUND_unreachable, "What answers there is no Hapax broker: %s", err.detail);
     } else if (!doctor_kept_out(d, d->cli->url, &err)) {
         doctor_found(d, FOUND_unreachable, "The broker at %s does not answer: %s", d->cli->url, err.detail);
     }

@@ -15,6 +15,15 @@ static const char *verb_name_at(const void *ctx, size_t i) {
     return i < cli_verb_count ? cli_verbs[i].name : NULL;
 }
 
+/* The first words, for who typed one of a family alone. */
+static const char *family_at(const void *ctx, size_t i) {
+    static char words[sizeof cli_verbs / sizeof cli_verbs[0]][16];
+    (void)ctx;
+    if (i >= cli_verb_count) return NULL;
+    snprintf(words[i], sizeof words[i], "%.*s", (int)strcspn(cli_verbs[i].name, " "), cli_verbs[i].name);
+    return words[i];
+}
+
 static int unknown_verb(int argc, char **argv) {
     if (argv[1][0] == '-') {
         say_wrong("flags come after the verb: hapax VERB ... %s", argv[1]);
@@ -26,6 +35,7 @@ static int unknown_verb(int argc, char **argv) {
     const char *wrong = typed.p, *near = nearest_name(slice_str(typed.p), verb_name_at, NULL);
     bool family = help_has_family(argv[1]);
     if (!near && !family) near = nearest_name(slice_str(wrong = argv[1]), verb_name_at, NULL);
+    if (!near && !family) near = nearest_name(slice_str(argv[1]), family_at, NULL);
     if (near && (argc > 2 || !family))
         say_wrong("no verb \"%s\". Did you mean \"%s\"?", wrong, near);
     else if (family)

@@ -80,12 +80,11 @@ bool help_has_family(const char *first) {
     return false;
 }
 
-void help_family(const char *first) {
-    struct buf out = {0};
+static void put_members(struct buf *out, slice family) {
     struct table *t = table_new();
     table_wraps(t);
     for (size_t i = 0; i < cli_verb_count; i++) {
-        if (!slice_eq(first_word(&cli_verbs[i]), slice_str(first))) continue;
+        if (!slice_eq(first_word(&cli_verbs[i]), family)) continue;
         struct buf name = {0};
         buf_printf(&name, "hapax %s %s", cli_verbs[i].name, cli_verbs[i].words);
         table_cell(t, buf_slice(&name));
@@ -93,8 +92,13 @@ void help_family(const char *first) {
         table_row(t);
         buf_free(&name);
     }
+    table_print(t, out, "  ");
+}
+
+void help_family(const char *first) {
+    struct buf out = {0};
     say("%s needs one more word:", first);
-    table_print(t, &out, "  ");
+    put_members(&out, slice_str(first));
     fwrite(out.p, 1, out.len, stderr);
     buf_free(&out);
 }
@@ -138,14 +142,19 @@ int cmd_help(struct cli *cli) {
     }
     struct buf wanted = {0};
     for (int i = 0; i < cli->word_count; i++) buf_printf(&wanted, "%s%s", i ? " " : "", cli->words[i]);
-    int shown = 0;
+    bool shown = false;
     for (size_t i = 0; i < cli_verb_count; i++) {
-        slice name = slice_str(cli_verbs[i].name), first, second;
-        slice_cut(name, ' ', &first, &second);
-        /* `help key` explains the whole family. */
-        if (!slice_eq(name, buf_slice(&wanted)) && !slice_eq(first, buf_slice(&wanted))) continue;
-        if (shown++) putchar('\n');
+        if (!slice_eq(slice_str(cli_verbs[i].name), buf_slice(&wanted))) continue;
         help_verb(&cli_verbs[i]);
+        shown = true;
+    }
+    if (cli->word_count == 1 && help_has_family(cli->words[0])) { /* a list: all their pages are ten screens */
+        struct buf out = {0};
+        if (shown) buf_char(&out, '\n');
+        put_members(&out, buf_slice(&wanted));
+        buf_printf(&out, "\n`hapax help %s VERB` explains one.\n", cli->words[0]);
+        print_clean_buf(&out);
+        shown = true;
     }
     if (!shown) say_wrong("no verb \"%.*s\". `hapax help` lists them.", (int)wanted.len, wanted.p);
     buf_free(&wanted);

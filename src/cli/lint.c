@@ -63,7 +63,7 @@ static int explain(struct cli *cli, const char *code) {
         return EXIT_DONE;
     }
     const char *near = nearest_name(slice_str(code), lint_rule_code_at, NULL);
-    if (near) return args_wrong(cli, "no rule \"%s\"; did you mean %s", code, near);
+    if (near) return args_wrong(cli, "no rule \"%s\"; did you mean %s?", code, near);
     buf_printf(&b, "no rule or config key \"%s\". The rules:", code);
     for (u32 i = 0; i < lint_rule_count; i++) buf_printf(&b, " %s", lint_rules[i].code);
     buf_char(&b, '\0');

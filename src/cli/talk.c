@@ -87,6 +87,10 @@ int cli_failed(struct cli *cli, const hx_error *err, hx_bytes problem_json) {
     else if (err->status == HX_DENIED)
         say_wrong("%s: %s. Use a token that may, or have this right added to its `allow` in the broker's config.",
                   err->code, err->detail);
+    else if (strcmp(err->code, "not_found") == 0) /* every path we ask for is there, unless --url has one of its own */
+        say_wrong(
+            "%s: %s. Is %s the broker's address? It has no path behind HOST:PORT, and an older broker may lack this.",
+            err->code, err->detail, cli->url);
     else if (strcmp(err->code, "no_such_queue") == 0)
         say_wrong("%s: %s; `hapax queues list` names those that do", err->code, err->detail);
     else

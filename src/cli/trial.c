@@ -177,7 +177,7 @@ static void conflict(struct trial *t, const struct first *first, u64 number) {
     *shown = (struct trial_conflict){.key = first->key, .first = first->number, .second = number};
     struct changes c = {t, shown == &unshown ? NULL : shown};
     payload_view_init(&t->first_view, first->payload, first->content_type, NULL, NULL);
-    shown->compared = payload_diff(&t->first_view, &t->view, note_change, &c);
+    shown->compared = payload_diff(&t->first_view, &t->view, UINT32_MAX, note_change, &c);
 }
 
 void trial_add(struct trial *t, const struct trial_message *m) {

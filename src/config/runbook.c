@@ -165,7 +165,7 @@ static void put_threshold(struct buf *b, const struct queue_config *q, enum aler
         buf_lit(b, "two effect ids for one key");
         break;
     case ALERT_PUSH_DOWN:
-        buf_lit(b, "its target's circuit is open for 5m");
+        buf_lit(b, "its target's circuit is open for 5m, or it is gone (410) for as long");
         break;
     case ALERT_KEY_SKEW:
         buf_lit(b, "one origin under several keys");

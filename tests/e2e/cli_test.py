@@ -108,7 +108,9 @@ def help_lists_every_verb_and_explains_each():
         assert "--url" in page and "--json" in page
         assert ok(hapax(*verb.split(), "--help")).text == page, verb
     assert set(listed) == {verb.split()[0] for verb in VERBS}, listed
-    assert "hapax key show" in ok(hapax("help", "key")).text
+    family = ok(hapax("help", "key")).text
+    assert "hapax key show" in family and "hapax help key VERB" in family and len(family.splitlines()) < 24, family
+    assert "hapax relay init" in ok(hapax("help", "relay")).text
     assert ok(hapax("--help")).text == listing
 
 
@@ -153,7 +155,7 @@ def wrong_usage_exits_2_and_names_the_nearest_word():
     exits(2, hapax("queues", "lst"), 'Did you mean "queues list"')
     exits(2, hapax("nonsense"), "hapax help")
     exits(2, hapax("--json", "stats"), "after the verb")
-    exits(2, hapax("send", "q", "x", "--kye", "1"), "did you mean --key")
+    exits(2, hapax("send", "q", "x", "--kye", "1"), "did you mean --key? See")
     exits(2, hapax("send", "q", "x", "--key"), "needs a value")
     exits(2, hapax("send"), "QUEUE")
     exits(2, hapax("stats", "extra"), "too many")
@@ -184,6 +186,9 @@ def wrong_usage_exits_2_and_names_the_nearest_word():
     exits(2, hapax("ack", "-"), "HAPAX_TOKEN")
     exits(2, hapax("stats", url="ftp://127.0.0.1:1"), "https")
     exits(2, hapax("stats", "--url", "nonsense"), "http://")
+    exits(2, hapax("queues", "purge", "q", "--yes", "--url", ""), "--url is empty")  # --url "$PRODUCTION" is not the broker at hand
+    exits(2, hapax("queue"), 'Did you mean "queues"?')
+    exits(1, hapax("queues", "resume", "never-made"), "no_such_queue")
     exits(2, hapax("help", "nonsense"), "hapax help")
 
 
@@ -197,6 +202,12 @@ def a_broker_that_cannot_be_reached_exits_3_and_says_what_to_do():
         exits(3, hapax(*args, url=url), "cannot reach")
     ran = exits(3, hapax("stats", "--json", url=url), "Connection refused", "Is hapaxd running?", url)
     assert ran.json["code"] == "unreachable" and ran.json["applied"] == "no"
+
+
+@test
+def an_address_with_a_path_is_named_where_nothing_is_found():
+    url = hx.broker.url + "/v1"
+    exits(1, hapax("queues", "list", url=url), "not_found", f"Is {url} the broker's address?")
 
 
 @test
@@ -563,18 +574,18 @@ def verify_reads_a_data_directory_and_names_what_is_wrong():
     ran = ok(hapax("verify", data))
     assert "nothing is damaged" in ran.text, ran
     assert ok(hapax("verify", data, "--json")).json["ok"] is True
-    largest = max((os.path.join(data, f) for f in os.listdir(data)), key=os.path.getsize)
-    with open(largest, "r+b") as f:
+    segment = os.path.join(data, "journal-0000000000000001.seg")
+    with open(segment, "r+b") as f:
         text = f.read()
         at = text.find(b"the-one-key")
-        assert at > 0, largest
+        assert at > 0, segment
         f.seek(at)
         f.write(b"THE")
-    ran = exits(1, hapax("verify", data), os.path.basename(largest))
+    ran = exits(1, hapax("verify", data), os.path.basename(segment))
     assert "DAMAGE" in ran.text, ran
     exits(1, hapax("verify", os.path.join(WORK, "missing")), "No such file")
     os.remove(os.path.join(data, "meta"))
-    exits(1, hapax("verify", data), "meta is missing, but there are journal segments")
+    exits(1, hapax("verify", data), "meta is missing, but other files of a journal are there")
     empty = os.path.join(WORK, "empty")
     os.mkdir(empty)
     exits(1, hapax("verify", empty), "holds no journal")

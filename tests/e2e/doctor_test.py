@@ -12,7 +12,9 @@ import time
 
 import hx
 from hx import same, test
+from receiver import Answer, Receiver
 
+STAMP = "2[0-9]{3}-[0-9-]{5}T[0-9:]{8}Z"
 RUNBOOKS = os.path.join(hx.ROOT, "docs", "runbooks")
 
 
@@ -180,18 +182,47 @@ def queues_that_wait_for_somebody_are_told_as_advice():
 
 
 @test
-def targets_that_fail_or_are_paused_are_told_as_advice():
+def a_target_that_fails_is_wrong_before_its_alert_fires_and_a_paused_one_is_advice():
     to = {"url": "http://127.0.0.1:1/", "allow_private": True, "circuit": {"of": 2}}
     with hx.Broker() as b, machine(b) as root:
         for q in ("well", "down", "halted"):
             b.rules(q, deliver=to)
         b.post("/v1/targets/halted/pause", {"by": "ada", "note": "INC-42"})
+        told = found(b, "--root", root)["target_paused"]
+        assert re.fullmatch(f"The target of halted is paused since {STAMP}, and 0 messages wait: by ada: INC-42.", told["summary"]), told
+        assert told["runbook"].endswith("push-down.md") and told["level"] == "advice", told
         b.put("down", "a", "b", "c")
         told = hx.until(lambda: found(b, "--root", root).get("target_down"), "it is told")
-        assert told["summary"].startswith("The target of down fails, and 3 messages wait: too many calls failed"), told
-        told = found(b, "--root", root)["target_paused"]
-        same(told["summary"], "The target of halted is paused, and 0 messages wait: by ada: INC-42.")
-        assert told["runbook"].endswith("push-down.md") and told["level"] == "advice", told
+        assert re.match(f"The target of down fails since {STAMP}, and 3 messages wait: too many calls failed: not sent: ", told["summary"]), told
+        same((told["level"], told["runbook"]), ("wrong", "push-down.md"))
+        assert "hapax push test" in told["remedy"] and "hapax push resume" in told["remedy"], told
+        assert "push_down" not in [a["name"] for a in b.get("/v1/alerts").json()["items"]], "the alert takes five minutes"
+        assert re.match("[1-9][0-9]* things? (is|are) wrong", doctor(b, "--root", root, code=1).splitlines()[-1]), told
+
+
+@test
+def a_target_that_is_gone_is_wrong_until_somebody_has_decided():
+    with hx.Broker() as b, Receiver(Answer(410)) as r, machine(b) as root:
+        b.rules("q", deliver={"url": r.url, "allow_private": True})
+        b.put("q", "k")
+        told = hx.until(lambda: found(b, "--root", root).get("target_gone"), "it is told")
+        assert re.fullmatch(f"The target of q is paused since {STAMP}, and 1 message waits: it answered 410 Gone, and nobody has decided yet.", told["summary"]), told
+        same((told["level"], told["runbook"]), ("wrong", "push-down.md"))
+        b.restart()
+        told = found(b, "--root", root, code=1)["target_gone"]["summary"]
+        same(told, "The target of q is paused, and 1 message waits: it answered 410 Gone, and nobody has decided yet.")
+        b.post("/v1/targets/q/pause", {"by": "ada", "note": "INC-42"})
+        have = found(b, "--root", root)
+        assert "target_gone" not in have and have["target_paused"]["level"] == "advice", have
+
+
+@test
+def a_target_that_is_being_tried_still_fails_and_says_why():
+    item = {"queue": "down", "state": "half_open", "since": "2026-01-31T12:00:00.000Z", "why": "one call is under way", "waiting": 1,
+            "last_error": {"detail": "connection refused"}}
+    with hx.answering({**pages({"items": []}), "/v1/targets": json.dumps({"items": [item]})}) as url:
+        told = found(url, code=1)["target_down"]["summary"]
+        same(told, "The target of down fails since 2026-01-31T12:00:00Z, and 1 message waits: one call is under way; before: connection refused.")
 
 
 @test
@@ -289,6 +320,13 @@ def a_broker_that_has_not_judged_yet_is_not_called_quiet():
         same(found(url, code=0)["alerts_not_judged"]["summary"], "The broker has not judged its alerts yet.")
     with hx.answering(pages({"items": [], "judged": True})) as url:
         assert "alerts_not_judged" not in found(url, code=0)
+
+
+@test
+def what_is_no_broker_is_not_said_to_be_silent():
+    with hx.answering({}, version="HTTP/1.0") as url:
+        told = found(url, code=3)["unreachable"]["summary"]
+        assert told.startswith(f"What answers there is no Hapax broker: {url}: "), told
 
 
 @test

@@ -56,7 +56,7 @@ static void the_operators_page_follows_the_rules(void **state) {
         {"class: audit", "| `dead_letters` | 10 within 15m |", "`duplicates_high`"},
         {"origin: '${header.x}'", "`key_skew`", NULL},
         {PUSH(""), "\n## What the broker calls\n\n- Each message goes to https://h/${a} (POST)", NULL},
-        {PUSH(""), "| `push_down` | its target's circuit is open for 5m | ", NULL},
+        {PUSH(""), "| `push_down` | its target's circuit is open for 5m, or it is gone (410) for as long | ", NULL},
         {LOOK(""), "effect_key} 30s after the attempt's end", "push_down"},
         {"event_type: '${type}'", "| paid | 90 | 10 | 0 | 10 % of what comes |\n", NULL},
         {"event_type: '${type}'", "| a\\|b\\<c\\> | 5 | 0 | 2 | none is the same: what changes between tries?", NULL},
