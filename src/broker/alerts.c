@@ -17,10 +17,10 @@
 #include "broker/queue_rules.h"
 #include "broker/render.h"
 #include "broker/report.h"
+#include "broker/room.h"
 #include "broker/scope.h"
 #include "broker/series.h"
 #include "broker/target.h"
-#include "broker/traffic.h"
 
 #define HOUR_MS             ((i64)3600 * 1000)
 #define DAY_MS              (24 * HOUR_MS)
@@ -84,7 +84,6 @@ struct alerts {
     bool judged;                /* all queues once, since the start */
     struct hist sync_minutes[SYNC_MINUTES + 1], sync_hours[SYNC_HOURS + 1];
     u32 looks;
-    u64 refused_507;
     struct buf json;
 };
 
@@ -442,12 +441,13 @@ static struct condition relay_behind(const struct broker *b, const struct queue_
     return aged(oldest_ms, most_ms, 0);
 }
 
-/* Somebody who paused it knows. */
+/* Somebody who paused it knows; of one that is gone nobody does. */
 static struct condition target_down(const struct broker *b, u16 queue) {
     const struct target *t = target_of(b, queue);
     struct target_view v = {0};
     if (t) target_look(t, b->time.mono_ms, &v);
-    return aged(v.down_ms && !v.paused ? b->time.mono_ms - v.down_ms : 0, PUSH_DOWN_MS, 0);
+    i64 since_ms = v.paused ? v.gone_ms : v.down_ms;
+    return aged(since_ms ? b->time.mono_ms - since_ms : 0, PUSH_DOWN_MS, 0);
 }
 
 static struct condition refusing(const struct broker *b, const struct queue_alerting *qa) {
@@ -485,14 +485,10 @@ void alerts_judge_queue(struct broker *b, const struct queue_info *q) {
 
 /* ---- of the process */
 
-static struct condition disk(struct broker *b, const struct process_sample *p) {
-    struct alerts *a = b->alerts;
-    u64 refused = traffic_code(b, 507);
-    bool full = refused != a->refused_507;
-    a->refused_507 = refused;
+static struct condition disk(const struct broker *b, const struct process_sample *p) {
     double least = config_in_force(b)->alerts.disk_low_ppm / 1e6;
     double free = p->around.disk_size ? (double)p->around.disk_free / (double)p->around.disk_size : 1;
-    return (struct condition){(full && !core_memory_short(b->core)) || free < least, free, least, 0, {0}};
+    return (struct condition){room_disk_short(b) || free < least, free, least, 0, {0}};
 }
 
 static struct condition memory(const struct broker *b, const struct process_sample *p) {

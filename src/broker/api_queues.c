@@ -231,7 +231,7 @@ void api_queue_delete(struct call *c) {
 static void set_paused(struct call *c, bool paused) {
     u16 queue;
     struct deed d;
-    bool ok = deed_read(c, &d, "") && queue_of_call(c, true, &queue);
+    bool ok = deed_read(c, &d, "") && queue_of_call(c, paused, &queue); /* to pause it before it is there has a use */
     if (ok) {
         struct audit_in audit = deed_named(&d, paused ? DEED_PAUSE : DEED_RESUME, SL(""));
         room_prepare(c->b, 0);

@@ -227,11 +227,27 @@ void api_task(struct call *c) {
     reply_json(c, 200, buf_slice(body));
 }
 
+/* Whoever stops what has ended decides nothing. */
+static bool stop_task(struct call *c, const struct deed *d, struct task *t) {
+    if (t->state != TASK_RUNNING) return true;
+    struct buf detail = {0};
+    buf_printf(&detail, "{\"task\":\"%llu\"}", (unsigned long long)t->id);
+    bool ok = deed_audit(c, d, DEED_TASK_CANCEL, t->queue, buf_slice(&detail));
+    buf_free(&detail);
+    if (ok) task_cancel(c->b, t);
+    return ok;
+}
+
 void api_task_cancel(struct call *c) {
-    struct task *t = task_of_call(c);
-    if (!t || !may(c, RIGHT_OPERATE, buf_slice(&t->queue_name))) return reply_failure(c);
-    task_cancel(c->b, t);
-    api_task(c);
+    struct deed d;
+    struct task *t = NULL;
+    bool ok = deed_read(c, &d, "") && (t = task_of_call(c)) && may(c, RIGHT_OPERATE, buf_slice(&t->queue_name)) &&
+              stop_task(c, &d, t);
+    if (ok)
+        api_task(c);
+    else
+        reply_failure(c);
+    deed_free(&d);
 }
 
 void api_tasks(struct call *c) {

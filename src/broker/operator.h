@@ -18,6 +18,7 @@ struct call;
     X(REVOKE, "revoke", false)                                                                                         \
     X(RESOLVE, "resolve", false)                                                                                       \
     X(REDRIVE, "redrive", false)                                                                                       \
+    X(TASK_CANCEL, "task_cancel", true)                                                                                \
     X(REPLAY, "replay", false)                                                                                         \
     X(ERASE, "erase", false)                                                                                           \
     X(FORGET, "forget", false)                                                                                         \

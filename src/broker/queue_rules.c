@@ -82,7 +82,7 @@ static void bind_target(struct broker *b, const struct queue_info *q, const stru
                                   .rate_per_min = d->rate_per_min};
     slice url = call_template_text(d ? d->url : config->reconcile->url);
     targets_bind(b, q->queue, &r, siphash(&(struct siphash_key){0}, url.p, url.n));
-    if (q->push_paused) targets_stay_paused(b, q->queue);
+    if (q->push_paused) targets_stay_paused(b, q->queue, q->push_gone);
 }
 
 static void bind_queue(struct broker *b, u16 queue, struct queue_config *config, bool owned) {

@@ -22,7 +22,7 @@ struct target *target_new(const struct target_rules *r, u64 seed, i64 mono_ms) {
 }
 
 void target_free(struct target *t) {
-    t->gone = true;
+    t->let_go = true;
     if (t->in_flight == 0) mem_free(t);
 }
 
@@ -44,7 +44,7 @@ static struct bucket_rule rate_of(const struct target *t) {
 bool target_may_send(struct target *t, i64 mono_ms, bool *probe, i64 *again_ms) {
     *probe = false;
     *again_ms = INT64_MAX;
-    if (t->paused || t->gone) return false;
+    if (t->paused || t->let_go) return false;
     if (t->wait_ms > mono_ms) {
         *again_ms = t->wait_ms;
         return false;
@@ -78,7 +78,7 @@ static void learn(struct target *t, i64 mono_ms, bool failed, bool probe, u64 to
 void target_ended(struct target *t, i64 mono_ms, enum target_outcome outcome, bool probe, u64 took_us) {
     CHECK(t->in_flight > 0);
     t->in_flight--;
-    if (t->gone) {
+    if (t->let_go) {
         if (t->in_flight == 0) mem_free(t);
         return;
     }
@@ -97,9 +97,15 @@ void target_wait(struct target *t, i64 mono_ms, i64 ms) {
 void target_pause(struct target *t, i64 wall_ms, bool paused, slice who, slice why) {
     t->paused = paused;
     t->paused_ms = wall_ms;
+    t->gone_ms = 0;
     snprintf(t->paused_why, sizeof t->paused_why, "%.*s%s%.*s", (int)who.n, who.p, why.n ? ": " : "", (int)why.n,
              why.p);
     t->paused_why[cut_text(slice_str(t->paused_why), TARGET_ERROR_BYTES - 3).n] = 0; /* not inside a character */
+}
+
+void target_gone(struct target *t, i64 mono_ms) {
+    CHECK(t->paused);
+    t->gone_ms = mono_ms;
 }
 
 void target_try(struct target *t, i64 mono_ms) {
@@ -127,6 +133,7 @@ void target_look(const struct target *t, i64 mono_ms, struct target_view *v) {
                               .paused = t->paused,
                               .paused_ms = t->paused_ms,
                               .paused_why = t->paused_why,
+                              .gone_ms = t->gone_ms,
                               .since_ms = c->since_ms,
                               .down_ms = c->state == CIRCUIT_CLOSED ? 0 : c->failed_ms,
                               .probe_ms = c->state == CIRCUIT_OPEN ? c->probe_ms : 0,

@@ -56,6 +56,7 @@ void target_wait(struct target *t, i64 mono_ms, i64 ms);
 /* As the core has it (queue_info.push_paused); targets_pause is for those who decide it. wall_ms 0: it was so before this process began.
  * who, why: in words. */
 void target_pause(struct target *t, i64 wall_ms, bool paused, slice who, slice why);
+void target_gone(struct target *t, i64 mono_ms); /* the pause is its own word (410), and nobody has decided yet */
 /* Somebody says it is back: no wait, and the next call may be the probe. */
 void target_try(struct target *t, i64 mono_ms);
 
@@ -82,12 +83,13 @@ struct target_view {
     bool paused;
     i64 paused_ms;          /* wall; 0: before this process began */
     const char *paused_why; /* who did it, and why, if that is known; else "" */
-    i64 since_ms;           /* mono: in this state of the circuit */
-    i64 down_ms;            /* mono: since when it is not closed; 0: it is */
-    i64 probe_ms;           /* mono: of an open one, when it is tried */
-    i64 wait_ms;            /* mono: until when the target asked not to be called; 0: it does not, or no more */
-    u32 in_flight;          /* deliveries and look-ups */
-    u32 window;             /* recovering: how many may be; 0: as many as the rules say */
+    i64 gone_ms;   /* mono: since when it is paused because it is gone, as far as this process knows; 0: it is not */
+    i64 since_ms;  /* mono: in this state of the circuit */
+    i64 down_ms;   /* mono: since when it is not closed; 0: it is */
+    i64 probe_ms;  /* mono: of an open one, when it is tried */
+    i64 wait_ms;   /* mono: until when the target asked not to be called; 0: it does not, or no more */
+    u32 in_flight; /* deliveries and look-ups */
+    u32 window;    /* recovering: how many may be; 0: as many as the rules say */
     struct target_rules rules;
     u64 pushes[CLASS_COUNT], lookups; /* since the process began. pushes[CLASS_NONE]: taken */
     const struct hist *took_us;       /* of calls that ended, taken or failed */
@@ -107,11 +109,13 @@ u32 targets_end(const struct broker *b);  /* no queue from this number on has on
  * where they led before. If they do, an open circuit is tried at once: what failed may have been the rules, or a secret. By
  * queue_rules.c alone. */
 void targets_bind(struct broker *b, u16 queue, const struct target_rules *r, u64 place);
-void targets_stay_paused(struct broker *b, u16 queue); /* as the core has it from before */
+void targets_stay_paused(struct broker *b, u16 queue, bool gone); /* as the core has it from before */
 
 /* Stops its pushing for all to see, over restarts, or lets it go on: then it is tried at once, whatever the circuit or a Retry-After
- * says. The audit names who; NO_CHANGE: it was so. By operators, and for a target that is gone (410). */
+ * says. The audit names who; NO_CHANGE: it was so. By operators. */
 enum pause_verdict targets_pause(struct broker *b, u16 queue, bool paused, const struct audit_in *audit);
+/* It is gone (410): stopped in the same way, until an operator decides. NO_CHANGE: it was paused. */
+enum pause_verdict targets_gone(struct broker *b, u16 queue, const struct audit_in *audit);
 
 /* After target_ended: a line of the log if the queue's target has gone down with it, or is back. */
 void targets_tell(struct broker *b, u16 queue);

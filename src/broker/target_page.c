@@ -33,6 +33,7 @@ static bool lacks_secrets(const struct queue_config *q) {
 
 static void stand_of(const struct broker *b, const struct queue_config *q, const struct target_view *v,
                      struct stand *s) {
+    if (v->gone_ms) return say(s, "paused", v->paused_ms, "it answered 410 Gone, and nobody has decided yet", "");
     if (v->paused && *v->paused_why) return say(s, "paused", v->paused_ms, "by ", v->paused_why);
     if (v->paused)
         return say(s, "paused", v->paused_ms, "since before the broker began; the audit trail has by whom", "");
@@ -94,6 +95,7 @@ static void put_stand(const struct broker *b, struct buf *out, const struct queu
     struct stand s;
     stand_of(b, q, v, &s);
     json_put_member(out, "state", slice_str(s.state));
+    if (v->gone_ms) json_put_member_bool(out, "gone", true);
     if (*s.why) json_put_member(out, "why", slice_str(s.why));
     if (s.since_ms) json_put_member_time(out, "since", s.since_ms);
     if (v->wait_ms) json_put_member_time(out, "waits_until", wall_of(b, v->wait_ms));

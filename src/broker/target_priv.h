@@ -15,7 +15,8 @@ struct target {
     bool paused;
     i64 paused_ms;
     char paused_why[TARGET_ERROR_BYTES + 1];
-    bool gone; /* freed when nothing is under way */
+    i64 gone_ms;
+    bool let_go; /* freed when nothing is under way */
     u64 pushes[CLASS_COUNT], lookups;
     struct hist took_us;
     struct target_error error;

@@ -26,7 +26,7 @@ struct target *target_of(const struct broker *b, u16 queue) {
 }
 
 u16 target_queue(const struct target *t) {
-    return t->gone ? 0 : t->queue;
+    return t->let_go ? 0 : t->queue;
 }
 
 u32 targets_end(const struct broker *b) {
@@ -69,7 +69,7 @@ static void take_out(struct targets *ts, struct target *t) {
 
 void target_again(struct broker *b, struct target *t, i64 at_ms) {
     struct targets *ts = b->targets;
-    if (t->gone || at_ms == INT64_MAX || (t->heap_at && t->again_ms <= at_ms)) return;
+    if (t->let_go || at_ms == INT64_MAX || (t->heap_at && t->again_ms <= at_ms)) return;
     take_out(ts, t);
     t->again_ms = at_ms;
     rise(ts, ts->waiting++, t);
@@ -103,9 +103,20 @@ enum pause_verdict targets_pause(struct broker *b, u16 queue, bool paused, const
     return v;
 }
 
-void targets_stay_paused(struct broker *b, u16 queue) {
+enum pause_verdict targets_gone(struct broker *b, u16 queue, const struct audit_in *audit) {
     struct target *t = target_of(b, queue);
-    if (!t->paused) target_pause(t, 0, true, SL(""), SL(""));
+    enum pause_verdict v = core_push_gone(b->core, b->now, queue, audit);
+    if (v == PAUSE_NO_CHANGE) return v;
+    target_pause(t, b->now.wall_ms, true, audit->who, audit->why); /* without room for it too: as long as we run */
+    target_gone(t, b->time.mono_ms);
+    return v;
+}
+
+void targets_stay_paused(struct broker *b, u16 queue, bool gone) {
+    struct target *t = target_of(b, queue);
+    if (t->paused) return;
+    target_pause(t, 0, true, SL(""), SL(""));
+    if (gone) target_gone(t, b->time.mono_ms);
 }
 
 void targets_tell(struct broker *b, u16 queue) {

@@ -220,6 +220,18 @@ def a_rated_redrive_is_a_task_and_keeps_its_rate(q):
 
 
 @test
+def who_stopped_a_task_is_in_the_audit_trail_once_and_why(q):
+    b = hx.broker
+    bury(q, *(f"k{i}" for i in range(30)))
+    identity = task(q, rate=1)
+    for _ in range(2):
+        same(b.call("DELETE", f"/v1/tasks/{identity}", b'{"by":"ada","note":"still broken"}').status, 200)
+    items = b.get(f"/v1/audit?queue={q}&what=task_cancel").json()["items"]
+    same(len(items), 1)
+    members(items[0], who="ada", why="still broken", detail={"task": identity})
+
+
+@test
 def a_cancelled_task_stops_and_what_it_did_stays(q):
     b = hx.broker
     bury(q, *(f"k{i}" for i in range(30)))

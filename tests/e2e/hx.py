@@ -568,10 +568,10 @@ def test(function=None, *, alone=False):
 
 
 @contextlib.contextmanager
-def answering(pages):
+def answering(pages, version="HTTP/1.1"):
     """Something that answers as a broker might: the text of each path, 404 for any other."""
     class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+        protocol_version = version
 
         def do_GET(self):
             page = pages.get(self.path.partition("?")[0])

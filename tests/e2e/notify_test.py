@@ -15,6 +15,7 @@ import time
 
 import hx
 from hx import members, same, test, until
+from receiver import reserved
 
 SECRETS = ["whsec_" + base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2, 3)]
 ENV = {"SECRET_0": SECRETS[0], "SECRET_1": SECRETS[1], "SECRET_2": SECRETS[2], "HIDDEN": "path-nobody-knows",
@@ -34,9 +35,9 @@ class Post:
 
 
 class Receiver:
-    """Takes what is POSTed and answers with `answers` one after the other, then with 204; `always` instead of all these."""
+    """Takes what is POSTed and answers with `answers` one after the other, then with 204; `always` instead of all these. at: of reserved()."""
 
-    def __init__(self, answers=(), port=0, always=None):
+    def __init__(self, answers=(), at=None, always=None):
         self.posts, self.answers, self.always, self.ended = queue.Queue(), list(answers), always, threading.Event()
         receiver = self
 
@@ -53,13 +54,15 @@ class Receiver:
 
         class Server(http.server.ThreadingHTTPServer):
             daemon_threads = True
-            allow_reuse_address = True
 
             def handle_error(self, *_):
                 pass
 
-        self.server = Server(("127.0.0.1", port), Handler)
-        self.port = self.server.server_address[1]
+        self.server = Server(("127.0.0.1", 0), Handler, bind_and_activate=False)
+        self.server.socket.close()
+        self.server.socket = at or reserved()
+        self.server.server_activate()
+        self.port = self.server.socket.getsockname()[1]
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def take(self, handler):
@@ -151,12 +154,11 @@ def what_is_not_taken_is_sent_again_and_no_redirect_is_followed():
 
 @test
 def a_receiver_that_is_away_is_told_when_it_comes():
-    with Receiver() as away:
-        port = away.port
-    with hx.Broker(config=config(f"http://127.0.0.1:{port}/"), env=ENV) as b:
+    away = reserved()
+    with hx.Broker(config=config(f"http://127.0.0.1:{away.getsockname()[1]}/"), env=ENV) as b:
         started(b)
         until(lambda: stats(b)["failed"] >= 2, "nobody is there")
-        with Receiver(port=port) as r:
+        with Receiver(at=away) as r:
             members(r.heard("firing").item, name="oldest_unsettled")
             until(lambda: stats(b)["waiting"] == 0, "it is taken")
 

@@ -10,7 +10,7 @@ import time
 
 import hx
 from hx import hapax, members, same, test, until
-from receiver import CLOSE, HANG, RESET, Answer, Receiver, refused_port
+from receiver import CLOSE, HANG, RESET, Answer, Receiver, refused_port, reserved
 
 FAST = {"transient": {"attempts": 9, "backoff": "1ms", "max": "1ms"}}
 OFF = {"ratio": "100%", "of": 1000, "within": "1m", "open": "1s"}  # a circuit that no test of another thing opens
@@ -223,13 +223,14 @@ def classify_of_the_queue_wins_where_it_is_more_specific(q):
 
 @test
 def a_refused_connection_is_transient_and_sent_when_somebody_listens(q):
-    with refused_port() as port:
-        queue(q, f"http://127.0.0.1:{port}", retry={"transient": {"attempts": 1000, "backoff": "50ms", "max": "50ms"}})
-        hx.broker.put(q, "k")
-        shown = until(lambda: [a for a in hx.broker.key(q, "k")["attempts"] if a["ended"]], "it was tried")
-        members(shown[0], **{"class": "transient"})
-        assert shown[0]["reason"].startswith("not sent"), shown
-    with Receiver(port=port) as r:
+    away = reserved()
+    queue(q, f"http://127.0.0.1:{away.getsockname()[1]}",
+          retry={"transient": {"attempts": 1000, "backoff": "50ms", "max": "50ms"}})
+    hx.broker.put(q, "k")
+    shown = until(lambda: [a for a in hx.broker.key(q, "k")["attempts"] if a["ended"]], "it was tried")
+    members(shown[0], **{"class": "transient"})
+    assert shown[0]["reason"].startswith("not sent"), shown
+    with Receiver(at=away) as r:
         same(r.next().key, "k")
         becomes(q, "k", "done")
 

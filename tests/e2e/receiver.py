@@ -146,19 +146,25 @@ class Effects:
             return self.told.get(key)
 
 
-class Receiver:
-    """narrow: the system takes little of what it does not read. tls: an ssl.SSLContext of a server."""
+def reserved():
+    """A socket with an address of its own that nobody listens at, until a Receiver does: who connects is refused, and nobody else gets it."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    return sock
 
-    def __init__(self, *answers, always=None, dedupes=False, effects=None, port=0, narrow=False, tls=None):
+
+class Receiver:
+    """narrow: the system takes little of what it does not read. tls: an ssl.SSLContext of a server. at: a socket whose address is taken,
+    of reserved()."""
+
+    def __init__(self, *answers, always=None, dedupes=False, effects=None, at=None, narrow=False, tls=None):
         self.table, self.dedupes, self.tls = effects or Effects(), dedupes, tls
         self.always, self.script, self.lookups = always, collections.deque(answers), collections.deque()
         self.lock, self.over, self.arrived = threading.Lock(), threading.Event(), queue.Queue()
         self.requests, self.asked, self.connections, self.socks = [], [], 0, set()
-        self.listener = socket.socket()
-        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listener = at or reserved()
         if narrow:
             self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self.listener.bind(("127.0.0.1", port))
         self.listener.listen(512)
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -410,6 +416,5 @@ def silent_port():
 @contextlib.contextmanager
 def refused_port():
     """A port where nobody listens and nobody will."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
+    with reserved() as sock:
         yield sock.getsockname()[1]

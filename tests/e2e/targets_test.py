@@ -317,9 +317,14 @@ def a_target_that_is_gone_says_so_until_somebody_resumes_it():
         b.rules("q", **at(r.url))
         b.put("q", "k1")
         told = stands(b, "paused")
-        assert "410" in told["why"] and told["since"], told
+        assert "410" in told["why"] and told["since"] and told["gone"], told
         b.restart()
-        assert "audit trail" in stands(b, "paused")["why"]
+        told = stands(b, "paused")
+        assert "410" in told["why"] and told["gone"], told
+        b.post("/v1/targets/q/pause", {"by": "ann", "note": "they have moved"})
+        told = stands(b, "paused")
+        assert told["why"] == "by ann: they have moved" and "gone" not in told, told
+        same([e["who"] for e in b.get("/v1/audit?queue=q&what=push_pause").json()["items"]], ["ann", "push"])
         b.post("/v1/targets/q/resume")
         until(lambda: b.queue("q")["keys"] == 1, "it is done")
 

@@ -361,6 +361,49 @@ static void a_disk_that_runs_full_is_told_before_it_is(void **state) {
     assert_alert("disk_low", NULL, "resolved");
 }
 
+/* Sends until there is no room. The key and the payload that were refused. */
+static void fill_disk(u64 capacity, char key[16], struct buf *large) {
+    for (u32 i = 0; i < 200000; i++) buf_char(large, 'x');
+    buf_char(large, 0);
+    w.around = (struct surroundings){.disk_free = 50, .disk_size = 100}; /* too little for a segment, say */
+    disk_sim_set_capacity(w.disk, capacity);
+    for (u32 i = 0;; i++) {
+        snprintf(key, 16, "k%u", i);
+        if (send("q", key, large->p) == 507) return;
+    }
+}
+
+static void a_full_disk_is_told_until_it_has_room_though_nobody_asks_any_more(void **state) {
+    (void)state;
+    struct buf large = {0};
+    char key[16];
+    fill_disk(12u << 20, key, &large);
+    elapse(20000);
+    assert_fires("disk_low", NULL);
+    elapse(HOUR);
+    assert_alert("disk_low", NULL, "firing");
+    assert_int_equal(heard("alert=disk_low"), 1);
+    assert_int_equal(send("q", key, large.p), 507);
+    disk_sim_set_capacity(w.disk, 64u << 20);
+    elapse(2 * MINUTE);
+    assert_alert("disk_low", NULL, "resolved");
+    assert_int_equal(send("q", key, large.p), 202);
+    buf_free(&large);
+}
+
+static void a_disk_that_has_room_again_before_it_is_looked_at_is_no_alert(void **state) {
+    (void)state;
+    struct buf large = {0};
+    char key[16];
+    elapse(26000 - w.t.mono_ms); /* the next look is in four seconds, the journal has grown in two */
+    fill_disk(12u << 20, key, &large);
+    disk_sim_set_capacity(w.disk, 64u << 20);
+    elapse(MINUTE);
+    assert_int_equal(heard("alert=disk_low"), 0);
+    assert_int_equal(send("q", key, large.p), 202);
+    buf_free(&large);
+}
+
 static void memory_near_its_limit_is_told(void **state) {
     (void)state;
     close_broker();
@@ -464,6 +507,26 @@ static void who_paused_a_target_is_not_told_that_it_is_down(void **state) {
     assert_alert("push_down", "q", "firing");
 }
 
+static void a_target_that_is_gone_is_told_until_somebody_decides(void **state) {
+    (void)state;
+    struct audit_in audit = {.who = SL("hapax"), .what = SL("push_pause")};
+    assert_int_equal(call("PUT /v1/queues/q", "{\"deliver\":{\"url\":\"https://h.example/\"}}"), 201);
+    u16 queue;
+    assert_true(core_queue_find(w.broker->core, SL("q"), &queue));
+    assert_int_equal(targets_gone(w.broker, queue, &audit), PAUSE_OK);
+    send("q", "k", "x");
+    elapse(4 * MINUTE);
+    assert_alert("push_down", "q", "ok");
+    elapse(2 * MINUTE);
+    assert_fires("push_down", "q");
+    restart_with("auto_create: true\n");
+    elapse(6 * MINUTE);
+    assert_alert("push_down", "q", "firing");
+    assert_int_equal(call("POST /v1/targets/q/pause", "{\"by\":\"ann\"}"), 200); /* and now somebody knows */
+    elapse(MINUTE);
+    assert_alert("push_down", "q", "resolved");
+}
+
 static void what_is_off_does_not_fire(void **state) {
     (void)state;
     assert_int_equal(call("PUT /v1/queues/q", "{\"alerts\":{\"off\":[\"dead_letters\"]}}"), 201);
@@ -541,11 +604,14 @@ int main(void) {
         T(loss_beyond_what_was_accepted_is_told),
         T(an_origin_that_comes_under_several_keys_is_a_hop_that_makes_new_ones),
         T(a_disk_that_runs_full_is_told_before_it_is),
+        T(a_full_disk_is_told_until_it_has_room_though_nobody_asks_any_more),
+        T(a_disk_that_has_room_again_before_it_is_looked_at_is_no_alert),
         T(memory_near_its_limit_is_told),
         T(a_disk_that_syncs_ten_times_slower_than_usual_is_told),
         T(rows_that_wait_to_be_relayed_are_told),
         T(a_target_that_fails_for_five_minutes_is_told_until_it_is_back),
         T(who_paused_a_target_is_not_told_that_it_is_down),
+        T(a_target_that_is_gone_is_told_until_somebody_decides),
         T(what_is_off_does_not_fire),
         T(a_queue_made_anew_has_no_alerts_of_the_former),
         T(types_are_counted_apart_the_first_fifty_of_them),
