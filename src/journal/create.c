@@ -1,24 +1,29 @@
 /* A new data directory. The meta file comes last, renamed into place when everything else is durable: a directory
  * with a meta file must have all the rest, and one without has never held a batch. What an interrupted creation left
- * is therefore replaced; a directory that lost its meta file is refused. */
+ * is therefore replaced; a directory that lost its meta file is refused, and so is a copy that was cut short before the
+ * meta file: served as a new one it would call every key new. */
 #include "journal/file_priv.h"
 
 #include <errno.h>
 
 struct survey {
-    bool stranger; /* a segment other than the first: this directory has been in use */
-    bool first;
+    bool
+        stranger; /* what no creation leaves, a segment or a spare other than the first: this directory has been in use */
+    bool first, mark;
 };
 
 static void look_at(void *ctx, const char *name, u64 bytes) {
     (void)bytes;
     struct survey *v = ctx;
     u64 number;
-    if (!segment_name_parse(name, &number)) return;
-    if (number == 1)
-        v->first = true;
-    else
-        v->stranger = true;
+    u32 spare;
+    if (segment_name_parse(name, &number)) {
+        v->first = v->first || number == 1;
+        v->stranger = v->stranger || number != 1;
+    }
+    if (spare_name_parse(name, &spare) && spare != 0) v->stranger = true;
+    if (strcmp(name, "start.seg") == 0) v->stranger = true;
+    if (strcmp(name, "mark") == 0) v->mark = true;
 }
 
 /* Does the first segment begin with a batch? Its head alone tells how to read it. */
@@ -42,11 +47,13 @@ static int holds_batch(struct journal_file *j, bool *yes) {
 hx_st create_refuse_if_used(struct journal_file *j, struct errbuf *err) {
     struct survey v = {0};
     int rc = j->disk->ops->list(j->disk, look_at, &v);
-    bool used = v.stranger;
+    bool used = v.stranger || (v.mark && !v.first); /* a creation makes the segment before the mark */
     if (rc == 0 && v.first && !used) rc = holds_batch(j, &used);
     if (rc) return disk_error(err, j->disk, rc, "look into", ".");
     if (!used) return ST_OK;
-    return err_set(err, ST_DAMAGED, "%s/meta is missing, but there are journal segments; put the file back",
+    return err_set(err, ST_DAMAGED,
+                   "%s/meta is missing, but other files of a journal are there: it was lost, or a copy was cut short. "
+                   "Put the whole directory back",
                    j->disk->where);
 }
 

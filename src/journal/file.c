@@ -102,6 +102,7 @@ static void file_stats(struct journal *port, struct journal_stats *out) {
         .segment_bytes = j->segment_bytes,
         .segments = j->segments.count,
         .spares = j->spare_count,
+        .dropping = first - j->segments.at[0]->number + j->recycling,
         .disk_bytes = (j->segments.count + j->spare_count) * j->segment_bytes + META_BYTES + 2ull * MARK_SLOT_GAP,
         .batches = j->batches,
         .synced_bytes = j->synced_bytes,
@@ -166,6 +167,7 @@ static hx_st open_directory(struct journal_file *j, const struct journal_file_op
         if (st != ST_OK) return st;
     }
     bool missing;
+    j->spare_next = 1; /* 0 is a creation's */
     hx_st st = load_meta(j, &missing, err);
     if (st == ST_OK && missing && o->read_only) {
         st = create_refuse_if_used(j, err);

@@ -155,6 +155,7 @@ struct journal_file {
     size_t spare_count, spare_cap;
     u64 pin; /* segments from this number on must stay */
     u64 drop_to, drop_after;
+    bool recycling; /* one that was dropped, and is off the list */
     u64 want;
     bool seal_mark;           /* a segment was left: the mark is due */
     bool loop_waits, starved; /* the loop needs a segment; there is none to be had */

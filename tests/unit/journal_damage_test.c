@@ -315,6 +315,23 @@ static void a_lost_meta_file_is_not_taken_for_a_new_directory(void **state) {
     assert_non_null(strstr(b->err.text, "meta"));
 }
 
+/* Whichever file a copy began with. The lock alone says nothing: a start makes it first. */
+static void a_copy_cut_short_is_not_taken_for_a_new_directory(void **state) {
+    struct bench *b = *state;
+    make_journal(b);
+    copy_files(b);
+    u32 others = 0;
+    for (size_t i = 0; i < b->files.count; i++) {
+        if (strcmp(b->files.at[i].name, "lock") == 0) continue;
+        for (size_t k = 0; k < b->files.count; k++) disk_sim_remove(b->disk, b->files.at[k].name);
+        put_back(b, i);
+        struct journal *j = NULL;
+        if (bring_up(b, false, &j) != ST_DAMAGED) fail_msg("%s alone is taken for a new one", b->files.at[i].name);
+        others += strncmp(b->files.at[i].name, "journal-", 8) != 0;
+    }
+    assert_in_range(others, 3, FILES_MAX); /* meta, mark, and spares */
+}
+
 /* Equal records make batches of a former life lie exactly where new ones would. */
 static void bytes_of_a_recycled_segment_never_pass(void **state) {
     struct bench *b = *state;
@@ -527,6 +544,7 @@ int main(void) {
         T(a_segment_of_another_directory_is_refused),
         T(a_directory_of_a_newer_version_is_refused_in_words),
         T(a_lost_meta_file_is_not_taken_for_a_new_directory),
+        T(a_copy_cut_short_is_not_taken_for_a_new_directory),
         T(bytes_of_a_recycled_segment_never_pass),
         T(every_segment_has_a_salt_of_its_own_and_a_new_one_in_its_next_life),
         T(a_checksum_covers_salt_position_head_and_body),
