@@ -233,7 +233,7 @@ slow: ; @tools/deps --test && $(MAKE) -s all && tests/slow/run
 fuzz: ; @tests/fuzz/run $(or $(SECONDS),600)
 mutants: ; @tests/mutants/run
 timing: $(BUILD)/tests/token_timing_test; @HAPAX_TIMING_SAMPLES=1000000 $<
-bench: ; @tools/deps --bench && tests/bench/run && tests/bench/watched.py && tests/bench/proxied.py && tests/bench/push.py
+bench: ; @tools/deps --bench && tests/bench/run && tests/bench/steady.py && tests/bench/watched.py && tests/bench/proxied.py && tests/bench/push.py
 lint: ; @tools/deps --test && tests/lint/run
 
 clean:

@@ -20,7 +20,7 @@ static void put_memory(struct broker *b, struct buf *body) {
     json_put_member_bool(body, "short", core_memory_short(b->core));
     json_put_member_i64(body, "index_bytes", (i64)m.index_bytes);
     json_put_member_i64(body, "arrivals_bytes", (i64)m.arrivals_bytes);
-    json_put_member_i64(body, "needed_bytes", (i64)m.alive_bytes);
+    json_put_member_i64(body, "needed_bytes", (i64)m.needed_bytes);
     json_put_member_i64(body, "pending_bytes", (i64)m.message_bytes);
     json_put_member_i64(body, "group_bytes", (i64)m.group_bytes);
     json_put_member_i64(body, "settled_keys", (i64)m.settled_keys);

@@ -264,10 +264,10 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
     waits_run(b);
     gates_run(b);
     pushes_run(b);
-    compaction_run(b);
     room_look_ahead(b);
     hand_over_due(b);
-    feeds_run(b); /* while the disk works */
+    compaction_run(b); /* while the disk works, as the next */
+    feeds_run(b);
     b->left = b->durable;
 }
 

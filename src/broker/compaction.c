@@ -5,22 +5,23 @@
 #include "broker/report.h"
 #include "broker/room.h"
 
-/* It is paced by what falls away, not by what is appended: a send makes no garbage, and need not wait behind anybody's. At the
- * threshold 1.4 of 2.4 bytes read are dead, so reading 1.75 bytes for each that falls away gains on them. Where much falls away
- * while little is appended (a purge, the keys of a window, acks of large messages), that is a debt, paid off over a minute and by
- * those who append, half a byte for each of theirs; two, once it is large beside what is alive. Beside that it goes slowly: whoever
+/* It is paced by what it carries: what is dead costs nothing (core/needed.h), and how much is to be carried before a dead stretch is
+ * reached nobody knows. Those who append pay a sixteenth of what they append. Once the journal has grown by a slope beyond the
+ * threshold they pay more, after another slope a byte and a half for each, which gains on whatever they do: at the threshold five
+ * bytes are carried for seven that fall away. What falls away at once (a purge, the keys of a window) is nobody's debt, for the journal
+ * is no larger than before: it has a minute to leave in, and presses only when that was too short. Beside that it goes slowly: whoever
  * sends one message at a time should not wait behind compaction's syncs; faster only while nobody asks. */
-#define SLICE_PER_4_FALLEN   7u
-#define SLICE_PER_APPENDED   3u /* at most; the rest is debt */
-#define DEBT_MS              60000u
-#define DEBT_SEGMENTS        4u
-#define SLICE_PER_MS         16384u
-#define SLICE_PER_MS_PRESSED 262144u
-#define SLICE_MIN            65536u
-#define QUIET_MS             100            /* since the last request: nobody asks */
-#define QUIET_SLICE          (256u << 10)   /* a turn, some 60 MB/s */
-#define SLICE_PART           (256u << 10)   /* between two looks at the clock */
-#define OWED_MAX             (256ull << 20) /* what a busy time leaves for a quieter one */
+#define SIXTEENTHS_MOST      24u /* of what is appended */
+#define CARRY_PER_MS         4096u
+#define CARRY_PER_MS_PRESSED 131072u
+#define CARRY_MIN            65536
+#define SLOPE_SEGMENTS       2u /* and three tenths of what is alive */
+#define LEAVE_MS             60000u
+#define LEAVE_PER_MS         32768u          /* at most */
+#define QUIET_MS             100             /* since the last request: nobody asks */
+#define QUIET_CARRY          (128 << 10)     /* a turn */
+#define PART                 (256 << 10)     /* between two looks at the clock */
+#define OWED_MAX             ((i64)64 << 20) /* what a busy time leaves for a quieter one */
 #define SLACK_SEGMENTS       3u
 #define LOOK_MS              10000
 #define DEAD_LOOK_MS         10 /* between two looks whether the oldest segment is dead altogether */
@@ -33,12 +34,12 @@
 
 struct compaction {
     u64 cursor, until; /* until == 0: no segment is being read */
-    u64 owed;          /* bytes that should have been read by now, for what fell away and the time that passed */
-    u64 debt;          /* bytes that may be read later, */
-    u64 debt_slack;    /* small as long as it is below that and what is alive */
+    i64 owed;          /* bytes that should have been carried by now; below 0: too many were */
+    u64 allowed;       /* so large may the journal be without anybody being pressed */
+    u64 least;         /* that was alive since this began, */
+    u64 grown;         /* and by so much it is more now */
     bool idle;         /* nothing was worth it when that was last looked at */
     u64 appended;      /* what had been appended in all when that was last reckoned, */
-    u64 live;          /* what was alive, */
     i64 mono_ms;       /* and when that was */
     i64 dead_looked_ms;
     bool pressed;      /* room is short */
@@ -86,17 +87,11 @@ static u64 worth_from(struct broker *b, const struct journal_stats *s) {
     return core_live_bytes(b->core) * 12 / 5 + SLACK_SEGMENTS * s->segment_bytes;
 }
 
-/* What there is beyond the threshold. */
-static u64 excess(struct broker *b, const struct journal_stats *s) {
-    u64 bound = worth_from(b, s);
-    return s->used_bytes > bound ? s->used_bytes - bound : 0;
-}
-
-/* No room for new work, but something to gain. */
+/* No room for new work, but something to gain: what is dead in the segment that is written cannot be had, and it is no longer than one. */
 static bool pressed(struct broker *b, const struct journal_stats *s) {
     u64 live = core_live_bytes(b->core);
     u64 wanted = room_promised(b) + s->segment_bytes;
-    return journal_room(b->journal) < wanted && s->used_bytes > live + live / 8 + 2 * s->segment_bytes;
+    return journal_room(b->journal) < wanted && s->used_bytes > live + live / 8 + s->segment_bytes;
 }
 
 static hx_st carry_one(struct broker *b, const struct journal_record *rec, struct errbuf *err) {
@@ -147,35 +142,42 @@ static u64 next_needed(void *ctx, u64 from) {
     return core_carry_next(c->b->core, from, c->b->compaction->until);
 }
 
-static u64 called_for(u64 fallen) {
-    return fallen / 4 * SLICE_PER_4_FALLEN;
+/* The threshold and its slope, or what the journal had grown to while more was alive, as long as there is time to leave that; and what
+ * came since and is alive comes on top: it is nobody's garbage. */
+static void allow(struct broker *b, const struct journal_stats *s, u64 slope, u64 passed_ms) {
+    struct compaction *c = b->compaction;
+    u64 live = core_live_bytes(b->core), always = worth_from(b, s) + slope;
+    if (live < c->least) c->least = live;
+    c->allowed += live - c->least;
+    c->allowed -= c->grown < c->allowed ? c->grown : c->allowed;
+    c->grown = live - c->least;
+    u64 over = c->allowed > always ? c->allowed - always : 0;
+    u64 leave = over / LEAVE_MS * passed_ms, most = LEAVE_PER_MS * passed_ms;
+    if (leave > most) leave = most;
+    c->allowed = always + over - leave;
 }
 
-static void look_again(struct broker *b) {
-    b->compaction->appended = room_appended(b);
-    b->compaction->live = core_live_bytes(b->core);
+/* What those who appended pay. */
+static u64 share_of(const struct compaction *c, u64 appended, u64 used, u64 slope) {
+    u64 over = used > c->allowed ? used - c->allowed : 0;
+    u64 sixteenths = 1 + SIXTEENTHS_MOST * (over < slope ? over : slope) / (slope + 1);
+    return appended / 16 * sixteenths;
 }
 
-static u64 pay_off(struct compaction *c, u64 appended, u64 passed_ms) {
-    bool large = c->debt > c->live + c->debt_slack;
-    u64 part = (large ? appended * 2 : appended / 2) + c->debt / DEBT_MS * passed_ms;
-    if (part > c->debt) part = c->debt;
-    c->debt -= part;
-    return part;
-}
-
-/* As much as what fell away calls for, and a little for the time that passed, so that it ends also when nothing does. */
+/* And a little for the time that passed, so that it ends also when nobody appends. */
 static void reckon(struct broker *b) {
     struct compaction *c = b->compaction;
+    struct journal_stats s;
     u64 passed = b->time.mono_ms > c->mono_ms ? (u64)(b->time.mono_ms - c->mono_ms) : 0;
     u64 appended = room_appended(b) - c->appended;
-    i64 fallen = (i64)(appended + c->live - core_live_bytes(b->core));
-    u64 all = called_for(fallen > 0 ? (u64)fallen : 0), most = appended * SLICE_PER_APPENDED;
-    u64 now = all < most ? all : most;
-    look_again(b);
+    if (passed == 0 && appended < CARRY_MIN) return;
+    journal_stats_get(b->journal, &s);
+    u64 slope = core_live_bytes(b->core) / 10 * 3 + SLOPE_SEGMENTS * s.segment_bytes;
+    c->appended = room_appended(b);
     c->mono_ms = b->time.mono_ms;
-    c->debt += all - now;
-    c->owed += now + pay_off(c, appended, passed) + passed * (c->pressed ? SLICE_PER_MS_PRESSED : SLICE_PER_MS);
+    allow(b, &s, slope, passed);
+    c->owed +=
+        (i64)(share_of(c, appended, s.used_bytes, slope) + passed * (c->pressed ? CARRY_PER_MS_PRESSED : CARRY_PER_MS));
     if (c->owed > OWED_MAX) c->owed = OWED_MAX;
 }
 
@@ -185,16 +187,18 @@ static bool begin(struct broker *b) {
     struct journal_stats s;
     journal_stats_get(b->journal, &s);
     u64 end = journal_oldest_end(b->journal);
-    u64 beyond = excess(b, &s);
+    bool worth = s.used_bytes > worth_from(b, &s);
     c->pressed = end != 0 && pressed(b, &s);
     bool idle = c->idle;
-    c->idle = end == 0 || (beyond == 0 && !c->pressed && !erases(b, &s));
+    c->idle = end == 0 || (!worth && !c->pressed && !erases(b, &s));
     if (c->idle) return false;
-    c->debt_slack = DEBT_SEGMENTS * s.segment_bytes;
-    reckon(b);
     if (idle) { /* nothing for the time before */
+        c->allowed = s.used_bytes;
+        c->least = core_live_bytes(b->core);
+        c->grown = 0;
+        c->appended = room_appended(b);
+        c->mono_ms = b->time.mono_ms;
         c->owed = 0;
-        c->debt = called_for(beyond);
     }
     c->cursor = s.first;
     c->until = end;
@@ -205,7 +209,7 @@ static void read_part(struct broker *b, u64 bytes) {
     struct compaction *c = b->compaction;
     struct errbuf err = {{0}};
     struct collected collected = {.b = b};
-    u64 from = c->cursor;
+    u64 appended = room_appended(b);
     buf_reset(&c->bodies);
     const struct journal_wanted wanted = {
         .next = next_needed, .stretch = CARRY_STRETCH, .each = collect, .ctx = &collected};
@@ -216,8 +220,8 @@ static void read_part(struct broker *b, u64 bytes) {
                log_text("status", slice_str(status_text(st))), log_text("detail", slice_str(err.text)));
         check_failed(__FILE__, __LINE__, "journal_scan", "stored data cannot be read");
     }
-    u64 read = c->cursor - from;
-    c->owed -= read < c->owed ? read : c->owed;
+    c->owed -= (i64)(room_appended(b) - appended);
+    c->appended += room_appended(b) - appended; /* is not owed for: it would never end */
 }
 
 /* What is dead stays behind by as much again as is left on purpose, and the journal grows all the same. After a purge or an
@@ -247,22 +251,22 @@ static void tell_behind(struct broker *b) {
 }
 
 /* While nobody asks it goes faster than it owes, so that whoever comes next finds it done and pays for nobody's garbage. */
-static u64 quiet_extra(const struct broker *b) {
-    u64 owed = b->compaction->owed;
+static i64 due(const struct broker *b) {
     bool quiet = b->time.mono_ms - b->asked_mono_ms >= QUIET_MS;
-    return quiet && owed < QUIET_SLICE ? QUIET_SLICE - owed : 0;
+    i64 owed = b->compaction->owed;
+    return quiet && owed < QUIET_CARRY ? QUIET_CARRY : owed;
 }
 
-static void read_owed(struct broker *b) {
+/* What is carried is a part of what is passed: a part passes as much as may be carried at most. */
+static void carry_due(struct broker *b) {
     struct compaction *c = b->compaction;
     struct budget g = budget_of(b, COMPACT_US);
-    u64 extra = quiet_extra(b);
+    i64 extra = due(b) - c->owed;
     c->owed += extra;
-    while (c->owed >= SLICE_MIN && c->cursor < c->until && !budget_spent(&g))
-        read_part(b, c->owed < SLICE_PART ? c->owed : SLICE_PART);
-    u64 unused = extra < c->owed ? extra : c->owed, paid = extra - unused;
-    c->owed -= unused;
-    c->debt -= paid < c->debt ? paid : c->debt;
+    while (c->owed >= CARRY_MIN && c->cursor < c->until && !budget_spent(&g))
+        read_part(b, (u64)(c->owed < PART ? c->owed : PART));
+    i64 unused = c->owed < extra ? c->owed : extra;
+    if (unused > 0) c->owed -= unused;
 }
 
 static void drop_segment(struct broker *b, u64 end) {
@@ -285,15 +289,23 @@ static void drop_dead(struct broker *b) {
     }
 }
 
-/* What is carried is appended too, and not owed for: it would never end. */
+/* On a full disk it has two segments of its own, which are enough for what one holds. A segment it dropped is room only when the copies
+ * are durable; a disk that takes long for that must not make the next ones' copies take what is promised to others. */
+static bool outruns(struct broker *b) {
+    struct journal_stats s;
+    if (journal_room(b->journal) >= room_promised(b)) return false;
+    journal_stats_get(b->journal, &s);
+    return s.dropping > 0 && b->compaction->cursor == s.first; /* a segment that is begun is finished */
+}
+
 void compaction_run(struct broker *b) {
     struct compaction *c = b->compaction;
     tell_behind(b);
     if (c->until == 0) drop_dead(b);
     if (c->until == 0 && !begin(b)) return;
+    if (outruns(b)) return;
     reckon(b);
-    read_owed(b);
-    look_again(b);
+    carry_due(b);
     if (c->cursor < c->until) return;
     drop_segment(b, c->until);
     c->until = 0;

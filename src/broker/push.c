@@ -215,9 +215,7 @@ static void pause_gone(struct broker *b, const struct push *push) {
         .who = SL(PUSH_CONSUMER), .what = deed_text(DEED_PUSH_PAUSE), .why = SL("the target answered 410 Gone")};
     if (target_queue(push->target) != push->ref.queue) return;
     room_prepare(b, CONFIG_BYTES_MAX);
-    enum pause_verdict v = targets_pause(b, push->ref.queue, true, &audit);
-    if (v == PAUSE_FULL) target_pause(push->target, b->now.wall_ms, true, audit.who, audit.why);
-    if (v == PAUSE_NO_CHANGE) return;
+    if (targets_gone(b, push->ref.queue, &audit) == PAUSE_NO_CHANGE) return;
     report_after(b, LOG_WARN, "push_paused",
                  "the target answered 410 Gone: nothing is pushed there until it is resumed",
                  log_text("queue", core_queue_name(b->core, push->ref.queue)));
@@ -305,12 +303,17 @@ static bool awaits_approval(const struct errand *e) {
     return true;
 }
 
-/* When the work on it first began; when it came, if that is not known any more. */
-static i64 began_ms(const struct errand *e) {
+/* When the work on it first began; when it came, if that is not known any more. By the clock as it stands now: it may have been set
+ * back since, and a downstream forgets all the same. Ahead of the clock: then it is as it was written down, and trusted by nobody. */
+static i64 began_ms(struct broker *b, const struct errand *e) {
     struct history_item item;
-    for (u32 at = 0; history_next(e->view.history, &at, &item);)
-        if (item.kind == HISTORY_ATTEMPT && !item.lookup) return item.at_ms;
-    return e->m->first_seen_ms;
+    i64 began = e->m->first_seen_ms;
+    for (u32 at = 0; history_next(e->view.history, &at, &item);) {
+        if (item.kind != HISTORY_ATTEMPT || item.lookup) continue;
+        began = item.at_ms;
+        break;
+    }
+    return began > b->now.wall_ms ? began : began - core_set_back_ms(b->core, b->now, began);
 }
 
 static struct terms *terms_for(struct broker *b, const struct errand *e) {
@@ -336,7 +339,7 @@ static struct push *push_new(struct broker *b, const struct errand *e) {
         .ref = e->m->ref,
         .lookup = e->lookup,
         .probe = e->probe,
-        .began_ms = e->lookup ? began_ms(e) : 0,
+        .began_ms = e->lookup ? began_ms(b, e) : 0,
     };
     if (p->under_way) p->under_way->prev = push;
     p->under_way = push;
@@ -398,7 +401,7 @@ static bool may_double(struct broker *b, const struct errand *e, slice *why) {
     }
     if (!before) return false;
     struct terms *t = terms_for(b, e);
-    bool may = !may_resend(t, began_ms(e), b->now.wall_ms);
+    bool may = !may_resend(t, began_ms(b, e), b->now.wall_ms);
     *why = t->resend ? SL("not sent again: by now the downstream may not know its key any more (remembers)")
                      : SL("not sent again: the downstream does not deduplicate");
     terms_drop(t);

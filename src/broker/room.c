@@ -100,7 +100,7 @@ static void look(struct broker *b) {
 }
 
 /* That nobody asked since does not make room: what was refused must fit. */
-static bool disk_is_short(const struct broker *b) {
+bool room_disk_short(const struct broker *b) {
     const struct room *r = b->room;
     return r->refused || (r->disk_short.on && core_room(b->core) < core_reserved_bytes(b->core) + r->lacking);
 }
@@ -108,7 +108,7 @@ static bool disk_is_short(const struct broker *b) {
 static void tell_disk(struct broker *b) {
     struct room *r = b->room;
     struct journal_stats s;
-    enum spell_change change = spell_look(&r->disk_short, disk_is_short(b), b->now.run_ms);
+    enum spell_change change = spell_look(&r->disk_short, room_disk_short(b), b->now.run_ms);
     r->refused = false;
     if (!r->disk_short.on) r->lacking = 0;
     if (change == SPELL_SAME) return;

@@ -25,6 +25,8 @@ bool room_to_spare(struct broker *b, u64 bytes);
 bool room_promise(struct broker *b, u64 bytes);
 void room_promise_end(struct broker *b, u64 bytes);
 u64 room_promised(const struct broker *b); /* to accepted messages, and for answers to come */
+/* Something was refused for want of room on the disk, and it would be still: now, not as of the log's spell, which outlasts it. */
+bool room_disk_short(const struct broker *b);
 /* At the end of a turn: has room preallocated in the background, as far ahead as the load calls for. */
 void room_look_ahead(struct broker *b);
 u64 room_appended(const struct broker *b); /* bytes, since start */

@@ -81,11 +81,3 @@ void traffic_durable(struct broker *b, u64 position) {
 const struct route_traffic *traffic_of(const struct broker *b, u32 route) {
     return &b->traffic->at[route];
 }
-
-u64 traffic_code(const struct broker *b, u16 code) {
-    u64 count = 0;
-    for (u32 i = 0; i < b->traffic->routes; i++)
-        for (u32 k = 0; k < TRAFFIC_CODES; k++)
-            if (b->traffic->at[i].codes[k].code == code) count += b->traffic->at[i].codes[k].count;
-    return count;
-}

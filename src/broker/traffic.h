@@ -35,7 +35,6 @@ struct asked traffic_now(const struct broker *b);
 void traffic_resumed(struct broker *b, struct asked a);
 void traffic_replied(struct broker *b, u16 code, u64 position);
 void traffic_durable(struct broker *b, u64 position);
-u64 traffic_code(const struct broker *b, u16 code); /* replies with this status */
 const struct route_traffic *traffic_of(const struct broker *b, u32 route);
 
 #endif

@@ -104,6 +104,7 @@ static hx_st apply_clock(struct core *c, const struct rec_clock *r, struct errbu
         c->now.wall_ms = r->wall_ms;
         clock_reached(c, r->run_ms);
         if (r->delay_ms > c->now.delay_ms) c->now.delay_ms = r->delay_ms;
+        clock_seen(c, r->wall_ms, r->delay_ms);
     }
     c->clock_written_run_ms = r->run_ms;
     c->wrote_since_clock = false;
@@ -221,6 +222,7 @@ static hx_st apply_queue(struct core *c, const struct rec_queue *r, u64 pos, u64
     bool push_goes_on = q->push_paused && !r->push_paused;
     q->paused = r->paused;
     q->push_paused = r->push_paused;
+    q->push_gone = r->push_gone;
     q->created_ms = r->created_ms;
     q->origin = r->origin;
     queue_load_window(c, q, r);
@@ -291,11 +293,7 @@ static u32 settled_at(const struct core *c, u64 hash, u64 pos, u64 seq, i64 sett
 /* The same key settled long ago, and this message takes its place. */
 static void replace_settled(struct core *c, u64 hash, u64 pos, u64 seq) {
     u32 no = settled_at(c, hash, pos, seq, -1);
-    if (no == ENTRY_NONE) return;
-    const struct entry *e = index_entry(&c->keys, no);
-    live_off(c, e->queue, entry_size(e));
-    arrivals_forget(c, no);
-    window_remove(c, no);
+    if (no != ENTRY_NONE) window_remove(c, no);
 }
 
 static void message_load_history(struct message *m, slice history) {
@@ -409,7 +407,7 @@ static hx_st apply_message(struct core *c, const struct rec_message *r, u32 abou
         struct message *known = message_mut(c, no);
         entry_move(c, entry_mut(c, known), size);
         reserve_off(c, known);
-        alive_over(&c->alive, known->pos);
+        needed_over(&c->needed, known->pos);
         known->pos = pos;
         known->carried = true;
         known->history.written = (u32)r->history.n;
@@ -442,6 +440,8 @@ static hx_st apply_lease(struct core *c, const struct rec_lease *r, u32 about, s
     q->counters.delivered++;
     if (r->again) q->counters.redelivered++;
     if (r->lookup) q->counters.reconciled++;
+    /* In recovery the delay clock is as it was last written: not later, so that no less is known to have been set back. */
+    clock_seen(c, r->at_ms, c->now.delay_ms);
     INVARIANT(3, !c->sink || r->fence > c->fence);
     if (r->fence > c->fence) c->fence = r->fence;
     u32 no = live_find(c, &r->ref, about);
@@ -678,7 +678,7 @@ static hx_st apply_settle(struct core *c, const struct rec_settle *r, u32 about,
     if (r->erasing) c->erase_upto = pos;
     u32 entry = r->carried ? settled_at(c, r->ref.hash, r->from_pos, r->ref.seq, r->settled_run_ms) : ENTRY_NONE;
     if (entry != ENTRY_NONE) {
-        alive_over(&c->alive, index_entry(&c->keys, entry)->at);
+        needed_over(&c->needed, index_entry(&c->keys, entry)->at);
         settled_move(c, entry, r, pos, size);
         return check_move(c, STAGE_SETTLED, REC_SETTLE, STAGE_SETTLED, err);
     }
@@ -767,8 +767,8 @@ static bool may_be_carried(enum record_type type) {
 
 hx_st core_apply(struct core *c, const struct record *r, u64 pos, u64 size, struct errbuf *err) {
     if (may_be_carried(r->type)) {
-        CHECK(size >= ALIVE_STRETCH);
-        alive_note(&c->alive, pos, record_of_key(r->type));
+        CHECK(size >= NEEDED_STRETCH);
+        needed_note(&c->needed, pos, record_of_key(r->type));
     }
     switch (r->type) {
     case REC_CLOCK:

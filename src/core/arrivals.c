@@ -122,7 +122,7 @@ static void prefetch_writes(const struct core *c, u32 from) {
         tally_prefetch(c, entry, true);
     }
     for (u32 k = from - WRITE_AHEAD; k < from && k < c->tally_count; k++)
-        alive_near(&c->alive, arrivals_pos(c, tally_at(c, k)->entry));
+        needed_near(&c->needed, arrivals_pos(c, tally_at(c, k)->entry));
 }
 
 static void slot_delete(struct core *c, u32 i) {
@@ -268,7 +268,7 @@ u64 arrivals_pos(const struct core *c, u32 entry) {
 void arrivals_apply(struct core *c, u32 entry, u64 pos) {
     struct entry *e = index_entry(&c->keys, entry);
     u64 *slot = written_slot_make(c, entry);
-    if (e->has_arrivals) alive_over(&c->alive, *slot);
+    if (e->has_arrivals) needed_over(&c->needed, *slot);
     *slot = pos;
     if (e->has_arrivals) return;
     e->has_arrivals = 1;
@@ -284,7 +284,7 @@ void arrivals_forget(struct core *c, u32 entry) {
     }
     struct entry *e = index_entry(&c->keys, entry);
     if (!e->has_arrivals) return;
-    alive_over(&c->alive, *written_slot(c, entry));
+    needed_over(&c->needed, *written_slot(c, entry));
     e->has_arrivals = 0;
     c->repeated_keys--;
     c->live_bytes -= ARRIVALS_BYTES;

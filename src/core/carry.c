@@ -2,7 +2,7 @@
 #include "core/core_priv.h"
 
 u64 core_carry_next(const struct core *c, u64 from, u64 upto) {
-    return alive_next(&c->alive, from, upto);
+    return needed_next(&c->needed, from, upto);
 }
 
 static void carry_message(struct core *c, const struct rec_message *old, u64 pos) {
@@ -91,5 +91,5 @@ void core_carry_end(struct core *c, struct core_now now, u64 upto) {
     c->now = now;
     write_clock(c);
     core_derive(c, &(struct derived){.kind = DERIVE_DROPPED, .pos = upto});
-    INVARIANT(21, c->alive.count >= index_count(&c->keys) + c->repeated_keys);
+    INVARIANT(21, c->needed.count >= index_count(&c->keys) + c->repeated_keys);
 }

@@ -69,7 +69,7 @@ void core_free(struct core *c) {
     index_free(&c->keys);
     index_free(&c->groups);
     arrivals_free(c);
-    alive_free(&c->alive);
+    needed_free(&c->needed);
     index_free(&c->queue_names);
     if (!c->sink) index_free(&c->orphans);
     mem_free(c);
@@ -148,7 +148,7 @@ void core_memory(const struct core *c, struct core_memory *out) {
     *out = (struct core_memory){
         .index_bytes = index_bytes(&c->keys),
         .arrivals_bytes = c->written_bytes,
-        .alive_bytes = c->alive.bytes,
+        .needed_bytes = c->needed.bytes,
         .message_bytes = (u64)c->message_chunk_count * MESSAGE_CHUNK * sizeof(struct message) + c->history_bytes +
                          ((u64)c->leases.cap + c->delays.cap + c->ttls.cap) * sizeof(struct heap_item),
         .group_bytes = c->group_bytes + index_bytes(&c->groups),
@@ -187,7 +187,7 @@ u64 core_tick_bytes(const struct core *c, u32 budget) {
 }
 
 static u64 memory_used(const struct core *c) {
-    return index_bytes(&c->keys) + c->written_bytes + c->alive.bytes + c->history_bytes + c->group_bytes +
+    return index_bytes(&c->keys) + c->written_bytes + c->needed.bytes + c->history_bytes + c->group_bytes +
            index_bytes(&c->groups) + c->message_count * sizeof(struct message) +
            ((u64)c->leases.cap + c->delays.cap + c->ttls.cap) * sizeof(struct heap_item);
 }

@@ -81,6 +81,9 @@ struct core_downtime {
     i64 charged_ms;
 };
 struct core_downtime core_downtime(const struct core *c);
+/* By how much the wall clock was set back since it showed that, as far as is known: from the oldest clock in the journal on. What follows
+ * from how long ago something was takes it into account; too much of it, never too little, where the clock had run ahead. */
+i64 core_set_back_ms(const struct core *c, struct core_now now, i64 since_wall_ms);
 /* A clean end: writes where the clocks stand and the arrivals that were not written yet. */
 void core_stop(struct core *c, struct core_now now);
 
@@ -111,6 +114,7 @@ struct queue_info {
     enum origin origin;
     bool paused;
     bool push_paused; /* pulled, but not pushed: core_push_pause */
+    bool push_gone;   /* so because its target is gone: core_push_gone */
     bool deleted;     /* its number is all that is left: pass it over */
     bool pressed;     /* over a limit, and not yet below 80 % of all of them: new messages are refused */
     i64 created_ms;
@@ -154,6 +158,9 @@ enum pause_verdict core_queue_pause(struct core *c, struct core_now now, u16 que
 /* Says that nothing is to be pushed there, over restarts; whoever pushes asks queue_info. Consumers receive as before. */
 enum pause_verdict core_push_pause(struct core *c, struct core_now now, u16 queue, bool paused,
                                    const struct audit_in *audit);
+/* Paused for the target's own word that it is gone, until somebody decides: resumes it, or pauses it himself. Of what is paused:
+ * NO_CHANGE. */
+enum pause_verdict core_push_gone(struct core *c, struct core_now now, u16 queue, const struct audit_in *audit);
 void core_queue_info(const struct core *c, struct core_now now, u16 queue, struct queue_info *out);
 /* How long things have been waiting there. Looks at up to look_at messages of each lane, those first that came there first. */
 struct queue_ages {
@@ -561,7 +568,7 @@ u64 core_live_bytes(const struct core *c);     /* of journal records still neede
 u64 core_reserved_bytes(const struct core *c); /* room promised to accepted messages (P8) */
 
 struct core_memory {
-    u64 index_bytes, arrivals_bytes, alive_bytes, message_bytes, group_bytes;
+    u64 index_bytes, arrivals_bytes, needed_bytes, message_bytes, group_bytes;
     u64 settled_keys, messages, groups, repeated_keys;
 };
 void core_memory(const struct core *c, struct core_memory *out);

@@ -2,9 +2,9 @@
 #ifndef HAPAX_CORE_CORE_PRIV_H
 #define HAPAX_CORE_CORE_PRIV_H
 
-#include "core/alive.h"
 #include "core/core.h"
 #include "core/index.h"
+#include "core/needed.h"
 
 /* Where an unsettled message stands. Each is a list of its queue; a message is in exactly one. LOOKUP and READY are both ready: to be
  * looked up, and to be done. Apart, because the broker may make the look-ups itself while consumers, or a target that is up again,
@@ -98,6 +98,12 @@ struct group {
     char name[];
 };
 
+/* As long as the wall clock is not set back: how far it is ahead of the delay clock at most, and what it showed last. */
+#define ERAS_MAX 8u
+struct era {
+    i64 ahead_ms, wall_ms;
+};
+
 /* Keys that settled in one stretch of running time; forgotten together. */
 struct bucket {
     i64 from_ms, to_ms; /* running time; buckets do not overlap, whatever the window was when they were made */
@@ -115,7 +121,7 @@ struct queue {
     u16 id;
     u16 vacant_next; /* deleted: the number that became free after this one; 0: none */
     bool known;      /* its QUEUE record was read; false only during replay */
-    bool paused, push_paused, deleted;
+    bool paused, push_paused, push_gone, deleted;
     bool announced
         [2];      /* of the look-ups and the others, by place: on_ready was called, and some have been there since */
     bool pressed; /* in memory only: after a restart the limits themselves are asked again */
@@ -237,9 +243,11 @@ struct core {
     bool sweep_again;          /* one was deleted since the sweep began */
     u64 former_keys;           /* recovery: what a sweep would free */
     u64 live_bytes, reserved_bytes;
-    struct alive alive;
+    struct needed needed;
     u64 room; /* what may still be appended */
     i64 clock_written_run_ms, expiry_checked_run_ms;
+    struct era eras[ERAS_MAX]; /* the later, the less ahead, and the more the clock showed at last */
+    u32 era_count;
     bool wrote_since_clock;
     bool boot_due;          /* nothing was written since this start: the CLOCK that says where it began comes first */
     u64 first_fresh_seq;    /* replay: the first message admitted in what is left of the journal */
@@ -353,6 +361,7 @@ void give_back(struct record *r, const struct message *m);
 
 /* time.c */
 void write_clock(struct core *c);
+void clock_seen(struct core *c, i64 wall_ms, i64 delay_ms);
 void note_clock(struct core *c); /* if there is room */
 void write_counts(struct core *c);
 

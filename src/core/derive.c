@@ -55,7 +55,7 @@ bool core_derive(struct core *c, const struct derived *d) {
         ++*(u64 *)(void *)((char *)&queue_mut(c, d->queue)->uncounted + d->counter);
         break;
     case DERIVE_DROPPED:
-        alive_drop(&c->alive, d->pos);
+        needed_drop(&c->needed, d->pos);
         break;
     case DERIVE_ARRIVAL:
         tally_note(c, d->entry, d->known, d->arrival, d->request_id);

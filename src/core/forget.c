@@ -71,12 +71,24 @@ void window_add(struct core *c, u32 entry, i64 settled_run_ms) {
     b->keys++;
 }
 
+/* What a settled key takes is given back: its bytes, its arrivals, its places in the journal and in the table. The entry stays, as
+ * long as a bucket links it. */
+static void key_free(struct core *c, u32 entry) {
+    const struct entry *e = index_entry(&c->keys, entry);
+    if (entry_former(c, e))
+        c->live_bytes -= entry_size(e); /* the queue that had them is deleted */
+    else
+        live_off(c, e->queue, entry_size(e));
+    arrivals_forget(c, entry);
+    needed_over(&c->needed, e->at);
+    index_remove(&c->keys, entry);
+}
+
 void window_remove(struct core *c, u32 entry) {
     struct entry *e = index_entry(&c->keys, entry);
     struct queue *q = queue_mut(c, e->queue);
     q->settled_keys--;
-    alive_over(&c->alive, e->at);
-    index_remove(&c->keys, entry);
+    key_free(c, entry);
     if (!e->bucketed) {
         index_release(&c->keys, entry);
         return;
@@ -126,17 +138,11 @@ void window_forget(struct core *c, struct queue *q, i64 from_run_ms, i64 upto_ru
 }
 
 static void reap(struct core *c, u32 entry) {
-    struct entry *e = index_entry(&c->keys, entry);
+    const struct entry *e = index_entry(&c->keys, entry);
     if (e->kind == ENTRY_SETTLED) {
         INVARIANT(7, entry_forgotten(c, e));
-        if (entry_former(c, e))
-            c->live_bytes -= entry_size(e);
-        else
-            live_off(c, e->queue, entry_size(e));
-        arrivals_forget(c, entry);
-        alive_over(&c->alive, e->at);
         if (c->sink && c->sink->on_expired && !entry_former(c, e)) c->sink->on_expired(c->sink->ctx, e->queue, e->hash);
-        index_remove(&c->keys, entry);
+        key_free(c, entry);
     }
     index_release(&c->keys, entry);
 }
@@ -169,10 +175,7 @@ void window_sweep(struct core *c, u32 *budget) {
     for (; *budget > 0 && c->sweep_at < c->keys.entries_top; --*budget, c->sweep_at++) {
         const struct entry *e = index_entry(&c->keys, c->sweep_at);
         if (e->bucketed || !entry_former(c, e)) continue;
-        c->live_bytes -= entry_size(e);
-        arrivals_forget(c, c->sweep_at);
-        alive_over(&c->alive, e->at);
-        index_remove(&c->keys, c->sweep_at);
+        key_free(c, c->sweep_at);
         index_release(&c->keys, c->sweep_at);
     }
     if (c->sweep_at < c->keys.entries_top) return;

@@ -168,7 +168,7 @@ void message_end(struct core *c, u32 no) {
     struct message *m = message_mut(c, no);
     struct queue *q = queue_mut(c, m->queue);
     reserve_off(c, m);
-    alive_over(&c->alive, m->pos);
+    needed_over(&c->needed, m->pos);
     unplace_message(c, no);
     group_leave(c, no);
     set_conflict(c, m, false);

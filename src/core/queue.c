@@ -20,6 +20,7 @@ static struct rec_queue queue_record(const struct queue *q) {
         .queue = q->id,
         .paused = q->paused,
         .push_paused = q->push_paused,
+        .push_gone = q->push_gone,
         .deleted = q->deleted,
         .origin = q->origin,
         .created_ms = q->created_ms,
@@ -102,31 +103,36 @@ enum delete_verdict core_queue_delete(struct core *c, struct core_now now, u16 q
     if (q->unsettled) return DELETE_UNSETTLED;
     struct rec_queue r = queue_record(q);
     r.deleted = true;
-    r.paused = r.push_paused = false;
+    r.paused = r.push_paused = r.push_gone = false;
     r.config = SL("");
     return write_named(c, &r, audit) ? DELETE_OK : DELETE_FULL;
-}
-
-/* flag: of r, a queue's record. */
-static enum pause_verdict pause_as(struct core *c, struct rec_queue *r, bool *flag, bool paused,
-                                   const struct audit_in *audit) {
-    if (*flag == paused) return PAUSE_NO_CHANGE;
-    *flag = paused;
-    return write_named(c, r, audit) ? PAUSE_OK : PAUSE_FULL;
 }
 
 enum pause_verdict core_queue_pause(struct core *c, struct core_now now, u16 queue, bool paused,
                                     const struct audit_in *audit) {
     c->now = now;
     struct rec_queue r = queue_record(queue_at(c, queue));
-    return pause_as(c, &r, &r.paused, paused, audit);
+    if (r.paused == paused) return PAUSE_NO_CHANGE;
+    r.paused = paused;
+    return write_named(c, &r, audit) ? PAUSE_OK : PAUSE_FULL;
 }
 
 enum pause_verdict core_push_pause(struct core *c, struct core_now now, u16 queue, bool paused,
                                    const struct audit_in *audit) {
     c->now = now;
     struct rec_queue r = queue_record(queue_at(c, queue));
-    return pause_as(c, &r, &r.push_paused, paused, audit);
+    if (r.push_paused == paused && !r.push_gone) return PAUSE_NO_CHANGE;
+    r.push_paused = paused;
+    r.push_gone = false;
+    return write_named(c, &r, audit) ? PAUSE_OK : PAUSE_FULL;
+}
+
+enum pause_verdict core_push_gone(struct core *c, struct core_now now, u16 queue, const struct audit_in *audit) {
+    c->now = now;
+    struct rec_queue r = queue_record(queue_at(c, queue));
+    if (r.push_paused) return PAUSE_NO_CHANGE;
+    r.push_paused = r.push_gone = true;
+    return write_named(c, &r, audit) ? PAUSE_OK : PAUSE_FULL;
 }
 
 void core_queue_write(struct core *c, u16 queue) {
@@ -165,6 +171,7 @@ void core_queue_info(const struct core *c, struct core_now now, u16 queue, struc
         .origin = (enum origin)q->origin,
         .paused = q->paused,
         .push_paused = q->push_paused,
+        .push_gone = q->push_gone,
         .deleted = q->deleted,
         .pressed = queue_pressed(c, q, now.run_ms, 0),
         .created_ms = q->created_ms,

@@ -241,14 +241,15 @@ enum queue_flag {
     QUEUE_DELETED = 2,
     QUEUE_PUSH_PAUSED = 4,
     QUEUE_LOOKUPS = 8, /* has rules for look-ups */
-    QUEUE_FLAGS = 15,
+    QUEUE_PUSH_GONE = 16,
+    QUEUE_FLAGS = 31,
     QUEUE_FLAGS_V4 = 3,
 };
 
 static u8 queue_flags(const struct rec_queue *q) {
     const struct rules *r = &q->rules;
     return (u8)((q->paused ? QUEUE_PAUSED : 0) | (q->deleted ? QUEUE_DELETED : 0) |
-                (q->push_paused ? QUEUE_PUSH_PAUSED : 0) |
+                (q->push_paused ? QUEUE_PUSH_PAUSED : 0) | (q->push_gone ? QUEUE_PUSH_GONE : 0) |
                 (r->lookup_after_ms || r->lookup_every_ms || r->lookup_attempts ? QUEUE_LOOKUPS : 0));
 }
 
@@ -271,6 +272,7 @@ static INLINED void io_queue(struct io *io, struct rec_queue *q) {
     q->paused = flags & QUEUE_PAUSED;
     q->deleted = flags & QUEUE_DELETED;
     q->push_paused = flags & QUEUE_PUSH_PAUSED;
+    q->push_gone = flags & QUEUE_PUSH_GONE;
     io_i64(io, &q->created_ms);
     if (io->version == 1) q->rules = rules_default(); /* what it could not say was as by default */
     io_rules(io, &q->rules);

@@ -13,7 +13,7 @@
  * Version 4: a lease may have been revoked, which an older build would take for damage. DAY is new. Otherwise the layout is
  * version 3's.
  *
- * Version 5: QUEUE holds the rules for look-ups and whether its pushing is paused; RETURN and a carried MESSAGE say how many
+ * Version 5: QUEUE holds the rules for look-ups and whether its pushing is paused, and by whom; RETURN and a carried MESSAGE say how many
  * look-ups there were; SETTLE may hold the head of the HTTP answer its result came with. A record that has none of this is
  * as long as version 4's, so that compaction after an upgrade needs no more room than before it. */
 #ifndef HAPAX_CORE_RECORD_H
@@ -208,7 +208,7 @@ struct promise {
 
 struct rec_queue {
     u16 queue;
-    bool paused, push_paused, deleted;
+    bool paused, push_paused, push_gone, deleted;
     u8 origin;
     i64 created_ms;
     struct rules rules;

@@ -5,6 +5,7 @@
 #define CLOCK_BUSY_MS 1000  /* how often the clocks are written down while there is other work ... */
 #define CLOCK_IDLE_MS 10000 /* ... and while there is none */
 #define CLOCK_BYTES   64u
+#define CLOCK_SLIP_MS 1000 /* by so much a clock that is kept right goes fast or slow */
 #define EXPIRY_MS     1000
 
 void write_clock(struct core *c) {
@@ -20,6 +21,35 @@ void write_clock(struct core *c) {
         .boot = boot,
     };
     core_emit(c, &r);
+}
+
+/* The delay clock goes on whatever is done to the other: where that falls behind it, it was set back, and an era ends. One that was
+ * never further ahead than the present one and showed nothing later tells nothing any more. Of too many the two oldest are taken for
+ * one that was as far ahead as the first for as long as the second. */
+void clock_seen(struct core *c, i64 wall_ms, i64 delay_ms) {
+    struct era now = {wall_ms - delay_ms, wall_ms}, *e = c->eras;
+    u32 n = c->era_count;
+    while (n && e[n - 1].ahead_ms <= now.ahead_ms && e[n - 1].wall_ms <= wall_ms) n--;
+    if (n && e[n - 1].ahead_ms - now.ahead_ms <= CLOCK_SLIP_MS) {
+        n--;
+        if (e[n].ahead_ms > now.ahead_ms) now.ahead_ms = e[n].ahead_ms;
+        if (e[n].wall_ms > now.wall_ms) now.wall_ms = e[n].wall_ms;
+    }
+    if (n == ERAS_MAX) {
+        e[1].ahead_ms = e[0].ahead_ms;
+        memmove(e, e + 1, --n * sizeof *e);
+    }
+    e[n] = now;
+    c->era_count = n + 1;
+}
+
+i64 core_set_back_ms(const struct core *c, struct core_now now, i64 since_wall_ms) {
+    i64 back = 0;
+    for (u32 i = 0; i < c->era_count; i++) {
+        i64 by = now.delay_ms + c->eras[i].ahead_ms - now.wall_ms;
+        if (since_wall_ms <= c->eras[i].wall_ms && by > back) back = by;
+    }
+    return back;
 }
 
 /* Counts that no record implies. Losing the last second's in a crash is allowed. Without room they wait in memory. */
@@ -71,6 +101,7 @@ static void due_clock(struct core *c) {
 
 bool core_tick(struct core *c, struct core_now now, u32 budget) {
     c->now = now;
+    clock_seen(c, now.wall_ms, now.delay_ms);
     bool more = due_leases(c, &budget);
     if (now.run_ms - c->expiry_checked_run_ms >= EXPIRY_MS) {
         c->expiry_checked_run_ms = now.run_ms;

@@ -58,6 +58,7 @@ static void recycle(struct journal_file *j, struct segment *s, bool keep) {
     if (rc) return;
     pthread_mutex_lock(&j->lock);
     if (keep) spare_add(j, id, j->segment_bytes);
+    j->recycling = false;
     set_no_room(j, false);
     pthread_mutex_unlock(&j->lock);
 }
@@ -70,6 +71,7 @@ static struct segment *take_dropped(struct journal_file *j, bool *keep) {
     if (list->at[0]->number < j->drop_to && atomic_load(&j->durable) >= j->drop_after && list->at[0]->number < j->pin) {
         s = list->at[0];
         memmove(list->at, list->at + 1, --list->count * sizeof(struct segment *));
+        j->recycling = true;
         *keep = ahead(j) < append_segments_wanted(j) + SEGMENTS_RESERVED + SEGMENTS_SURPLUS;
     }
     pthread_mutex_unlock(&j->lock);

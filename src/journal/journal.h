@@ -51,6 +51,7 @@ struct journal_stats {
     u64 disk_bytes;    /* all files, spares included */
     u64 used_bytes;    /* first..tail: what compaction can shrink */
     u64 segment_bytes, segments, spares;
+    u64 dropping;              /* segments that are dropped, and not room again yet */
     u64 batches, synced_bytes; /* since start */
     struct hist sync_us, batch_bytes;
     u64 sync_us_max;

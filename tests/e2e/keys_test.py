@@ -382,7 +382,13 @@ def the_list_of_queues_has_them_all(q):
 
 
 @test
-def pause_and_resume_may_be_repeated_and_create_the_queue(q):
+def to_resume_a_queue_that_is_not_there_makes_none(q):
+    problem(hx.broker.post(f"/v1/queues/{q}/resume"), 404, "no_such_queue")
+    problem(hx.broker.get(f"/v1/queues/{q}"), 404, "no_such_queue")
+
+
+@test
+def pause_and_resume_may_be_repeated_and_a_pause_creates_the_queue(q):
     for verb, paused in (("pause", True), ("pause", True), ("resume", False), ("resume", False)):
         reply = hx.broker.post(f"/v1/queues/{q}/{verb}")
         same(reply.status, 200)

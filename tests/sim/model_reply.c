@@ -562,7 +562,7 @@ void model_answered_queue(struct model *m, struct op *op, const struct http_repl
         if (m->queues[op->queue].exists) sim_fail("queue %u is gone", op->queue);
         return;
     }
-    if (op->kind == OP_QUEUE && !m->queues[op->queue].exists && !m->queues[op->queue].unsure)
+    if ((op->kind == OP_QUEUE || op->kind == OP_RESUME) && !m->queues[op->queue].exists && !m->queues[op->queue].unsure)
         sim_fail("queue %u exists, and nobody made it", op->queue);
     if (reply->status != 200 && !(reply->status == 201 && op->kind == OP_PUT))
         sim_fail("a queue got status %u", reply->status);

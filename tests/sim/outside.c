@@ -47,7 +47,7 @@ struct errand {
     bool vouched;  /* a person had it sent although it may have been done */
     bool decided;  /* a person said what came of it */
     bool done;     /* shown as settled */
-    i64 begun_ms, begun_wall_ms, effect_ms;
+    i64 begun_ms, begun_hidden_ms, effect_ms;
     char id[ID_BYTES];
 };
 
@@ -176,11 +176,11 @@ static void check_names(struct world *w, struct errand *e, const struct outbound
     memcpy(e->id, id.p, ID_BYTES);
 }
 
-/* The work on it began longer ago than the target remembers: really, and by the clock the broker can know it by after a
- * restart. Since it was decided to send it the disk may have been slow. */
+/* The work on it began longer ago than the target remembers, and the broker can know that. Since it was decided to send it the disk may
+ * have been slow. */
 static bool is_forgotten(const struct world *w, const struct errand *e) {
-    i64 most = REMEMBERS_MS + SLOW_MS;
-    return e->kind == TARGET_FORGETS && w->mono_ms - e->begun_ms > most && w->wall_ms - e->begun_wall_ms > most;
+    i64 hidden_ms = w->hidden_ms - e->begun_hidden_ms;
+    return e->kind == TARGET_FORGETS && w->mono_ms - e->begun_ms - hidden_ms > REMEMBERS_MS + SLOW_MS;
 }
 
 /* P5: may it be sent now? */
@@ -193,6 +193,7 @@ static void check_send(struct world *w, struct errand *e) {
         e->vouched |= let_out && e->sends;
         return;
     }
+    e->vouched |= w->hidden_ms > e->begun_hidden_ms;
     if (again || asked) return;
     sim_fail("%s is sent again after %s%s", key_of(w, e).p,
              e->told == TOLD_NOTHING ? "a request whose outcome nobody knows" : "it was taken or refused",
@@ -288,7 +289,7 @@ bool outside_fetch(void *ctx, u64 number, const struct outbound_request *r) {
     if (!e->begun) {
         e->begun = e->sends;
         e->begun_ms = w->mono_ms;
-        e->begun_wall_ms = w->wall_ms;
+        e->begun_hidden_ms = w->hidden_ms;
     }
     e->told = TOLD_NOTHING;
     e->absent = e->let_out = false;

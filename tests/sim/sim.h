@@ -231,8 +231,9 @@ struct world {
     struct model *model;
 
     i64 mono_ms, wall_ms, drift_acc;
-    u64 clock_us;                 /* only ever compared with itself */
-    i64 later_ms;                 /* what has passed since the turn began, for who reads the clock himself */
+    u64 clock_us;  /* only ever compared with itself */
+    i64 later_ms;  /* what has passed since the turn began, for who reads the clock himself */
+    i64 hidden_ms; /* of all that passed while it was down: the clock was set back meanwhile, and nobody can tell it */
     i64 charged_ms, run_began_ms; /* of this life: what its running clock must have counted, and where it began */
     u64 turns;
     struct disk *inner, *disk;

@@ -151,7 +151,11 @@ static void time_down(struct world *w) {
     w->stopped = false;
     w->mono_ms += down;
     w->wall_ms += down;
-    if (w->faults_on && chance(w, w->profile.wall_step)) w->wall_ms += between(w, -100000, 100000);
+    if (w->faults_on && chance(w, w->profile.wall_step)) {
+        i64 step = between(w, -100000, 100000);
+        w->wall_ms += step;
+        if (step < 0) w->hidden_ms -= step;
+    }
 }
 
 static void start_life(struct world *w) {

@@ -499,13 +499,15 @@ static void who_sends_after_a_purge_does_not_pay_for_it_and_it_is_cleaned_within
     for (u32 i = 0; i < 100; i++) { /* so that what is kept has to be carried from among what is not */
         snprintf(prefix, sizeof prefix, "k%u-", i);
         send_large("purged", prefix, 9);
-        send_large("kept", prefix, 5);
+        send_large("also-purged", prefix, 9);
+        send_large("kept", prefix, 3);
     }
     assert_int_equal(call("POST /v1/queues/purged/purge", ""), 200);
+    assert_int_equal(call("POST /v1/queues/also-purged/purge", ""), 200);
     assert_false(within_threshold());
     u64 before = journal_says("tail");
-    send_large("new", "k", 160); /* 10 MiB, in no time at all */
-    assert_in_range(journal_says("tail") - before, 10u << 20, 16u << 20);
+    send_large("new", "k", 480); /* 30 MiB, in no time at all */
+    assert_in_range(journal_says("tail") - before, 30u << 20, 36u << 20);
     for (u32 i = 0; i < 5 * 60; i++) pass(1000);
     assert_true(within_threshold());
 }
@@ -541,6 +543,23 @@ static void a_queue_that_churns_stays_within_the_threshold_though_no_time_passes
         for (u32 n = 0; n < 16; n++) take_and_ack("q");
     }
     assert_true(within_threshold());
+}
+
+/* What is kept has to be carried out of the way of what is not, again and again. */
+static void a_churn_beside_what_is_kept_stays_below_four_times_that_though_no_time_passes(void **state) {
+    (void)state;
+    char prefix[16];
+    send_large("kept", "k", 300); /* 19 MiB */
+    u64 most = 0;
+    for (u32 i = 0; i < 150; i++) {
+        snprintf(prefix, sizeof prefix, "k%u-", i);
+        send_large("churned", prefix, 16);
+        for (u32 n = 0; n < 16; n++) take_and_ack("churned");
+        u64 used = journal_says("used_bytes");
+        if (used > most) most = used;
+    }
+    assert_in_range(most, 0,
+                    journal_says("live_bytes") * 4 + (4u << 20)); /* all of it is carried before anything is gained */
 }
 
 static void a_conflict_admitted_under_its_own_key_is_known_though_the_first_key_is_past_its_window(void **state) {
@@ -650,6 +669,43 @@ static void operators_can_make_room_on_a_full_disk(void **state) {
     for (u32 i = 0; i < 100; i++) pass(10);
     assert_int_equal(w.status, 200);
     assert_said("\"purged\":");
+}
+
+static void a_small_disk_full_of_what_is_done_takes_new_work_by_itself(void **state) {
+    (void)state;
+    disk_sim_set_capacity(w.disk, 6u << 20); /* room for five segments */
+    for (u32 round = 0; round < 20; round++) {
+        char queue[16];
+        snprintf(queue, sizeof queue, "q%u", round);
+        u32 accepted = fill_disk_by(queue, 6000);
+        for (u32 i = 0; i < accepted; i++) take_and_ack(queue);
+        for (u32 i = 0; i < 300; i++) pass(100); /* nobody asks */
+        assert_int_equal(send("q", queue, "x"), 202);
+        assert_in_range(accepted, 100, 10000); /* not a handful between two refusals */
+    }
+}
+
+/* A segment that was compacted is room only when its copies are on the disk. */
+static void a_full_disk_that_takes_long_to_sync_is_not_compacted_to_death(void **state) {
+    (void)state;
+    char prefix[16];
+    disk_sim_set_capacity(w.disk, 24u << 20);
+    for (u32 i = 0; i < 17; i++) { /* 64 KiB each: what is kept has to be carried from among what is not */
+        snprintf(prefix, sizeof prefix, "k%u-", i);
+        send_large("kept", prefix, 8);
+        send_large("purged", prefix, 8);
+    }
+    fill_disk("purged");
+    submit("POST /v1/queues/purged/purge", NULL, SL("{\"by\":\"ada\"}"), NULL);
+    for (u32 i = 0; i < 1000; i++) { /* the disk does not answer */
+        w.t.mono_ms += 4;
+        broker_tick(w.broker, w.t);
+        broker_turn_end(w.broker, w.t);
+        assert_null(journal_failed(w.journal));
+    }
+    for (u32 i = 0; i < 1000; i++) pass(4);
+    assert_int_equal(send("new", "k", "x"), 202);
+    assert_in_range(journal_says("used_bytes"), 0, 17u << 20); /* it goes on where it had waited */
 }
 
 /* ---- what operators hear */
@@ -1551,6 +1607,8 @@ int main(void) {
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_dead_altogether_is_dropped_at_once_and_costs_nobody, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_a_purge_leaves_is_cleaned_at_once_while_nobody_asks, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_churn_beside_what_is_kept_stays_below_four_times_that_though_no_time_passes,
+                                        set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_queue_that_churns_stays_within_the_threshold_though_no_time_passes, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(
@@ -1559,7 +1617,10 @@ int main(void) {
                                         tear_down),
         cmocka_unit_test_setup_teardown(repeats_on_a_full_disk_leave_what_was_accepted_its_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_refused_for_lack_of_room_is_not_in_the_audit_trail, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_small_disk_full_of_what_is_done_takes_new_work_by_itself, set_up, tear_down),
         cmocka_unit_test_setup_teardown(operators_can_make_room_on_a_full_disk, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_full_disk_that_takes_long_to_sync_is_not_compacted_to_death, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(a_disk_that_is_full_is_told_once_and_once_when_it_is_not_any_more, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_disk_has_room_again_only_when_what_was_refused_would_be_taken, set_up,

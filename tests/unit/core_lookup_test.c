@@ -473,6 +473,28 @@ static void the_late_word_of_a_look_up_is_listed_as_that_of_a_look_up(void **sta
 
 /* ---- pushing is paused */
 
+static void that_a_target_is_gone_survives_restarts_until_somebody_decides(void **state) {
+    (void)state;
+    struct queue_info q;
+    assert_int_equal(core_push_gone(w.core, w.now, w.queue, AUDIT("hapax", "410")), PAUSE_OK);
+    assert_int_equal(core_push_gone(w.core, w.now, w.queue, AUDIT("hapax", "410")), PAUSE_NO_CHANGE);
+    restart_after(0);
+    compact();
+    restart_after(0);
+    core_queue_info(w.core, w.now, w.queue, &q);
+    assert_true(q.push_paused && q.push_gone);
+    assert_int_equal(core_push_pause(w.core, w.now, w.queue, true, AUDIT("ann", "we know")), PAUSE_OK);
+    assert_int_equal(core_push_gone(w.core, w.now, w.queue, AUDIT("hapax", "410")), PAUSE_NO_CHANGE);
+    restart_after(0);
+    core_queue_info(w.core, w.now, w.queue, &q);
+    assert_true(q.push_paused && !q.push_gone);
+    assert_int_equal(core_push_pause(w.core, w.now, w.queue, false, NULL), PAUSE_OK);
+    assert_int_equal(core_push_gone(w.core, w.now, w.queue, AUDIT("hapax", "410")), PAUSE_OK);
+    assert_int_equal(core_push_pause(w.core, w.now, w.queue, false, NULL), PAUSE_OK);
+    core_queue_info(w.core, w.now, w.queue, &q);
+    assert_true(!q.push_paused && !q.push_gone);
+}
+
 static void that_pushing_is_paused_survives_restarts_and_can_be_ended_on_a_full_disk(void **state) {
     (void)state;
     struct queue_info q;
@@ -668,6 +690,7 @@ int main(void) {
         L(a_look_up_given_back_is_none),
         L(the_late_word_of_a_look_up_is_listed_as_that_of_a_look_up),
         L(that_pushing_is_paused_survives_restarts_and_can_be_ended_on_a_full_disk),
+        L(that_a_target_is_gone_survives_restarts_until_somebody_decides),
         L(the_head_of_an_answer_is_kept_with_the_result),
         L(a_rejection_keeps_its_answer_too),
         L(a_head_counts_as_part_of_the_result),

@@ -101,9 +101,9 @@ static void see_queue(const struct core *c, struct picture *p, u16 queue) {
     }
     snprintf(
         l->text, sizeof l->text,
-        "%.*s paused %d/%d looks %u/%u/%u config %.*s rules %08x window %lld learnt %lld promised %lld pending %llu "
+        "%.*s paused %d/%d/%d looks %u/%u/%u config %.*s rules %08x window %lld learnt %lld promised %lld pending %llu "
         "leased %llu held %llu dead %llu unsettled %llu/%llu conflicts %llu refused %llu/%llu",
-        (int)q.name.n, q.name.p, q.paused, q.push_paused, q.rules.lookup_after_ms, q.rules.lookup_every_ms,
+        (int)q.name.n, q.name.p, q.paused, q.push_paused, q.push_gone, q.rules.lookup_after_ms, q.rules.lookup_every_ms,
         q.rules.lookup_attempts, (int)q.config.n, q.config.p, q.rules.on_unknown * 1000u + q.rules.on_dead,
         (long long)q.rules.window_ms, (long long)q.oldest_replay_ms, (long long)q.promised_window_ms,
         (unsigned long long)(q.ready + q.delayed + q.behind), (unsigned long long)q.leased, (unsigned long long)q.held,

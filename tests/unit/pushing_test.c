@@ -332,6 +332,40 @@ static void a_clock_that_was_set_back_does_not_make_the_downstream_remember(void
     assert_key("q", "k", "\"state\":\"held\"");
 }
 
+/* By the clock it began eleven minutes ago, and really an hour and twenty. */
+static void be_set_back(bool restarted) {
+    be_absent_while_paused();
+    for (u32 i = 0; i < 80; i++) pass(60000);
+    w.t.wall_ms -= 70 * 60000;
+    pass(60000);
+    if (restarted) {
+        restart();
+        begin();
+    }
+    assert_int_equal(call("POST /v1/targets/q/resume", "{}"), 200);
+    work();
+    assert_int_equal(w.fetch_count, 2);
+    assert_key("q", "k", "\"state\":\"held\"");
+}
+
+static void nor_does_one_that_was_set_back_by_less_than_had_passed(void **state) {
+    (void)state;
+    be_set_back(false);
+}
+
+static void nor_one_that_was_set_back_before_the_last_start(void **state) {
+    (void)state;
+    be_set_back(true);
+}
+
+static void nor_one_that_was_set_back_twice(void **state) {
+    (void)state;
+    pass(60000);
+    w.t.wall_ms -= 3 * 3600000; /* the first time, before it all began, from further ahead */
+    for (u32 i = 0; i < 4 * 60; i++) pass(60000);
+    be_set_back(false);
+}
+
 static void what_was_absent_is_held_after_any_number_of_attempts(void **state) {
     (void)state;
     rule("q", "{\"retry\":{\"transient\":{\"attempts\":99,\"backoff\":\"1s\",\"max\":\"1s\"}},"
@@ -441,6 +475,9 @@ int main(void) {
         TEST(what_was_absent_is_sent_again_while_the_downstream_knows_its_key),
         TEST(what_was_absent_is_held_if_the_downstream_has_forgotten_its_key_meanwhile),
         TEST(a_clock_that_was_set_back_does_not_make_the_downstream_remember),
+        TEST(nor_does_one_that_was_set_back_by_less_than_had_passed),
+        TEST(nor_one_that_was_set_back_before_the_last_start),
+        TEST(nor_one_that_was_set_back_twice),
         TEST(what_was_absent_is_held_after_any_number_of_attempts),
         TEST(what_is_unknown_is_sent_again_while_the_downstream_knows_its_key),
         TEST(what_is_unknown_is_held_if_the_downstream_has_forgotten_its_key_meanwhile),
