@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """How the command and libhapax reach a broker: as whom, and over what. The other side is made here, so that it can be as
 wrong as a test wants."""
+import datetime
 import hashlib
 import http.server
 import json
@@ -13,6 +14,7 @@ import tempfile
 import threading
 import warnings
 
+import certs
 import hx
 from hx import same, test
 
@@ -294,27 +296,16 @@ def a_send_that_was_cut_and_then_refused_may_have_been_applied():
 
 # ---- TLS
 
-def openssl(*words, at=None):
-    fake = ["faketime", at] if at else []
-    subprocess.run([*fake, "openssl", *words], check=True, capture_output=True)
-
-
 class Cert:
-    """A certificate and its key: signed by itself, or by `by`. at: when it was made; it is good for 30 days."""
+    """A certificate and its key: signed by itself, or by `by`, and good for 30 days from `since` on."""
 
-    def __init__(self, names="DNS:localhost,IP:127.0.0.1", by=None, at=None, ca=False):
+    def __init__(self, names="DNS:localhost,IP:127.0.0.1", by=None, since=datetime.timedelta(0), ca=False):
         self.folder = tempfile.mkdtemp(dir=HOME.name)
-        self.cert, self.key = self.folder + "/cert.pem", self.folder + "/key.pem"
-        extensions = ["-addext", f"subjectAltName={names}"] if names else []
-        extensions += ["-addext", f"basicConstraints=critical,CA:{'TRUE' if ca else 'FALSE'}"]
-        new = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=made for a test", "-keyout", self.key,
-               *extensions]
-        if not by:
-            openssl(*new, "-x509", "-days", "30", "-out", self.cert, at=at)
-            return
-        openssl(*new, "-out", self.folder + "/request.pem")
-        openssl("x509", "-req", "-in", self.folder + "/request.pem", "-CA", by.cert, "-CAkey", by.key, "-set_serial", "0x" + os.urandom(8).hex(), "-days", "30",
-                "-copy_extensions", "copy", "-out", self.cert, at=at)
+        self.cert, self.key, asked = (f"{self.folder}/{name}.pem" for name in ("cert", "key", "request"))
+        extensions = [f"subjectAltName={names}"] if names else []
+        extensions += [f"basicConstraints=critical,CA:{'TRUE' if ca else 'FALSE'}"]
+        certs.request(asked, self.key, "made for a test", extensions)
+        certs.sign(asked, by.cert if by else None, (by or self).key, self.cert, since=since)
 
     def context(self, client_ca=None, **settings):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -356,8 +347,8 @@ def who_cannot_be_trusted_is_told_nothing():
         "for elsewhere.example, not for 127.0.0.1": Cert("DNS:elsewhere.example", by=CA),
         "for 127.0.0.2, not for 127.0.0.1": Cert("IP:127.0.0.2", by=CA),
         "for made?for?a?test, not for 127.0.0.1": Cert(None, by=CA),
-        "the certificate expired on 2020-03-01": Cert(by=CA, at="2020-01-31 12:00:00"),
-        "the certificate is not valid before 2099-": Cert(by=CA, at="2099-01-31 12:00:00"),
+        "the certificate expired on 2020-03-01": Cert(by=CA, since=datetime.datetime(2020, 1, 31)),
+        "the certificate is not valid before 2099-": Cert(by=CA, since=datetime.datetime(2099, 1, 31)),
         "not signed by anyone trusted here": Cert(),
         "not signed by anyone trusted": Cert(by=Cert(names=None, ca=True)),
     }
@@ -432,7 +423,7 @@ def files_that_do_not_fit_are_refused_before_anything_is_sent():
     other = Cert()
     text = file_with("no certificate\n")
     locked = file_with("")
-    openssl("ec", "-in", GOOD.key, "-aes128", "-passout", "pass:secret", "-out", locked)
+    certs.openssl("ec", "-in", GOOD.key, "-aes128", "-passout", "pass:secret", "-out", locked)
     for words, said in ((["--cacert", "/nowhere.pem"], "No such file"), (["--cacert", text], "no certificates to trust"),
                         (["--cert", text], "no certificate"), (["--cert", GOOD.cert, "--cert-key", other.key], "mismatch"),
                         (["--cert", GOOD.cert, "--cert-key", locked], "passphrase"), (["--cert-key", GOOD.key], "without its certificate")):
@@ -621,7 +612,7 @@ def the_doctor_says_how_the_broker_is_reached():
         elsewhere = f"http://0.0.0.0:{side.port}"
         assert "open_to_all" not in findings(elsewhere, "--insecure-token", HAPAX_API_TOKEN=TOKEN)
         same({headers.get("Authorization") for _, path, headers in side.seen if path == "/v1/ack"}, {None})
-    soon = Cert(at="-20 days")
+    soon = Cert(since=datetime.timedelta(days=-20))
     with Side(context=soon.context()) as side:
         told = findings(side, "--cacert", soon.cert, exits=1)["certificate_expires"]
         assert "expires in 9d" in told["summary"], told

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """TLS: what is agreed on and what is refused, certificates and their reload, handshakes that do not come to an end."""
 import contextlib
+import datetime
 import json
 import os
 import re
@@ -13,16 +14,12 @@ import tempfile
 import threading
 import warnings
 
+import certs
 import hx
 from hx import same, test, until
 
+MONTHS = datetime.timedelta(days=60)
 warnings.simplefilter("ignore", DeprecationWarning)  # of old protocol versions, which are asked for on purpose
-
-
-def openssl(*words, faketime=None):
-    wrapper = ["faketime", "-f", faketime] if faketime else []
-    done = subprocess.run([*wrapper, "openssl", *words], capture_output=True, timeout=hx.TIMEOUT)
-    assert done.returncode == 0, done.stderr
 
 
 class Authority:
@@ -31,8 +28,8 @@ class Authority:
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="hapax-tls-")
         self.ca, self.ca_key = self.path("ca.pem"), self.path("ca.key")
-        openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", self.ca_key, "-out",
-                self.ca, "-days", "30", "-subj", "/CN=authority of a test")
+        certs.request(self.path("ca.csr"), self.ca_key, "authority of a test", ["basicConstraints=critical,CA:TRUE"])
+        certs.sign(self.path("ca.csr"), None, self.ca_key, self.ca)
 
     def __enter__(self):
         return self
@@ -43,14 +40,11 @@ class Authority:
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def certificate(self, name, key=("ec", "-pkeyopt", "ec_paramgen_curve:P-256"), faketime=None, days="20"):
+    def certificate(self, name, key=certs.EC, since=datetime.timedelta(0), days=20):
         """NAME.pem and NAME.key, for localhost."""
-        with open(self.path("ext"), "w") as f:
-            f.write("subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
-        cert, private, request = self.path(name + ".pem"), self.path(name + ".key"), self.path(name + ".csr")
-        openssl("req", "-new", "-newkey", *key, "-nodes", "-keyout", private, "-out", request, "-subj", f"/CN={name}")
-        openssl("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self.ca_key, "-set_serial", "0x" + os.urandom(8).hex(), "-days", days, "-extfile",
-                self.path("ext"), "-out", cert, faketime=faketime)
+        cert, private, asked = self.path(name + ".pem"), self.path(name + ".key"), self.path(name + ".csr")
+        certs.request(asked, private, name, ["subjectAltName=DNS:localhost,IP:127.0.0.1", "extendedKeyUsage=serverAuth,clientAuth"], key)
+        certs.sign(asked, self.ca, self.ca_key, cert, days, since)
         os.chmod(private, 0o600)
         return cert, private
 
@@ -208,7 +202,7 @@ def a_client_needs_a_certificate_where_client_ca_is_given():
             context = b.context()
             context.load_cert_chain(*stranger.certificate("client"))
             refused(lambda: b.https(context).request("GET", "/healthz"))
-        late, key = b.authority.certificate("late", faketime="-60d")
+        late, key = b.authority.certificate("late", since=-MONTHS)
         context = b.context()
         context.load_cert_chain(late, key)
         refused(lambda: b.https(context).request("GET", "/healthz"))
@@ -396,10 +390,10 @@ def the_doctor_tells_over_the_plain_address_that_a_certificate_is_about_to_expir
         done = subprocess.run([hx.HAPAX, "doctor", "--json", "--url", b.url], stdout=subprocess.PIPE, timeout=hx.TIMEOUT)
         return [f["summary"] for f in json.loads(done.stdout)["findings"] if f["code"] == "certificate_expires"]
     with Authority() as authority:
-        authority.certificate("server", days="5")
+        authority.certificate("server", days=5)
         with TlsBroker(authority) as b:
             assert re.match("The certificate of 127.0.0.1:00 expires in 4d, on ", told(b)[0]), told(b)
-            authority.certificate("server", days="20")
+            authority.certificate("server", days=20)
             b.reload(b.text())
             same(told(b), [])
 
@@ -409,8 +403,8 @@ def every_bad_file(authority):
     a = authority
     good, key = a.certificate("good")
     other, other_key = a.certificate("other")
-    old, old_key = a.certificate("old", faketime="-60d")
-    soon, soon_key = a.certificate("soon", faketime="+60d")
+    old, old_key = a.certificate("old", since=-MONTHS)
+    soon, soon_key = a.certificate("soon", since=MONTHS)
     pem = open(good).read()
     files = {"cut": pem[:len(pem) // 2], "garbled": pem.replace("MI", "!!", 1), "words": "no certificate here\n", "empty": "",
              "chain_cut": pem + open(a.ca).read()[:200]}
@@ -422,7 +416,7 @@ def every_bad_file(authority):
     os.chmod(a.path("cut.key"), 0o600)
     shutil.copy(key, a.path("open.key"))
     os.chmod(a.path("open.key"), 0o644)
-    openssl("ec", "-in", key, "-aes128", "-passout", "pass:secret", "-out", a.path("secret.key"))
+    certs.openssl("ec", "-in", key, "-aes128", "-passout", "pass:secret", "-out", a.path("secret.key"))
     weak, weak_key = a.certificate("weak", key=("rsa:1024",))
     return [
         ("a certificate cut short", a.path("cut"), key, "cut short"),
@@ -480,7 +474,7 @@ def a_bad_certificate_is_refused_at_reload_and_the_old_one_stays():
 def about_to_expire(authority):
     """A broker whose certificate was good when it started."""
     for left in (5, 20, 60):
-        authority.certificate("server", days="1", faketime=f"-{86400 - left}s")
+        authority.certificate("server", days=1, since=datetime.timedelta(days=-1, seconds=left))
         try:
             return TlsBroker(authority)
         except AssertionError:
@@ -497,7 +491,7 @@ def a_token_is_taken_back_by_a_reload_though_the_certificate_in_force_has_expire
         hx.until(lambda: hx.stamp(b.get("/v1/stats").json()["now"]) > expires, "it has expired")
         said = b.reload(b.text())
         assert "token a: removed" in said and "is in force" in said, said
-        another, key = authority.certificate("old", faketime="-60d")
+        another, key = authority.certificate("old", since=-MONTHS)
         assert "reload refused" in b.reload(b.text(another, key))
 
 
