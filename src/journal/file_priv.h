@@ -180,6 +180,7 @@ struct journal_file {
     struct disk_file *mark_file;
     i64 mark_ms;
     u64 mark_batches;
+    i64 gave_back_ms; /* a surplus spare, when last */
     u32 spare_next;
 
     pthread_t committer, groomer;

@@ -13,6 +13,7 @@
 #define FULL_RETRY_MS      300
 #define ZERO_STEP          (1u << 20)
 #define ZERO_IDLE_MS       200 /* fresh spares are written over only while nobody commits */
+#define GIVE_BACK_PER_MS   (256u << 10)
 
 static u64 ahead(const struct journal_file *j) {
     u64 newest = j->segments.at[j->segments.count - 1]->number;
@@ -45,26 +46,25 @@ static void remove_spare(struct journal_file *j, size_t index) {
     j->spares[index] = j->spares[--j->spare_count];
 }
 
-/* One dropped file becomes a spare, or goes if there are plenty; either makes room, counted when the name is durable.
- */
-static void recycle(struct journal_file *j, struct segment *s, bool keep) {
+/* A dropped file becomes a spare, counted when the name is durable. */
+static void recycle(struct journal_file *j, struct segment *s) {
     char name[NAME_BYTES];
     u32 id = j->spare_next;
     spare_name(name, id);
-    int rc = keep ? j->disk->ops->rename(j->disk, s->name, name) : j->disk->ops->unlink(j->disk, s->name);
+    int rc = j->disk->ops->rename(j->disk, s->name, name);
     if (rc == 0) rc = j->disk->ops->sync_dir(j->disk);
-    if (rc) file_fail(j, keep ? "rename" : "remove", s->name, 0, rc);
+    if (rc) file_fail(j, "rename", s->name, 0, rc);
     segment_free(j, s);
     if (rc) return;
     pthread_mutex_lock(&j->lock);
-    if (keep) spare_add(j, id, j->segment_bytes);
+    spare_add(j, id, j->segment_bytes);
     j->recycling = false;
     set_no_room(j, false);
     pthread_mutex_unlock(&j->lock);
 }
 
 /* Takes the oldest segment off the list if it is dropped, what replaces it is durable, and nobody is reading it. */
-static struct segment *take_dropped(struct journal_file *j, bool *keep) {
+static struct segment *take_dropped(struct journal_file *j) {
     struct segment *s = NULL;
     pthread_mutex_lock(&j->lock);
     struct segment_list *list = &j->segments;
@@ -72,7 +72,6 @@ static struct segment *take_dropped(struct journal_file *j, bool *keep) {
         s = list->at[0];
         memmove(list->at, list->at + 1, --list->count * sizeof(struct segment *));
         j->recycling = true;
-        *keep = ahead(j) < append_segments_wanted(j) + SEGMENTS_RESERVED + SEGMENTS_SURPLUS;
     }
     pthread_mutex_unlock(&j->lock);
     return s;
@@ -80,13 +79,12 @@ static struct segment *take_dropped(struct journal_file *j, bool *keep) {
 
 /* The mark forgets the segment before the file is touched: a crash in between leaves a file nobody asks for. */
 static bool groom_drop(struct journal_file *j) {
-    bool keep = false;
-    struct segment *s = take_dropped(j, &keep);
+    struct segment *s = take_dropped(j);
     if (!s) return false;
     struct mark m = j->mark;
     m.first = s->number + 1;
     if (write_mark(j, m))
-        recycle(j, s, keep);
+        recycle(j, s);
     else
         segment_free(j, s);
     return true;
@@ -164,17 +162,26 @@ static bool groom_next(struct journal_file *j) {
 
 struct balance { /* of spares */
     u64 missing;
+    bool surplus;
     bool grow, shrink; /* due now */
 };
+
+/* Surplus ones are given back one by one: where the file system tells the device what is free, removing a purge's worth of files
+ * at once has others' syncs wait for a hundred times as long as they take. */
+static i64 give_back_ms(const struct journal_file *j) {
+    return j->manual ? 0 : j->gave_back_ms + (i64)(j->segment_bytes / GIVE_BACK_PER_MS) - clock_mono_ms();
+}
 
 /* Under the lock. */
 static struct balance weigh(const struct journal_file *j) {
     u64 have = ahead(j), target = append_segments_wanted(j) + SEGMENTS_RESERVED;
     u64 missing = have < target ? target - have : 0;
+    bool surplus = have > target + SEGMENTS_SURPLUS && j->spare_count > 0 && j->asked;
     return (struct balance){
         .missing = missing,
+        .surplus = surplus,
         .grow = missing > 0 && !groom_full_for_now(j),
-        .shrink = have > target + SEGMENTS_SURPLUS && j->spare_count > 0 && j->asked,
+        .shrink = surplus && give_back_ms(j) <= 0,
     };
 }
 
@@ -192,6 +199,7 @@ static bool groom_spares(struct journal_file *j) {
     if (!due.shrink) return false;
     int rc = j->disk->ops->unlink(j->disk, name);
     if (rc) file_fail(j, "remove", name, 0, rc);
+    j->gave_back_ms = clock_mono_ms();
     return true;
 }
 
@@ -238,16 +246,22 @@ bool groom_step(struct journal_file *j) {
     return groom_next(j) || groom_drop(j) || groom_spares(j) || groom_mark(j) || groom_zero(j);
 }
 
+static i64 sooner(i64 a, i64 b) {
+    i64 first = a < b ? a : b;
+    return first > 0 ? first : 0;
+}
+
 /* How long until something may be due without anybody calling; negative: forever. Under the lock. The journal may have
  * moved since the mark was last looked at, so that it is overdue here: that is no time, not for ever. */
 static i64 idle_ms(const struct journal_file *j) {
-    i64 ms = -1;
-    if (unwritten_spare(j)) ms = ZERO_IDLE_MS;
-    if (weigh(j).missing > 0 && (ms < 0 || ms > FULL_RETRY_MS)) ms = FULL_RETRY_MS;
-    if (atomic_load(&j->durable) == j->mark.durable) return ms;
-    i64 mark = MARK_EVERY_MS - (clock_mono_ms() - j->mark_ms) + 1;
-    if (mark < 0) mark = 0;
-    return ms < 0 || ms > mark ? mark : ms;
+    i64 ms = INT64_MAX;
+    struct balance spares = weigh(j);
+    if (unwritten_spare(j)) ms = sooner(ms, ZERO_IDLE_MS);
+    if (spares.missing > 0) ms = sooner(ms, FULL_RETRY_MS);
+    if (spares.surplus) ms = sooner(ms, give_back_ms(j));
+    if (atomic_load(&j->durable) != j->mark.durable)
+        ms = sooner(ms, MARK_EVERY_MS - (clock_mono_ms() - j->mark_ms) + 1);
+    return ms == INT64_MAX ? -1 : ms;
 }
 
 static void wait_for_work(struct journal_file *j) {

@@ -350,6 +350,14 @@ static bool in_memory(const struct pages *v, u64 offset) {
     return there & 1;
 }
 
+static bool drop_pages(const struct pages *v, const u64 *pos, int count) {
+    fsync(v->fd); /* those still being written stay */
+    posix_fadvise(v->fd, 0, 0, POSIX_FADV_DONTNEED);
+    for (int i = 0; i < count; i++)
+        if (in_memory(v, pos[i] % SEGMENT)) return false;
+    return true;
+}
+
 static void records_announced_while_reads_miss_are_brought_from_the_disk_at_once(void **state) {
     struct world *w = *state;
     struct bench *b = bench_new(w);
@@ -361,20 +369,28 @@ static void records_announced_while_reads_miss_are_brought_from_the_disk_at_once
         memset(journal_reserve(j, 4000), (int)i, 4000);
         pos[i] = journal_append(j, 1, 1, 4000);
     }
-    journal_close(j);
-    j = world_open(w);
-    assert_int_equal(journal_start(j, NULL), ST_OK);
     struct pages v = pages_of(w->ctx);
-    posix_fadvise(v.fd, 0, 0, POSIX_FADV_DONTNEED);
-    bool dropped = !in_memory(&v, pos[11] % SEGMENT); /* not where the file system is memory itself */
-    if (dropped) journal_prefetch(j, pos + 2, bytes, 10);
-    if (dropped) assert_false(in_memory(&v, pos[11] % SEGMENT)); /* as long as nobody had to wait, nobody asks */
+    const struct said_at *at = w->ctx;
     struct journal_record rec;
-    assert_int_equal(journal_read(j, pos[0], 4000, &rec, NULL), ST_OK);
-    if (dropped) journal_prefetch(j, pos + 2, bytes, 10);
+    u64 misses;
+    bool dropped;
+    do { /* a device may bring a page before the read has looked whether it must wait */
+        journal_close(j);
+        j = world_open(w);
+        assert_int_equal(journal_start(j, NULL), ST_OK);
+        misses = at->disk->misses;
+        dropped = drop_pages(&v, pos, 12); /* not where the file system is memory itself */
+        if (dropped) journal_prefetch(j, pos + 2, bytes, 10);
+        if (dropped) assert_false(in_memory(&v, pos[11] % SEGMENT)); /* as long as nobody had to wait, nobody asks */
+        assert_int_equal(journal_read(j, pos[0], 4000, &rec, NULL), ST_OK);
+    } while (dropped && at->disk->misses == misses);
     i64 until = clock_mono_ms() + 60000;
     for (int i = 2; dropped && i < 12; i++)
-        while (!in_memory(&v, pos[i] % SEGMENT)) assert_true(clock_mono_ms() < until);
+        while (!in_memory(&v, pos[i] % SEGMENT)) {
+            assert_true(clock_mono_ms() < until);
+            journal_prefetch(j, pos + 2, bytes, 10); /* a wish, which a busy kernel may not grant at once */
+            usleep(1000);
+        }
     munmap(v.map, SEGMENT);
     close(v.fd);
     journal_close(j);

@@ -9,10 +9,12 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#define SEGMENT    (64ull << 10)
-#define MOST       6000u
-#define CERTAIN    (SEGMENT / 2) /* less than this no segment gives */
-#define HANG_AFTER 120
+#define SEGMENT             (64ull << 10)
+#define MOST                6000u
+#define CERTAIN             (SEGMENT / 2) /* less than this no segment gives */
+#define HANG_AFTER          120
+#define LARGE_SEGMENT       (16ull << 20)
+#define GIVEN_BACK_APART_MS 60
 
 /* The real disk, except that preallocation can be made to find it full. */
 struct tap {
@@ -20,7 +22,8 @@ struct tap {
     struct disk *real;
     char path[256];
     _Atomic bool full;
-    _Atomic u64 allocations, refusals, directory_syncs;
+    _Atomic u64 allocations, refusals, directory_syncs, removals;
+    i64 removed_ms, removed_apart_ms; /* the last one, and the shortest time between two; the groomer's */
 };
 
 static struct tap *of(struct disk *d) {
@@ -53,6 +56,11 @@ static int tap_rename(struct disk *d, const char *from, const char *to) {
     return of(d)->real->ops->rename(of(d)->real, from, to);
 }
 static int tap_unlink(struct disk *d, const char *name) {
+    struct tap *t = of(d);
+    i64 now = clock_mono_ms(), apart = now - t->removed_ms;
+    if (atomic_load(&t->removals) <= 1 || apart < t->removed_apart_ms) t->removed_apart_ms = apart;
+    t->removed_ms = now;
+    atomic_fetch_add(&t->removals, 1);
     return of(d)->real->ops->unlink(of(d)->real, name);
 }
 static int tap_list(struct disk *d, disk_each each, void *ctx) {
@@ -120,14 +128,18 @@ static hx_st pass_over(void *ctx, const struct journal_record *rec, struct errbu
     return ST_OK;
 }
 
-static struct journal *start(struct tap *t) {
-    struct journal_file_options o = {.disk = &t->port, .segment_bytes = SEGMENT};
+static struct journal *start_with(struct tap *t, u64 segment_bytes) {
+    struct journal_file_options o = {.disk = &t->port, .segment_bytes = segment_bytes};
     struct errbuf err = {0};
     struct journal *j;
     if (journal_file_open(&o, &j, &err) != ST_OK) fail_msg("open: %s", err.text);
     if (journal_replay(j, pass_over, NULL, &err) != ST_OK) fail_msg("replay: %s", err.text);
     if (journal_start(j, &err) != ST_OK) fail_msg("start: %s", err.text);
     return j;
+}
+
+static struct journal *start(struct tap *t) {
+    return start_with(t, SEGMENT);
 }
 
 static void refused_then_served(struct tap *t, struct journal *j, u64 bytes) {
@@ -185,6 +197,17 @@ static void many_spares_cost_few_syncs_of_the_directory(void **state) {
     assert_true(files >= 30);
     if (syncs > files / 8 + 3) fail_msg("%d syncs of the directory for %d files", (int)syncs, (int)files);
     journal_close(j);
+}
+
+static void surplus_spares_are_given_back_one_by_one(void **state) {
+    struct tap *t = *state;
+    struct journal *j = start_with(t, LARGE_SEGMENT);
+    assert_true(journal_need(j, 8 * LARGE_SEGMENT));
+    u64 before = atomic_load(&t->removals);
+    journal_want(j, 0);
+    while (atomic_load(&t->removals) - before < 5) sched_yield();
+    journal_close(j);
+    if (t->removed_apart_ms < GIVEN_BACK_APART_MS) fail_msg("two within %d ms", (int)t->removed_apart_ms);
 }
 
 /* ---- everything at once */
@@ -267,6 +290,7 @@ int main(void) {
         T(a_refusal_that_is_over_is_not_remembered),
         T(a_disk_that_has_room_again_is_noticed_without_being_asked),
         T(many_spares_cost_few_syncs_of_the_directory),
+        T(surplus_spares_are_given_back_one_by_one),
         T(a_loop_that_keeps_to_its_room_never_waits_for_ever_and_never_fails),
         T(closing_at_any_moment_ends),
     };
