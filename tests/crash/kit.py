@@ -40,7 +40,7 @@ RUNNING, UNDO = [], []
 
 def new_broker(data, **options):
     """A broker to be started; its port stays, so that clients find it again."""
-    broker = hx.Broker(data, keep_port=True, start=False, **options)
+    broker = hx.Broker(data, start=False, **options)
     RUNNING.append(broker)
     return broker
 

@@ -248,7 +248,7 @@ def a_drill_lives_through_a_restart_of_the_broker(q):
         b.batch(q, [{"key": f"k{n}", "payload": "x"} for n in range(60)])
         process = hx.start_hapax("replay", q, "--since", "1h", "--rate", "40", "--json", of=b)
         hx.until(lambda: b.key(q, "k0")["duplicates"] >= 1, "it has begun")
-        b.restart(same_port=True)
+        b.restart()
         out, err = process.communicate(timeout=hx.TIMEOUT)
         same(process.returncode, 0, err.decode())
         members(json.loads(out), sent=60, no_op=60)

@@ -140,7 +140,6 @@ def does_not_let_go_of_done_work_while_the_broker_is_away(q, language):
         until(worker.ledger, "it is begun")
         b.kill()
         until(lambda: worker.said().count("again") >= 12, "it is tried again and again")
-        b.keep_port = True
         b.start()
         until(lambda: b.state(q, "k") == "done", "it is settled")
         same((len(b.key(q, "k")["attempts"]), len(worker.ledger())), (1, 1), worker.said())

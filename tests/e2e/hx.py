@@ -282,22 +282,31 @@ class NotReady(AssertionError):
     """The broker ended, or did not get ready in time. Its exit code and last words are in the text."""
 
 
+def port_of_our_own():
+    """Bound, and not listened on: a broker may, nobody is given it."""
+    place = socket.socket()
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    place.bind(("127.0.0.1", 0))
+    return place
+
+
 class Broker(Verbs):
     """hapaxd on a data directory and a free port, which can be killed, frozen and started again. What it says on stderr is in
     the file `log`, all its lives one after the other. Requests go over one kept connection per thread.
 
     config: the text of its config file. listen: False where that says where to listen: on one plain address of 127.0.0.1, and
-    perhaps one with TLS behind it (tls_port). options: more of its command line. keep_port: restarts keep the port. `wrapper` is
-    what runs it (strace, ulimit), `env` goes on top of ours; both may be changed between starts."""
+    perhaps one with TLS behind it (tls_port). options: more of its command line. `wrapper` is what runs it (strace, ulimit), `env` goes
+    on top of ours; both may be changed between starts. The port is bound here, too, and so nobody else's between two lives: whoever goes on
+    asking meanwhile is refused, not answered by the broker of another test."""
 
-    def __init__(self, data=None, config=None, options=(), wrapper=(), env=None, log=None, keep_port=False, start=True, listen=True):
+    def __init__(self, data=None, config=None, options=(), wrapper=(), env=None, log=None, start=True, listen=True):
         self.own = data is None
         self.data = data or tempfile.mkdtemp(prefix="hapax-broker-")
         self.log = log or self.data + ".log"
         self.config = self.data + "-hapax.yaml"
-        self.options, self.wrapper, self.env, self.keep_port = list(options), list(wrapper), env or {}, keep_port
+        self.options, self.wrapper, self.env = list(options), list(wrapper), env or {}
         self.port, self.process, self.local, self.log_from = 0, None, threading.local(), 0
-        self.listen, self.tls_port = listen, None
+        self.place, self.tls_port = port_of_our_own() if listen else None, None
         if config is not None:
             self.configure(config)
         if start:
@@ -309,7 +318,7 @@ class Broker(Verbs):
         return self.spawn().wait_ready()
 
     def spawn(self):
-        listen = ["--listen", f"127.0.0.1:{self.port if self.keep_port else 0}"] if self.listen else []
+        listen = ["--listen", "%s:%d" % self.place.getsockname()] if self.place else []
         with open(self.log, "ab") as log:
             self.log_from = log.tell()
             self.process = subprocess.Popen(
@@ -371,13 +380,11 @@ class Broker(Verbs):
             with open(lock, "rb") as f:
                 fcntl.flock(f, fcntl.LOCK_EX)
 
-    def restart(self, same_port=False):
+    def restart(self):
         """Killed, and started again on its data."""
         code = self.kill()
         assert code == -signal.SIGKILL, f"the broker ended by itself with {code}: {self.last_words()}"
-        kept, self.keep_port = self.keep_port, self.keep_port or same_port
         self.start()
-        self.keep_port = kept
 
     def stderr(self):
         """What it said in this life."""
@@ -405,6 +412,8 @@ class Broker(Verbs):
 
     def remove(self):
         self.kill()
+        if self.place:
+            self.place.close()
         if self.own:
             shutil.rmtree(self.data, ignore_errors=True)
             for beside in (self.log, self.config):

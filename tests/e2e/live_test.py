@@ -128,7 +128,7 @@ def tail_goes_on_after_a_restart_and_says_the_gap():
     with hx.Broker() as b, piped_tail("q", "--json", of=b) as tail:
         b.put("q", "a")
         members(hx.strict_json(tail.stdout.readline()), kind="accepted", key="a", queue="q")
-        b.restart(same_port=True)
+        b.restart()
         b.put("q", "b")
         same(hx.strict_json(tail.stdout.readline())["kind"], "gap")
         members(hx.strict_json(tail.stdout.readline()), kind="accepted", key="b")
@@ -242,7 +242,7 @@ def top_restores_the_terminal_when_it_is_told_to_end():
 
 @test
 def top_says_that_the_broker_is_gone_and_goes_on_when_it_is_back():
-    with hx.Broker(keep_port=True) as b:
+    with hx.Broker() as b:
         b.put("payments", "k")
         with Terminal("top", of=b) as screen:
             screen.until(lambda: row(frame(screen), "payments"), "a frame")

@@ -21,7 +21,7 @@ def config(upstream, more="", **keys):
 @contextlib.contextmanager
 def proxied(*answers, more="", receiver=None, path="/v1", **keys):
     """A broker with the proxy `pay`, and what it is a proxy of. receiver: how that behaves beside its answers."""
-    with Receiver(*answers, **(receiver or {})) as r, hx.Broker(config=config(r.url + path, more, **keys), keep_port=True) as b:
+    with Receiver(*answers, **(receiver or {})) as r, hx.Broker(config=config(r.url + path, more, **keys)) as b:
         yield b, r
 
 
@@ -376,7 +376,7 @@ def looked_up(r, **keys):
 @contextlib.contextmanager
 def reconciled(*answers, idempotency="key", **keys):
     with Receiver(*answers) as r:
-        with hx.Broker(config=config(r.url, reconcile=looked_up(r, **keys), downstream={"idempotency": idempotency}, timeout="2s"), keep_port=True) as b:
+        with hx.Broker(config=config(r.url, reconcile=looked_up(r, **keys), downstream={"idempotency": idempotency}, timeout="2s")) as b:
             yield b, r
 
 

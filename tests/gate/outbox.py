@@ -24,7 +24,7 @@ class Outbox:
         fresh_database(self.env, self.name)
         self.db = self.env.session(database=self.name)
         self.home = tempfile.mkdtemp(prefix="hapax-outbox-")
-        self.broker = hx.Broker(os.path.join(self.home, "data"), keep_port=True)
+        self.broker = hx.Broker(os.path.join(self.home, "data"))
         try:
             if self.init:
                 self.hapax("relay", "init")
