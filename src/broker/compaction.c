@@ -87,10 +87,11 @@ static u64 worth_from(struct broker *b, const struct journal_stats *s) {
     return core_live_bytes(b->core) * 12 / 5 + SLACK_SEGMENTS * s->segment_bytes;
 }
 
-/* No room for new work, but something to gain: what is dead in the segment that is written cannot be had, and it is no longer than one. */
+/* No room for new work, or not for what was refused, but something to gain: what is dead in the segment that is written cannot be had,
+ * and it is no longer than one. */
 static bool pressed(struct broker *b, const struct journal_stats *s) {
-    u64 live = core_live_bytes(b->core);
-    u64 wanted = room_promised(b) + s->segment_bytes;
+    u64 live = core_live_bytes(b->core), lacking = room_lacking(b);
+    u64 wanted = room_promised(b) + (lacking > s->segment_bytes ? lacking : s->segment_bytes);
     return journal_room(b->journal) < wanted && s->used_bytes > live + live / 8 + s->segment_bytes;
 }
 

@@ -82,6 +82,10 @@ u64 room_promised(const struct broker *b) {
     return core_reserved_bytes(b->core) + b->room->kept;
 }
 
+u64 room_lacking(const struct broker *b) {
+    return b->room->lacking;
+}
+
 /* How far ahead depends on how fast it has been going. */
 static void look(struct broker *b) {
     struct room *r = b->room;

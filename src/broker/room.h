@@ -25,6 +25,7 @@ bool room_to_spare(struct broker *b, u64 bytes);
 bool room_promise(struct broker *b, u64 bytes);
 void room_promise_end(struct broker *b, u64 bytes);
 u64 room_promised(const struct broker *b); /* to accepted messages, and for answers to come */
+u64 room_lacking(const struct broker *b);  /* beside that, the most that was refused since there is none; 0: nothing */
 /* Something was refused for want of room on the disk, and it would be still: now, not as of the log's spell, which outlasts it. */
 bool room_disk_short(const struct broker *b);
 /* At the end of a turn: has room preallocated in the background, as far ahead as the load calls for. */
