@@ -1,10 +1,10 @@
-/* Histograms with twelve fixed bounds: adding is a few comparisons and two additions, no system call, no lock. */
+/* Histograms of twelve buckets: adding is a few comparisons and two additions, no system call, no lock. */
 #ifndef HAPAX_BASE_HIST_H
 #define HAPAX_BASE_HIST_H
 
 #include "base/base.h"
 
-#define HIST_BOUNDS 12u
+#define HIST_BOUNDS 11u /* between them */
 
 struct hist {
     u64 count[HIST_BOUNDS + 1]; /* of values at or below each bound and above the one before; the last: above all */

@@ -39,11 +39,12 @@ struct candidate {
     struct failure *f;
 };
 
-bool admit_copy(struct broker *b, const struct send_in *said, slice scope, slice why, struct ref *copy) {
+bool admit_copy(struct broker *b, const struct send_in *said, slice scope, slice key, slice why, struct ref *copy) {
     struct send_in in = *said;
-    in.key = SL("");
-    if (queue_rules_of(b, in.queue)->scoped && scope_key(&b->scratch->scoped, scope, SL("")))
-        in.key = buf_slice(&b->scratch->scoped); /* whose it will be when it is let in after all */
+    struct buf *scoped = &b->scratch->scoped;
+    in.key = key;
+    if (queue_rules_of(b, in.queue)->scoped && (scope_key(scoped, scope, key) || scope_key(scoped, scope, SL(""))))
+        in.key = buf_slice(scoped); /* whose it will be when it is let in after all */
     in.fingerprint = core_fingerprint(b->core, in.payload);
     room_prepare(b, in.payload.n + in.attrs.n);
     return core_refuse(b->core, b->now, &in, cut_text(why, REASON_BYTES_MAX), copy) != REFUSE_BEYOND;
@@ -58,7 +59,8 @@ static slice without_value(const char *why) {
 /* Not admitted; but whoever looks into the dead lane finds it, with the reason. */
 static bool refuse(const struct candidate *k, const char *why) {
     failure_set(k->f, PROBLEM_schema, "%s", why);
-    if (!k->again) k->a->copied = admit_copy(k->b, k->in, k->scope, without_value(why), &k->a->copy);
+    slice key = k->rules->key ? SL("") : k->in->key; /* a rule makes it anew, of what it says then */
+    if (!k->again) k->a->copied = admit_copy(k->b, k->in, k->scope, key, without_value(why), &k->a->copy);
     return false;
 }
 
@@ -422,8 +424,10 @@ bool admit_made(struct broker *b, struct send_in *in, slice scope, struct admiss
 static enum retrial try_again(struct broker *b, const struct rec_message *m, u16 queue, bool foresee) {
     struct failure f = {0};
     struct admission a = {0};
+    const struct queue_config *rules = queue_rules_of(b, queue)->config;
     struct send_in in = {
         .queue = queue,
+        .key = rules && rules->key ? SL("") : key_as_sent(b, queue, m->key),
         .group = m->group,
         .content_type = m->content_type,
         .attrs = m->attrs,

@@ -37,8 +37,9 @@ bool admit_message(struct broker *b, struct send_in *in, slice scope, const stru
                    header_lookup *header, void *header_ctx, struct admission *a, struct failure *f);
 /* The same for what comes with its key and fingerprint: the queue's rules for messages are not asked. */
 bool admit_made(struct broker *b, struct send_in *in, slice scope, struct admission *a, struct failure *f);
-/* A copy of what is not admitted, for the dead lane, with the reason. false: none could be kept. */
-bool admit_copy(struct broker *b, const struct send_in *in, slice scope, slice why, struct ref *copy);
+/* A copy of what is not admitted, for the dead lane, with the reason, and the key that it would have had if its sender said one.
+ * false: none could be kept. */
+bool admit_copy(struct broker *b, const struct send_in *in, slice scope, slice key, slice why, struct ref *copy);
 /* The headers of a message as far as it remembers them: attributes, content type, group. ctx: struct send_in. */
 slice said_header(void *ctx, slice name);
 /* A copy of what failed the schema, tried again: admitted, known already, or as before. */

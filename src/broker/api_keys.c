@@ -104,9 +104,9 @@ static void reply_result_to_all(struct broker *b, void *conn, const struct ref *
     shared_answer(b, conn, ref, 0, 200, s->content_type, result_fields(b, s), &bytes);
 }
 
-/* Its message is settled, dead or held, or the reader has waited long enough. */
+/* Its message is settled or dead, or the reader has waited long enough. */
 static void answer_result(struct broker *b, struct wait *w, bool over) {
-    (void)over;
+    if (wait_goes_on(b, w, over)) return;
     struct call c = {.b = b, .conn = w->conn};
     struct ref ref = w->ref;
     wait_end(b, w);
@@ -130,7 +130,7 @@ void api_key_result(struct call *c) {
     if (!s) return reply_failure(c);
     if (s->settle) return reply_result(b, c->conn, s->settle);
     enum state state = seen_state(b, s);
-    if (wait_ms == 0 || state == STATE_DEAD || state == STATE_HELD || b->draining) return reply_not_settled(c, s);
+    if (wait_ms == 0 || state == STATE_DEAD || b->draining) return reply_not_settled(c, s);
     if (!ration_to_wait(c)) return reply_failure(c);
     struct wait *w = wait_new(b, c->conn, c->user, wait_ms, answer_result);
     w->right = RIGHT_RESULT;

@@ -156,8 +156,9 @@ static bool queue_of_send(struct call *c, const struct send_fields *f, u16 *queu
                 "send the key in the Idempotency-Key header: what this message means, the same at every retry");
 }
 
-static bool may_settle(enum state state) {
-    return state == STATE_PENDING || state == STATE_LEASED;
+/* A conflict that is held is answered with what it is. */
+static bool may_settle(const struct admission *a) {
+    return a->verdict != SEND_HELD && !state_is_settled(a->state) && a->state != STATE_DEAD;
 }
 
 /* As the sender would be answered if the message came in now. */
@@ -175,9 +176,9 @@ static bool admission_of_wait(struct broker *b, const struct ref *ref, bool dupl
     return true;
 }
 
-/* It settled, or the sender has waited long enough, or an operator had it forgotten. */
+/* It settled or died, or the sender has waited long enough, or an operator had it forgotten. */
 static void answer_send(struct broker *b, struct wait *w, bool over) {
-    (void)over;
+    if (wait_goes_on(b, w, over)) return;
     void *conn = w->conn;
     struct ref ref = w->ref;
     i64 asked_s = w->asked_s;
@@ -207,7 +208,7 @@ void api_send(struct call *c) {
     if (!parse_send(c, &in, &f, &attrs, &key_store) || !queue_of_send(c, &f, &in.queue) ||
         !admit_message(b, &in, c->who->name, &f.known, request_header, headers, &a, &c->failure)) {
         reply_failure(c);
-    } else if (f.wait_s > 0 && may_settle(a.state) && ration_has_room(c)) {
+    } else if (f.wait_s > 0 && may_settle(&a) && ration_has_room(c)) {
         struct wait *w = wait_new(b, c->conn, c->user, f.wait_s * 1000, answer_send);
         w->right = RIGHT_SEND;
         w->duplicate = a.verdict == SEND_DUPLICATE;

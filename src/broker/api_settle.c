@@ -143,7 +143,7 @@ static void refuse(enum settle_verdict v, const struct settle_out *out, struct f
     switch (v) {
     case SETTLE_FENCED:
         failure_set(f, PROBLEM_fenced,
-                    "the lease ran out and the message was handed to somebody else; drop this work's result");
+                    "the message was handed out again since, under a newer lease; drop this work's result");
         break;
     case SETTLE_SETTLED:
         failure_set(f, PROBLEM_settled, "it was settled otherwise; its state is %s", state);

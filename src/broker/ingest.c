@@ -279,7 +279,7 @@ static bool keep_conflict(struct broker *b, const struct webhook *a, struct ref 
     struct buf why = {0};
     slice key = shown_key(b, a->in.queue, a->in.key).key;
     buf_printf(&why, "the key %.*s came first with another payload; that one stands", (int)key.n, key.p);
-    bool kept = admit_copy(b, &a->in, buf_slice(&a->scope), buf_slice(&why), copy);
+    bool kept = admit_copy(b, &a->in, buf_slice(&a->scope), SL(""), buf_slice(&why), copy);
     buf_free(&why);
     return kept;
 }

@@ -239,7 +239,6 @@ static bool take_result(struct json *j, struct result_said *r) {
     r->given = true;
     r->type = json_peek(j);
     if (r->type == JSON_STRING) return json_string(j, &r->text);
-    if (r->type == JSON_NULL) r->given = false; /* no result, said aloud */
     return json_value(j, &r->type, &r->text);
 }
 

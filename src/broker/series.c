@@ -237,8 +237,9 @@ static void put_gauge(const struct queue_series *qs, struct buf *out, enum gauge
     }
 }
 
+/* A step before the machine was started is below 0. */
 static i64 wall_of_step(const struct broker *b, u32 step) {
-    return b->time.wall_ms - (b->time.mono_ms - (i64)step * SERIES_STEP_MS);
+    return b->time.wall_ms - (b->time.mono_ms - (i64)(int32_t)step * SERIES_STEP_MS);
 }
 
 void put_series(const struct broker *b, struct buf *out, u16 queue, u32 steps, u32 together) {

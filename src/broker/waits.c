@@ -198,6 +198,7 @@ void waits_queue_made(struct broker *b, u16 queue, slice name) {
 static void link_due(struct waits *ws, struct wait *w) {
     w->due = true;
     w->due_prev = ws->due_last;
+    w->due_next = NULL;
     *(ws->due_last ? &ws->due_last->due_next : &ws->due_first) = w;
     ws->due_last = w;
 }
@@ -206,6 +207,7 @@ static void unlink_due(struct waits *ws, struct wait *w) {
     if (!w->due) return;
     *(w->due_prev ? &w->due_prev->due_next : &ws->due_first) = w->due_next;
     *(w->due_next ? &w->due_next->due_prev : &ws->due_last) = w->due_prev;
+    w->due = false;
 }
 
 static void unlink_outcome(struct waits *ws, struct wait *w) {
@@ -246,6 +248,14 @@ void waits_wake_outcome(struct broker *b, const struct ref *ref) {
         if (w->due || w->ref.hash != ref->hash || w->ref.seq != ref->seq) continue;
         link_due(ws, w);
     }
+}
+
+bool wait_goes_on(struct broker *b, const struct wait *w, bool over) {
+    u32 message = over ? MESSAGE_NONE : core_message_find(b->core, w->ref.hash, w->ref.seq);
+    struct message_view v;
+    if (message == MESSAGE_NONE) return false;
+    core_message_view(b->core, b->now, message, &v);
+    return v.state == STATE_HELD;
 }
 
 /* A queue nobody waits for needs no waking: whoever comes looks himself. */
@@ -299,7 +309,11 @@ static void serve_polls(struct broker *b) {
 static void answer_outcomes(struct broker *b) {
     struct waits *ws = b->waits;
     struct budget g = budget_of(b, ANSWERS_US);
-    while (ws->due_first && !budget_spent(&g)) ws->due_first->answer(b, ws->due_first, true);
+    while (ws->due_first && !budget_spent(&g)) {
+        struct wait *w = ws->due_first;
+        unlink_due(ws, w);
+        w->answer(b, w, w->list != WAIT_OUTCOME); /* others wait for what there will never be */
+    }
     shared_drop(b);
 }
 
@@ -350,7 +364,8 @@ void waits_end_of_queue(struct broker *b, u16 queue) {
     }
 }
 
-/* Waits of a task or a job have no right of their own: what was asked for is being done. */
+/* Waits of a task or a job have no right of their own: what was asked for is being done. What was sent is there, and its sender is told
+ * no more than that: a refusal would say that nothing was applied. */
 static void review(struct broker *b, struct wait *w) {
     if (w->right == RIGHT_OPEN) return;
     slice queue = w->list == WAIT_QUEUE ? buf_slice(&w->name) : SL("");
@@ -359,6 +374,10 @@ static void review(struct broker *b, struct wait *w) {
     w->who = access_again(b, w->who);
     struct call c = {.b = b, .conn = w->conn, .who = w->who};
     if (w->list == WAIT_ALONE || may(&c, w->right, queue)) return;
+    if (w->right == RIGHT_SEND) {
+        failure_free(&c.failure);
+        return w->answer(b, w, true);
+    }
     wait_end(b, w);
     reply_failure(&c);
     failure_free(&c.failure);

@@ -66,6 +66,8 @@ struct wait *wait_of_user(void *user);
 /* Its time is over now. false: it has no time. */
 bool wait_hurry(struct broker *b, struct wait *w);
 
+/* Of who waits for an outcome, and was woken: it is held, and somebody may yet decide it. */
+bool wait_goes_on(struct broker *b, const struct wait *w, bool over);
 void waits_wake_outcome(struct broker *b, const struct ref *ref);
 void waits_wake_queue(struct broker *b, u16 queue);
 void waits_queue_made(struct broker *b, u16 queue, slice name);

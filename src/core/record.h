@@ -440,7 +440,7 @@ bool former_decode(slice former, struct rec_settle *out);
 
 /* ---- history: the attempts, steps and effect ids of a message, in one encoded run of bytes that is kept in memory and
  * copied verbatim into MESSAGE (carried) and SETTLE records. Oldest first. */
-#define HISTORY_ATTEMPTS_KEPT  8u
+#define HISTORY_ATTEMPTS_KEPT  9u /* the first, and the last eight */
 #define HISTORY_EFFECTS_KEPT   16u
 #define HISTORY_DECISIONS_KEPT 8u
 #define HISTORY_BYTES_MAX      (1u << 20)

@@ -304,6 +304,19 @@ def a_dry_run_foresees_what_a_redrive_then_does(q):
 
 
 @test
+def what_failed_the_schema_is_let_in_later_under_the_key_it_was_sent_with(q):
+    b = hx.broker
+    b.rules(q, schema={"required": ["a"]})
+    for key in ("order-1", "order-2"):
+        problem(b.event(q, {"b": 1}, key), 422, "schema")
+    same(sorted(item["key"] for item in b.list(q, state="dead")), ["order-1", "order-2"], "the same payload, and two intents")
+    b.rules(q)
+    members(redrive(q), matched=2, redriven=2)
+    same(sorted(m["key"] for m in b.receive(q, max=9)), ["order-1", "order-2"])
+    same(b.event(q, {"b": 1}, "order-1").json()["duplicate"], True)
+
+
+@test
 def a_dry_run_counts_what_comes_back_with_its_head(q):
     b = hx.broker
     b.rules(q, on_dead="dead_letter_group")

@@ -176,6 +176,22 @@ def held_work_is_listed_and_shown_with_everything_known(q):
 
 
 @test
+def who_waits_for_an_outcome_waits_for_the_decision_too(q):
+    b = hx.broker
+    queue(q, on_unknown="hold")
+    sender = hx.Later(b.send, q, "k", "work of k", [("Prefer", "wait=60")])
+    same(b.ok("nack", b.one(q), **{"class": "unknown"})["state"], "held")
+    began = time.monotonic()
+    problem(b.get(f"/v1/queues/{q}/keys/k/result?wait=1s"), 409, "not_settled")
+    again = b.send(q, "k", "work of k", [("Prefer", "wait=1")])
+    same((again.status, again.json()["state"]), (202, "held"))
+    assert time.monotonic() - began >= 2, "both have waited"
+    resolve(q, "k", "done", result="looked up")
+    reply = sender.value()
+    same((reply.status, reply.json()["state"], reply.json()["result"]["body"]), (200, "done", "looked up"))
+
+
+@test
 def held_work_is_resolved_as_done_with_its_result(q):
     b = hx.broker
     held(q)

@@ -115,6 +115,15 @@ def attempts_are_listed_in_order_and_leases_given_back_are_none(q):
 
 
 @test
+def of_many_attempts_the_first_and_the_last_eight_are_listed(q):
+    hx.broker.rules(q, retry={"transient": {"attempts": 20, "backoff": "0s"}})
+    hx.broker.put(q, "k")
+    for _ in range(12):
+        hx.broker.ok("nack", hx.broker.one(q), **{"class": "transient"})
+    same([a["attempt"] for a in hx.broker.key(q, "k")["attempts"]], [1, *range(5, 13)])
+
+
+@test
 def a_dead_key_says_why(q):
     hx.broker.put(q, "k")
     hx.broker.ok("nack", hx.broker.one(q), **{"class": "poison", "reason": "bad row"})

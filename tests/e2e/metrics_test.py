@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Metrics (M18): what is counted is what happened, and every tool of Prometheus can read it."""
+import collections
 import json
 import os
 import re
@@ -40,6 +41,14 @@ def values(broker, queue=None):
 def counted(broker, queue, want):
     have = values(broker, queue)
     same({k: have.get(k) for k in want}, want)
+
+
+@test
+def a_histogram_has_at_most_twelve_buckets(_):
+    with hx.Broker() as b:
+        b.put("q", "a")
+        seen = collections.Counter(re.sub(r',?le="[^"]*"', "", line.rpartition(" ")[0]) for line in b.get("/metrics").body.decode().splitlines() if "_bucket{" in line)
+        assert len(seen) >= 7 and max(seen.values()) <= 12, seen
 
 
 @test

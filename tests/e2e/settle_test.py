@@ -132,7 +132,7 @@ def an_effect_id_from_a_fenced_ack_shows_while_the_newer_lease_still_works(q):
 @test
 def a_string_result_is_raw_text_and_any_other_value_is_json(q):
     cases = [({"result": "tex\u00e9"}, "text/plain", "texé"), ({"result": {"a": [1, None]}}, "application/json", '{"a": [1, null]}'),
-             ({"result": 17}, "application/json", "17"), ({"result": True}, "application/json", "true"),
+             ({"result": 17}, "application/json", "17"), ({"result": None}, "application/json", "null"), ({"result": True}, "application/json", "true"),
              ({"result": "<p>", "content_type": "text/html"}, "text/html", "<p>"),
              ({"result": [1], "content_type": "application/x"}, "application/x", "[1]")]
     for number, (given, content_type, body) in enumerate(cases):

@@ -169,6 +169,18 @@ def a_removed_token_ends_its_long_poll_and_takes_no_new_request():
 
 
 @test
+def whose_token_is_removed_while_it_waits_is_not_told_that_nothing_was_applied():
+    shop = token("shop", ["send:payments"])
+    with hx.Broker(config=config(ADMIN, shop)) as b, b.connect() as c:
+        c.start("POST", "/v1/queues/payments/messages", b"x", [*bearer("shop"), ("Idempotency-Key", "k"), ("Prefer", "wait=60")])
+        until(lambda: call(b, "admin", "GET", "/v1/stats").json()["waiting"] == 1, "it waits")
+        b.reload(config(ADMIN))
+        reply = c.reply()
+        same((reply.status, reply.json()["outcome"], reply.json()["state"]), (202, "accepted", "pending"))
+        same(call(b, "admin", "GET", "/v1/queues/payments/keys/k").json()["state"], "pending")
+
+
+@test
 def a_removed_token_ends_its_stream():
     watch = token("watch", ["observe"])
     with hx.Broker(config=config(ADMIN, watch)) as b, b.connect() as c:

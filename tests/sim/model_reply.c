@@ -634,7 +634,7 @@ void model_answered(struct model *m, struct op *op, const struct http_reply *rep
 
 static bool explain_unsettled(const struct model *m, const struct message *msg, struct phase *next, void *ctx) {
     (void)m, (void)msg, (void)ctx;
-    return !model_phase_settled(next) && next->at != AT_DEAD && next->at != AT_HELD;
+    return !model_phase_settled(next) && next->at != AT_DEAD;
 }
 
 /* A send that waits has been admitted, or is a duplicate of what is not settled yet. */

@@ -579,6 +579,8 @@ static void the_last_hour_is_kept_in_steps_of_ten_seconds(void **state) {
     assert_said("from 10s to 1h\""); /* and no example outside of it */
     assert_int_equal(call("GET /v1/history?since=1m&step=30s", ""), 200);
     assert_said("\"accepted\":[0,9]");
+    call("GET /v1/history?queue=q&since=1h", ""); /* longer than the machine runs */
+    assert_said("\"from\":\"2027-01-15T07:00:");
     elapse(2 * HOUR);
     assert_int_equal(call("GET /v1/history?queue=q&since=1m", ""), 200);
     assert_said("\"accepted\":[0,0,0,0,0,0]");
