@@ -100,6 +100,10 @@ static hx_st apply_clock(struct core *c, const struct rec_clock *r, struct errbu
     hx_st st = number_reached(c, r->next_seq, err);
     if (st != ST_OK) return st;
     if (r->fence > c->fence) c->fence = r->fence;
+    if (r->kind == CLOCK_PAST) {
+        if (!c->sink) past_clock_seen(c, r->wall_ms, r->delay_ms);
+        return ST_OK;
+    }
     if (!c->sink) {
         c->now.wall_ms = r->wall_ms;
         clock_reached(c, r->run_ms);

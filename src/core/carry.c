@@ -89,6 +89,7 @@ void core_carry(struct core *c, struct core_now now, const struct record *r, u64
 /* A key without a place to carry it from would be gone with the segment. */
 void core_carry_end(struct core *c, struct core_now now, u64 upto) {
     c->now = now;
+    write_past_clocks(c);
     write_clock(c);
     core_derive(c, &(struct derived){.kind = DERIVE_DROPPED, .pos = upto});
     INVARIANT(21, c->needed.count >= index_count(&c->keys) + c->repeated_keys);

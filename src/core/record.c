@@ -165,15 +165,6 @@ static INLINED void io_ref(struct io *io, struct ref *ref) {
     io_u16(io, &ref->queue);
 }
 
-static INLINED void io_clock(struct io *io, struct rec_clock *c) {
-    io_u64(io, &c->next_seq);
-    io_u64(io, &c->fence);
-    io_i64(io, &c->wall_ms);
-    io_i64(io, &c->run_ms);
-    io_i64(io, &c->delay_ms);
-    io_bool(io, &c->boot);
-}
-
 /* Yes-or-no fields share a byte. A bit that this version does not have is nonsense. */
 static INLINED void io_flags(struct io *io, u8 *flags, u8 all) {
     io_u8(io, flags);
@@ -185,6 +176,15 @@ static INLINED void io_enum(struct io *io, u8 *v, u8 count) {
     if (*v < count) return;
     io->bad = true;
     *v = 0;
+}
+
+static INLINED void io_clock(struct io *io, struct rec_clock *c) {
+    io_u64(io, &c->next_seq);
+    io_u64(io, &c->fence);
+    io_i64(io, &c->wall_ms);
+    io_i64(io, &c->run_ms);
+    io_i64(io, &c->delay_ms);
+    io_enum(io, &c->kind, CLOCK_KINDS);
 }
 
 /* Of version 1; later versions go on with io_rules_more. */

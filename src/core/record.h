@@ -156,10 +156,17 @@ struct ref {
     u16 queue;
 };
 
+enum clock_kind {
+    CLOCK_RUNNING,
+    CLOCK_BOOT, /* the first of a run */
+    CLOCK_PAST, /* what the wall clock showed last before it was set back, and the delay clock then; the others are of now */
+    CLOCK_KINDS
+};
+
 struct rec_clock {
     u64 next_seq, fence; /* fence: the last one handed out */
     i64 wall_ms, run_ms, delay_ms;
-    bool boot;
+    u8 kind;
 };
 
 /* Counters that survive restarts, per queue. */

@@ -8,19 +8,34 @@
 #define CLOCK_SLIP_MS 1000 /* by so much a clock that is kept right goes fast or slow */
 #define EXPIRY_MS     1000
 
-void write_clock(struct core *c) {
-    bool boot = c->boot_due;
-    c->boot_due = false;
+static void emit_clock(struct core *c, enum clock_kind kind, i64 wall_ms, i64 delay_ms) {
     struct record r = {.type = REC_CLOCK};
     r.clock = (struct rec_clock){
         .next_seq = c->next_seq,
         .fence = c->fence,
-        .wall_ms = c->now.wall_ms,
+        .wall_ms = wall_ms,
         .run_ms = c->now.run_ms,
-        .delay_ms = c->now.delay_ms,
-        .boot = boot,
+        .delay_ms = delay_ms,
+        .kind = (u8)kind,
     };
     core_emit(c, &r);
+}
+
+void write_clock(struct core *c) {
+    enum clock_kind kind = c->boot_due ? CLOCK_BOOT : CLOCK_RUNNING;
+    c->boot_due = false;
+    emit_clock(c, kind, c->now.wall_ms, c->now.delay_ms);
+}
+
+void write_past_clocks(struct core *c) {
+    for (u32 i = 0; i + 1 < c->era_count; i++)
+        emit_clock(c, CLOCK_PAST, c->eras[i].wall_ms, c->eras[i].wall_ms - c->eras[i].ahead_ms);
+}
+
+static u32 two_oldest_as_one(struct era *e, u32 n) {
+    e[1].ahead_ms = e[0].ahead_ms;
+    memmove(e, e + 1, --n * sizeof *e);
+    return n;
 }
 
 /* The delay clock goes on whatever is done to the other: where that falls behind it, it was set back, and an era ends. One that was
@@ -35,12 +50,22 @@ void clock_seen(struct core *c, i64 wall_ms, i64 delay_ms) {
         if (e[n].ahead_ms > now.ahead_ms) now.ahead_ms = e[n].ahead_ms;
         if (e[n].wall_ms > now.wall_ms) now.wall_ms = e[n].wall_ms;
     }
-    if (n == ERAS_MAX) {
-        e[1].ahead_ms = e[0].ahead_ms;
-        memmove(e, e + 1, --n * sizeof *e);
-    }
+    if (n == ERAS_MAX) n = two_oldest_as_one(e, n);
     e[n] = now;
     c->era_count = n + 1;
+}
+
+void past_clock_seen(struct core *c, i64 wall_ms, i64 delay_ms) {
+    struct era then = {wall_ms - delay_ms, wall_ms}, all[ERAS_MAX + 1];
+    u32 n = 0, i = 0;
+    for (; i < c->era_count && c->eras[i].ahead_ms >= then.ahead_ms; i++) all[n++] = c->eras[i];
+    if (n && all[n - 1].wall_ms >= then.wall_ms) return; /* that one tells as much */
+    all[n++] = then;
+    for (; i < c->era_count; i++)
+        if (c->eras[i].wall_ms > then.wall_ms) all[n++] = c->eras[i];
+    if (n > ERAS_MAX) n = two_oldest_as_one(all, n);
+    memcpy(c->eras, all, n * sizeof *all);
+    c->era_count = n;
 }
 
 i64 core_set_back_ms(const struct core *c, struct core_now now, i64 since_wall_ms) {

@@ -1154,6 +1154,28 @@ static void a_record_that_no_message_in_that_state_can_have_is_damage(void **sta
     core_free(c);
 }
 
+/* What was begun before it was set back is older than the clock says, also where no record of that time is left. */
+static void that_the_clock_was_set_back_outlives_compaction_and_restarts(void **state) {
+    (void)state;
+    const i64 hour = 3600000;
+    i64 began[3];
+    for (int i = 0; i < 3; i++) {
+        began[i] = w.now.wall_ms;
+        pass(2 * hour);
+        w.now.wall_ms -= hour;
+        pass(3 * hour / 2); /* it shows what it did not show before */
+    }
+    for (int lives = 0; lives < 3; lives++) {
+        for (int i = 0; i < 3; i++) {
+            i64 back = core_set_back_ms(w.core, w.now, began[i]);
+            if (back < (3 - i) * hour || back > (3 - i) * hour + 5000)
+                fail_msg("%d: set back by %lld ms", i, (long long)back);
+        }
+        compact();
+        restart_after(0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         T(a_record_that_no_message_in_that_state_can_have_is_damage),
@@ -1213,6 +1235,7 @@ int main(void) {
         T(a_record_naming_a_message_the_journal_lost_is_damage),
         T(tokens_made_side_by_side_are_those_made_one_by_one),
         T(tokens_are_told_apart_garbled_foreign_and_good),
+        T(that_the_clock_was_set_back_outlives_compaction_and_restarts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
