@@ -277,6 +277,7 @@ static inline bool slice_spells(slice s, slice lower_case) {
 }
 
 /* Clocks (not for core). */
+i64 clock_wall_us(void);
 i64 clock_wall_ms(void);
 i64 clock_mono_ms(void);
 i64 clock_mono_us(void);

@@ -8,8 +8,12 @@ static i64 read_us(clockid_t id) {
     return (i64)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
+i64 clock_wall_us(void) {
+    return read_us(CLOCK_REALTIME);
+}
+
 i64 clock_wall_ms(void) {
-    return read_us(CLOCK_REALTIME) / 1000;
+    return clock_wall_us() / 1000;
 }
 
 i64 clock_mono_ms(void) {

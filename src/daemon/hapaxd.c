@@ -62,6 +62,7 @@ struct daemon {
     struct loop_alarm *calls_over;             /* while stopping */
     bool stopping, served, paused, turn_timed; /* served: no client is left */
     struct broker_time turn_time;
+    i64 wall_ahead_ms; /* of the monotonic clock */
     const struct settings *settings;
     struct reload reload;
     bool reload_again;
@@ -70,14 +71,17 @@ struct daemon {
     i64 started_ms;   /* wall clock */
 };
 
-static struct broker_time time_now(void) {
-    u64 us = (u64)clock_mono_us();
-    return (struct broker_time){.mono_ms = (i64)(us / 1000), .wall_ms = clock_wall_ms(), .mono_us = us};
+/* Cut to milliseconds each by itself, the clocks would be apart by one more or less from turn to turn, and what is promised for a time (a
+ * key's end, a lease's) would waver by that. So it is cut how far they are apart, and a slip of one is none. */
+static struct broker_time time_now(struct daemon *d) {
+    i64 us = clock_mono_us(), ahead = (clock_wall_us() - us) / 1000, slip = ahead - d->wall_ahead_ms;
+    if (slip < -1 || slip > 1) d->wall_ahead_ms = ahead;
+    return (struct broker_time){.mono_ms = us / 1000, .wall_ms = us / 1000 + d->wall_ahead_ms, .mono_us = (u64)us};
 }
 
 /* Requests of one turn share its time: they are decided together anyway. */
 static struct broker_time turn_time(struct daemon *d) {
-    if (!d->turn_timed) d->turn_time = time_now();
+    if (!d->turn_timed) d->turn_time = time_now(d);
     d->turn_timed = true;
     return d->turn_time;
 }
@@ -218,14 +222,14 @@ static void on_tick(void *ctx);
 static void end_reload(struct daemon *d);
 
 static void arm_timer(struct daemon *d) {
-    i64 ms = broker_next_ms(d->broker, time_now());
+    i64 ms = broker_next_ms(d->broker, time_now(d));
     loop_timer(d->loop, ms < 1 ? 1 : (u64)ms, on_tick, d);
 }
 
 static void on_tick(void *ctx) {
     struct daemon *d = ctx;
-    broker_tick(d->broker, time_now());
-    broker_turn_end(d->broker, time_now());
+    broker_tick(d->broker, time_now(d));
+    broker_turn_end(d->broker, time_now(d));
     stop_if_failed(d);
     arm_timer(d);
 }
@@ -240,7 +244,7 @@ static void set_paused(struct daemon *d, bool paused) {
 static void on_wake(void *ctx) {
     struct daemon *d = ctx;
     stop_if_failed(d);
-    broker_durable(d->broker, time_now(), journal_durable(d->journal));
+    broker_durable(d->broker, time_now(d), journal_durable(d->journal));
     set_paused(d, broker_wants_pause(d->broker));
     end_reload(d);
 }
@@ -267,7 +271,7 @@ static u64 body_limit(void *ctx, struct http_request *head) {
 }
 
 static void on_gone(void *ctx, struct http_conn *conn) {
-    broker_gone(((struct daemon *)ctx)->broker, time_now(), http_conn_user(conn));
+    broker_gone(((struct daemon *)ctx)->broker, time_now(ctx), http_conn_user(conn));
 }
 
 static bool urgent(void *ctx, struct http_request *head) {
@@ -275,11 +279,11 @@ static bool urgent(void *ctx, struct http_request *head) {
 }
 
 static bool hurry(void *ctx, struct http_conn *conn) {
-    return broker_hurry(((struct daemon *)ctx)->broker, time_now(), http_conn_user(conn));
+    return broker_hurry(((struct daemon *)ctx)->broker, time_now(ctx), http_conn_user(conn));
 }
 
 static void on_receipt(void *ctx, u64 receipt, bool written) {
-    broker_receipt(((struct daemon *)ctx)->broker, time_now(), receipt, written);
+    broker_receipt(((struct daemon *)ctx)->broker, time_now(ctx), receipt, written);
 }
 
 static void on_turn_end(void *ctx) {
@@ -330,8 +334,8 @@ static void on_terminate(void *ctx) {
     service_stopping(d->service);
     log_line(LOG_INFO, "stopping", "stopping: no new connections, long polls end, what is being answered is finished");
     relays_stop(d->relays);
-    broker_drain(d->broker, time_now());
-    broker_turn_end(d->broker, time_now());
+    broker_drain(d->broker, time_now(d));
+    broker_turn_end(d->broker, time_now(d));
     u32 calls = broker_fetches(d->broker);
     if (calls) log_event(LOG_INFO, "stopping", "waiting for requests to other servers", log_number("under_way", calls));
     d->calls_over = loop_alarm_new(d->loop, on_calls_over, d);
@@ -430,7 +434,7 @@ static void put_in_force(struct daemon *d, struct reload *r) {
     log_restart("listen", buf_slice(&listen), s->file_listen, s->listen);
     log_restart("data", r->config->data, s->file_data, s->data);
     buf_free(&listen);
-    r->st = broker_configure(d->broker, time_now(), r->config, "SIGHUP", buf_slice(&r->changes), &err);
+    r->st = broker_configure(d->broker, time_now(d), r->config, "SIGHUP", buf_slice(&r->changes), &err);
     if (r->st == ST_OK) {
         if (opens)
             log_line(LOG_WARN, "config", "config: no token is left: whoever reaches the broker may do everything");
@@ -469,7 +473,7 @@ static void end_reload(struct daemon *d) {
                  r->changes.len ? "is in force" : "says nothing new");
     }
     free_reload(r);
-    broker_turn_end(d->broker, time_now());
+    broker_turn_end(d->broker, time_now(d));
     arm_timer(d);
     if (!d->stopping) service_ready(d->service);
     if (d->reload_again) begin_reload(d);
@@ -586,7 +590,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
     random_bytes(&options.seed, sizeof options.seed);
     options.memory_max = settings_memory_max(d->settings);
     i64 began = clock_mono_ms();
-    hx_st st = broker_open(&options, time_now(), &d->broker, err);
+    hx_st st = broker_open(&options, time_now(d), &d->broker, err);
     explicit_bzero(options.secret, sizeof options.secret);
     if (st != ST_OK) return st;
     struct journal_stats s;
@@ -594,7 +598,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
     log_event(LOG_INFO, "replayed", "the journal is replayed", log_number("ms", clock_mono_ms() - began),
               log_number("bytes", (i64)s.used_bytes));
     log_downtime(d);
-    st = broker_configure(d->broker, time_now(), *config, NULL, SL(""), err);
+    st = broker_configure(d->broker, time_now(d), *config, NULL, SL(""), err);
     if (st != ST_OK) return st;
     *config = NULL;
     limit_addresses(d);
@@ -668,7 +672,7 @@ static void serve(struct daemon *d) {
     relays_start(d->relays, url);
     arm_timer(d);
     loop_run(d->loop);
-    broker_stop(d->broker, time_now());
+    broker_stop(d->broker, time_now(d));
     log_line(LOG_INFO, "stopped", "stopped");
 }
 

@@ -115,6 +115,18 @@ def attempts_are_listed_in_order_and_leases_given_back_are_none(q):
 
 
 @test
+def a_key_is_never_said_to_end_before_its_window_does(q):
+    early = []
+    for n in range(60):
+        hx.broker.put(q, f"k{n}")
+        hx.broker.ok("ack", hx.broker.one(q))
+        shown, again = hx.broker.key(q, f"k{n}"), hx.broker.send(q, f"k{n}").json()
+        ends = [round(1000 * (stamp(view["expires_at"]) - stamp(shown["settled_at"]))) for view in (shown, again)]
+        early += [(n, ends)] if min(ends) < 86400000 else []
+    same(early, [])
+
+
+@test
 def of_many_attempts_the_first_and_the_last_eight_are_listed(q):
     hx.broker.rules(q, retry={"transient": {"attempts": 20, "backoff": "0s"}})
     hx.broker.put(q, "k")
