@@ -17,8 +17,9 @@
 import { appendFile, readFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 
-const url = process.env.HAPAX_URL ?? "http://127.0.0.1:4279";
-const lease = process.env.LEASE ?? "30s";
+const url = process.env.HAPAX_URL || "http://127.0.0.1:4279";
+const lease = process.env.LEASE || "30s";
+const leaseMs = milliseconds(lease);
 const wait = "5s";
 const tokenFile = process.env.HAPAX_API_TOKEN_FILE;
 const fields = tokenFile ? { authorization: "Bearer " + (await readFile(tokenFile, "ascii")).trim() } : {};
@@ -69,10 +70,10 @@ const why = (error) => error.cause?.message ?? error.message;
 // The same call with the same token, until the broker has it or refuses it for good: the work is done, and whoever lets go of
 // it here has it done again. After a stop, for one lease more.
 async function settle(verb, message, members) {
-    const begun = Date.now(), least = milliseconds(lease);
+    const begun = Date.now();
     for (const pauses = [0, 100, 200, 500, 1000, 2000]; ;) {
-        await sleep(Math.min(pauses.shift() ?? 5000, least / 3));
-        if (stopping && Date.now() - begun > least) return say(message, `${verb}: no answer; the lease decides`);
+        await sleep(Math.min(pauses.shift() ?? 5000, leaseMs / 3));
+        if (stopping && Date.now() - begun > leaseMs) return say(message, `${verb}: no answer; the lease decides`);
         try {
             const { status, answer } = await post(`/v1/${verb}`, { token: message.token, ...members });
             if (status < 500 && status !== 429)
@@ -84,14 +85,15 @@ async function settle(verb, message, members) {
     }
 }
 
-const milliseconds = (text) => {
-    const [, number, unit] = /^(\d+)(ms|s|m|h)$/.exec(text);
-    return Number(number) * { ms: 1, s: 1000, m: 60000, h: 3600000 }[unit];
-};
+function milliseconds(text) { // as the broker reads it: a bare number is seconds
+    const [, number, unit] = /^(\d+)(ms|s|m|h|)$/.exec(text) ?? [];
+    if (!number) throw new Error(`LEASE must be a duration like 30s, not ${text}`);
+    return Number(number) * { ms: 1, s: 1000, m: 60000, h: 3600000 }[unit || "s"];
+}
 
 // At a third of the lease, so that two renewals may fail. Gone for good: say so, the work may be somebody else's now.
 async function renew(message, done) {
-    const third = milliseconds(lease) / 3;
+    const third = Math.floor(leaseMs / 3); // timeouts take whole milliseconds
     while (await sleep(third, true, { signal: done }).catch(() => false)) {
         try {
             const { status, answer } = await post("/v1/extend", { token: message.token, lease }, third);

@@ -28,8 +28,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-URL = os.environ.get("HAPAX_URL", "http://127.0.0.1:4279")
-LEASE = os.environ.get("LEASE", "30s")
+URL = os.environ.get("HAPAX_URL") or "http://127.0.0.1:4279"
+LEASE = os.environ.get("LEASE") or "30s"
+UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "": 1}  # as the broker reads it: a bare number is seconds
+LEASE_S = int(LEASE.rstrip("msh")) * UNITS[LEASE.lstrip("0123456789")]
 WAIT = "5s"
 TRUST = ssl.create_default_context(cafile=os.environ.get("HAPAX_CACERT"))
 FIELDS = {}
@@ -94,8 +96,8 @@ def settle(verb, message, **members):
     here has it done again. After a stop, for one lease more."""
     begun = time.monotonic()
     for pause in itertools.chain((0, 0.1, 0.2, 0.5, 1, 2), itertools.repeat(5)):
-        time.sleep(min(pause, seconds(LEASE) / 3))
-        if stopping.is_set() and time.monotonic() - begun > seconds(LEASE):
+        time.sleep(min(pause, LEASE_S / 3))
+        if stopping.is_set() and time.monotonic() - begun > LEASE_S:
             return say(message, f"{verb}: no answer; the lease decides")
         try:
             status, answer = post(f"/v1/{verb}", {"token": message["token"], **members})
@@ -107,17 +109,11 @@ def settle(verb, message, **members):
         say(message, f"{verb}: {answer.get('code')}: again")
 
 
-def seconds(lease):
-    units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
-    unit = next(u for u in ("ms", "s", "m", "h") if lease.endswith(u))
-    return int(lease[:-len(unit)]) * units[unit]
-
-
 def renew(message, done):
     """At a third of the lease, so that two renewals may fail. Gone for good: say so, the work may be somebody else's now."""
-    while not done.wait(seconds(LEASE) / 3):
+    while not done.wait(LEASE_S / 3):
         try:
-            status, answer = post("/v1/extend", {"token": message["token"], "lease": LEASE}, timeout=seconds(LEASE) / 3)
+            status, answer = post("/v1/extend", {"token": message["token"], "lease": LEASE}, timeout=LEASE_S / 3)
         except (OSError, http.client.HTTPException) as error:
             say(message, f"extend: {error}")
             continue

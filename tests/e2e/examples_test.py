@@ -88,7 +88,7 @@ def does_each_once_and_keeps_the_result(q, language):
 def renews_its_lease_while_the_work_goes_on(q, language):
     b = hx.broker
     b.rules(q, retry={"unknown": {"attempts": 9}})
-    with Worker(language, q, lease="3s") as worker:
+    with Worker(language, q, lease="5") as worker:
         order(q, "slow", seconds=7)
         until(worker.ledger, "it is begun")
         until(lambda: same(b.receive(q), [], "nobody else is handed it") or b.state(q, "slow") == "done", "it is done")

@@ -47,6 +47,7 @@ static void a_key_without_quotes_is_printable_ascii_without_quotes_and_commas(vo
 static void a_parameter_that_a_call_does_not_have_is_refused_and_the_nearest_one_named(void **state) {
     (void)state;
     assert_int_equal(send("q", "k", "x"), 202);
+    assert_int_equal(call("GET /healthz?now=1", ""), 200); /* a probe that will not be told something old */
     assert_int_equal(call("POST /v1/queues/q/receive?max=1&wiat=5s", ""), 400);
     assert_said("\"code\":\"param_invalid\"");
     assert_said("no parameter \\\"wiat\\\"; it has: max wait lease start consumer. Did you mean wait?");
