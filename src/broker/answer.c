@@ -58,6 +58,11 @@ void answer_put_head(struct buf *out, u32 status, slice head, const struct texts
         if (is_kept(keep, name) && text_ok(value, HTTP_HEAD_BYTES_MAX)) answer_head_add(out, name, value);
 }
 
+void answer_view(struct payload_view *body, slice bytes, bool truncated) {
+    payload_view_init(body, bytes, SL(""), NULL, NULL);
+    body->cut = truncated;
+}
+
 static const struct json_item *item_at(struct payload_view *body, const struct path *path) {
     u32 at = path && payload_view_json(body) ? path_find(path, &body->tape) : 0;
     return at ? &body->tape.at[at] : NULL;
@@ -70,7 +75,9 @@ slice answer_value(struct payload_view *body, const struct path *path) {
     return text;
 }
 
-bool answer_has(struct payload_view *body, const struct path *path) {
+enum answer_says answer_says(struct payload_view *body, const struct path *path) {
+    if (!payload_view_json(body)) return ANSWER_SAYS_NOTHING;
     const struct json_item *item = item_at(body, path);
-    return item && item->type != JSON_NULL;
+    if (item && item->type != JSON_NULL) return ANSWER_HAS;
+    return body->tape.error ? ANSWER_SAYS_NOTHING : ANSWER_HAS_NOT;
 }

@@ -20,9 +20,13 @@ slice answer_content_type(slice head);
 /* What a SETTLE keeps of it (core/record.h: rec_settle.http): the status, the fields named in `keep` as far as there is room, and
  * whether the body was cut. Names in small letters. */
 void answer_put_head(struct buf *out, u32 status, slice head, const struct texts *keep, bool truncated);
-/* The string, number or truth there as text of at most 255 plain bytes. Empty: nothing of that kind. The view is of the body. */
+/* A view of its body, of which `truncated` says that there was more. */
+void answer_view(struct payload_view *body, slice bytes, bool truncated);
+/* The string, number or truth there as text of at most 255 plain bytes. Empty: nothing of that kind. */
 slice answer_value(struct payload_view *body, const struct path *path);
-/* Is there anything but null? */
-bool answer_has(struct payload_view *body, const struct path *path);
+/* Is there anything but null? A page of some proxy, or half an answer, does not tell; nor does an answer that was cut if it is not in
+ * what was read of it: it may have been behind the cut. */
+enum answer_says { ANSWER_SAYS_NOTHING, ANSWER_HAS, ANSWER_HAS_NOT };
+enum answer_says answer_says(struct payload_view *body, const struct path *path);
 
 #endif

@@ -50,7 +50,7 @@ static void keep_result(const struct terms *t, const struct outbound_answer *a, 
     buf_reset(&w->head);
     answer_put_head(&w->head, a->status, a->head, &t->keep_headers, cut);
     in->http = buf_slice(&w->head);
-    payload_view_init(&w->body, a->body, in->content_type, NULL, NULL);
+    answer_view(&w->body, a->body, a->truncated);
     in->effect_id = answer_value(&w->body, effect_id);
 }
 

@@ -26,10 +26,10 @@ void lookup_decide(const struct push *push, const struct outbound_answer *a, i64
     put_what_came(&w->reason, a);
     bool found = listed(t->found, a), absent = listed(t->absent, a);
     if (found && t->exists) {
-        payload_view_init(&w->body, a->body, SL(""), NULL, NULL);
-        bool readable = payload_view_json(&w->body); /* a page of some proxy, or half an answer, tells nothing */
-        found = readable && answer_has(&w->body, t->exists);
-        absent = readable && !found;
+        answer_view(&w->body, a->body, a->truncated);
+        enum answer_says says = answer_says(&w->body, t->exists);
+        found = says == ANSWER_HAS;
+        absent = says == ANSWER_HAS_NOT;
     }
     if (found) return decide_taken(t, a, t->lookup_effect_id, w, out);
     if (absent) return decide_absent(push, wall_ms, w, out);
