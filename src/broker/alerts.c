@@ -456,6 +456,13 @@ static struct condition refusing(const struct broker *b, const struct queue_aler
         lately && qa->ingest_refused > INGEST_REFUSED_MOST, qa->ingest_refused, INGEST_REFUSED_MOST, 0, {0}};
 }
 
+bool alerts_concern(const struct broker *b, const struct queue_info *q) {
+    const struct queue_alerting *qa = alerting_at(b, q->queue);
+    bool any = (qa && refusing(b, qa).holds) || relay_behind(b, q).holds;
+    for (u32 i = 0; qa && !any && i < ALERT_COUNT; i++) any = qa->at[i].state != ALERT_IS_OK;
+    return any;
+}
+
 void alerts_judge_queue(struct broker *b, const struct queue_info *q) {
     struct queue_alerting *qa = alerting_make(b, q->queue);
     if (!qa) return;
@@ -516,13 +523,14 @@ static struct condition slow(struct broker *b, const struct hist *now) {
     return (struct condition){known && p99 > most, p99, most, 0, {0}};
 }
 
-/* What sources send is noted with their queues, which are judged next. */
+/* What sources send is noted with their queues, which are judged next; of a queue that only a first message would make, with the
+ * process: a secret that was wrong from the first day keeps that message out. */
 static void look_at_sources(struct broker *b) {
     u16 queue;
     slice name;
     double refused;
     for (u32 i = 0; ingest_look(b, i, &name, &refused); i++) {
-        struct queue_alerting *qa = core_queue_find(b->core, name, &queue) ? alerting_make(b, queue) : NULL;
+        struct queue_alerting *qa = alerting_make(b, core_queue_find(b->core, name, &queue) ? queue : 0);
         if (!qa) continue;
         if (qa->ingest_look != b->alerts->looks || refused > qa->ingest_refused) qa->ingest_refused = refused;
         qa->ingest_look = b->alerts->looks;
@@ -538,6 +546,7 @@ void alerts_judge_process(struct broker *b) {
     judge(b, ALERT_SYNC_SLOW, 0, slow(b, &p.journal.sync_us));
     b->alerts->looks++;
     look_at_sources(b);
+    judge(b, ALERT_INGEST_REFUSED, 0, refusing(b, alerting_at(b, 0)));
     b->alerts->judged = true;
 }
 

@@ -31,6 +31,9 @@ void alerts_forget(struct broker *b, u16 queue); /* it was deleted */
 /* After a queue's step of the series was written; and after all queues'. */
 void alerts_judge_queue(struct broker *b, const struct queue_info *q);
 void alerts_judge_process(struct broker *b);
+/* Is there something to judge of a queue in which nothing has happened since the start? What it is about may lie outside: webhooks that
+ * are all refused, a relay that does not get there. */
+bool alerts_concern(const struct broker *b, const struct queue_info *q);
 /* A message came from this origin under this key (hashes). Only in queues that have `origin`. */
 void alerts_origin(struct broker *b, u16 queue, u64 origin, u64 key);
 

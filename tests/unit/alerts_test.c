@@ -173,6 +173,23 @@ static void a_source_whose_webhooks_are_refused_is_told_until_they_are_taken(voi
     assert_alert("ingest_refused", "q", "resolved");
 }
 
+static void a_source_whose_secret_was_wrong_from_the_first_day_is_told(void **state) {
+    (void)state;
+    reload("sources:\n"
+           "  bad: {queue: q, verify: {scheme: github, secrets: [wrong-from-day-one]}}\n"
+           "  lost: {queue: nobody-made-it, verify: {scheme: github, secrets: [wrong-from-day-one]}}\n"
+           "queues: {q: {key: '${id}'}}\n");
+    for (int i = 0; i < 30; i++) assert_int_equal(call("POST /in/bad", "{}"), 401);
+    elapse(MINUTE);
+    assert_fires("ingest_refused", "q");
+    for (int i = 0; i < 30; i++) assert_int_equal(call("POST /in/lost", "{}"), 401);
+    elapse(MINUTE);
+    assert_alert("ingest_refused", NULL, "firing");
+    elapse(11 * MINUTE);
+    assert_alert("ingest_refused", "q", "resolved");
+    assert_alert("ingest_refused", NULL, "resolved");
+}
+
 static void keys_may_come_again_where_that_is_the_rule(void **state) {
     (void)state;
     assert_int_equal(call("PUT /v1/queues/q", "{\"semantics\":\"at_least_once\",\"window\":\"10m\"}"), 201);
@@ -593,6 +610,7 @@ int main(void) {
         T(two_effect_ids_for_one_key_are_a_doubled_effect_for_a_day),
         T(a_repeat_after_its_window_is_told),
         T(a_source_whose_webhooks_are_refused_is_told_until_they_are_taken),
+        T(a_source_whose_secret_was_wrong_from_the_first_day_is_told),
         T(keys_may_come_again_where_that_is_the_rule),
         T(many_repeats_fire_unless_they_are_a_drill),
         T(repeats_that_stop_coming_are_missed_over_restarts_and_compaction_too),
