@@ -27,6 +27,7 @@ enum alert_state { ALERT_IS_OK, ALERT_IS_PENDING, ALERT_IS_FIRING, ALERT_IS_RESO
 struct alerts *alerts_new(void);
 void alerts_free(struct alerts *a);
 void alerts_forget(struct broker *b, u16 queue); /* it was deleted */
+void alerts_started(struct broker *b);           /* after recovery: what is to be told still */
 
 /* After a queue's step of the series was written; and after all queues'. */
 void alerts_judge_queue(struct broker *b, const struct queue_info *q);
