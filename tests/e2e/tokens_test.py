@@ -141,6 +141,30 @@ def why_a_copy_was_refused_tells_who_only_looks_nothing_of_the_payload():
 
 
 @test
+def what_a_queue_has_called_is_changed_and_ended_by_an_admin_alone():
+    oncall = ("oncall", ["operate"])
+    with hx.Broker(config=config(ADMIN, token(*oncall), more="")) as b:
+        def put(name, rules):
+            return call(b, name, "PUT", "/v1/queues/payments", json.dumps(rules).encode())
+
+        calls = {"deliver": {"url": "https://bank.example/pay"}, "reconcile": {"url": "https://bank.example/pay/${hapax.key}"}}
+        same(put("oncall", {"lease": "20s"}).status, 201)
+        assert "admin" in refused(put("oncall", calls), 403, "forbidden")["detail"]
+        same(put("admin", calls).status, 200)
+        less = {"deliver": calls["deliver"]}
+        for rules in ({"lease": "10s"}, {}, less, {**calls, "deliver": {"url": "https://thief.example/pay"}}, {**calls, "deliver": {**calls["deliver"], "timeout": "9s"}}):
+            assert "admin" in refused(put("oncall", rules), 403, "forbidden")["detail"], rules
+        assert "admin" in refused(call(b, "oncall", "DELETE", "/v1/queues/payments"), 403, "forbidden")["detail"]
+        same(call(b, "admin", "GET", "/v1/queues/payments").json()["config"]["deliver"]["url"], "https://bank.example/pay")
+        same(put("oncall", {"lease": "10s", **calls}).status, 200)  # repeated as they are
+        shown = call(b, "oncall", "GET", "/v1/queues/payments", headers=()).json()["config"]
+        same(put("oncall", {"lease": "11s", "deliver": shown["deliver"], "reconcile": shown["reconcile"]}).status, 200)  # or as they are shown
+        same(put("admin", {"lease": "10s"}).status, 200)
+        same(put("oncall", {"lease": "12s"}).status, 200)
+        same(call(b, "oncall", "DELETE", "/v1/queues/payments").status, 204)
+
+
+@test
 def what_a_target_answered_is_told_to_those_who_may_see_payloads_and_is_in_no_event_or_log():
     echo = '{"error":"no such card: PAYLOAD"}'
     statuses = {"settled": 422, "dead": 400, "again": 503}
