@@ -33,6 +33,7 @@ enum {
     MEMBERS_COMPARED = 48,
     ITEMS_FIRST = 256,
     LEAD_MAX = 32,
+    TOKEN_MAX = 12,       /* two escapes that make one character: the longest that can be wrong for want of its end */
     ITEMS_KEPT = 1 << 14, /* what a tape holds on to between texts: 640 KiB, and two copies of as much */
     COPY_KEPT = ITEMS_KEPT * 40,
 };
@@ -50,6 +51,7 @@ struct reader {
     const char *start, *end;                 /* of the copy; *end is a NUL */
     const char *stops;                       /* a bit for each byte of it, in its order */
     u32 known;                               /* items of the text before; 0: none, or no longer in step with it */
+    bool cut;                                /* the text may end anywhere */
     struct level levels[JSON_DEPTH_MAX + 1]; /* each is initialised when it opens; the first is none */
 };
 
@@ -367,6 +369,17 @@ static const char *fail_in_container(struct reader *r, const struct level *level
     return fail(r, p, level->close == '}' ? "expected ',' or '}'" : "expected ',' or ']'");
 }
 
+/* The text cannot be read on. If it was cut there, its first `whole` items are what it says, and all that is open ends here. */
+static __attribute__((cold, noinline)) const char *stop(struct reader *r, struct level *level, u32 whole) {
+    struct json_tape *t = r->tape;
+    if (!r->cut || whole == 0 || (size_t)(r->end - r->start) - t->error_at >= TOKEN_MAX) return NULL;
+    const struct json_item *last = &t->at[whole - 1];
+    if (last->type == JSON_NUMBER && last->text + last->text_len == r->end) whole--; /* it may have had more digits */
+    for (; level > r->levels; level--) close_level(r, level, r->end, whole);
+    t->count = whole;
+    return r->end;
+}
+
 static __attribute__((noinline)) void more_items(struct json_tape *t) {
     t->cap = t->cap ? t->cap * 2 : ITEMS_FIRST;
     t->at = mem_realloc(t->at, t->cap * sizeof *t->at);
@@ -390,7 +403,7 @@ static const char *read_items(struct reader *r, const char *p) {
             item->name = p + 1;
             p = skip_space(p + item->lead);
         } else if (!(p = read_name(r, level, p, count, item))) {
-            return NULL;
+            return stop(r, level, count);
         }
         item->text = p;
         item->escaped = item->integer = item->marked = false;
@@ -400,16 +413,16 @@ static const char *read_items(struct reader *r, const char *p) {
             if (!level) return NULL;
             p = skip_space(p + 1);
             if (*p != level->close) {
-                if (p == r->end) return fail_in_container(r, level, p);
+                if (p == r->end) return fail_in_container(r, level, p), stop(r, level, count);
                 continue;
             }
         } else if (!(p = read_scalar(r, p, item))) {
-            return NULL;
+            return stop(r, level, count - 1);
         }
         for (; level > r->levels; level--) {
             p = skip_space(p);
             if (*p == ',') break;
-            if (*p++ != level->close) return fail_in_container(r, level, p - 1);
+            if (*p++ != level->close) return fail_in_container(r, level, p - 1), stop(r, level, count);
             close_level(r, level, p, count);
         }
         if (level == r->levels) break;
@@ -426,7 +439,7 @@ static void prepare(struct json_tape *t) {
     if (t->scratch) json_scratch_rewind(t->scratch);
 }
 
-bool json_tape_read(struct json_tape *t, slice text) {
+static bool read_text(struct json_tape *t, slice text, bool cut) {
     struct reader r
         __attribute__((uninitialized)); /* 3 KiB of levels, each set when it opens: not zeroed for every text */
     prepare(t);
@@ -441,19 +454,28 @@ bool json_tape_read(struct json_tape *t, slice text) {
     r.end = r.start + text.n;
     r.stops = (const char *)t->stops;
     r.known = t->known;
+    r.cut = cut;
     t->known = 0;
     r.levels[0].close = '\0';
     r.levels[0].depth = 0;
     const char *p = read_items(&r, skip_space(r.start));
     if (p && (p = skip_space(p)) < r.end) p = fail(&r, p, "unexpected bytes after the value");
     if (p) {
-        t->known = t->count;
+        t->known = t->error ? 0 : t->count;
         return true;
     }
     /* The sets of the objects still open are not clear. */
     json_scratch_free(t->scratch);
     t->scratch = NULL;
     return false;
+}
+
+bool json_tape_read(struct json_tape *t, slice text) {
+    return read_text(t, text, false);
+}
+
+bool json_tape_read_cut(struct json_tape *t, slice text) {
+    return read_text(t, text, true);
 }
 
 void json_tape_free(struct json_tape *t) {

@@ -8,7 +8,10 @@
  *
  * Values stand in the order of the text, a container before its contents: the first child of item i is i + 1, its next
  * sibling is at[i].next. Item 0 is the outermost value. What items point to lives in the tape until it reads the next
- * text. A tape is reused from text to text and then allocates nothing, except for objects with many members. */
+ * text. A tape is reused from text to text and then allocates nothing, except for objects with many members.
+ *
+ * Of a text that somebody cut, what came before the cut can be had: values that are whole, and those that were open, as if they
+ * ended there. What is missing in one of those is not known to be absent. */
 #ifndef HAPAX_BASE_JSON_TAPE_H
 #define HAPAX_BASE_JSON_TAPE_H
 
@@ -39,12 +42,14 @@ struct json_tape {
     u64 *stops;
     size_t stops_cap;
     u32 known;         /* items of the text that was read last; 0: it was no JSON */
-    const char *error; /* NULL if the text was read */
+    const char *error; /* NULL if the text was read, and all of it; else what stopped it, and where */
     size_t error_at;
     struct json_scratch *scratch;
 };
 
 bool json_tape_read(struct json_tape *t, slice text);
+/* The same of the beginning of a text. True, too, if nothing but its end keeps it from being JSON; t->error then says so. */
+bool json_tape_read_cut(struct json_tape *t, slice text);
 void json_tape_free(struct json_tape *t);
 
 static inline slice json_item_text(const struct json_item *item) {

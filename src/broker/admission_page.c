@@ -30,7 +30,7 @@ static void put_what_became(struct buf *body, const struct seen *s) {
     struct rec_settle previous;
     if (s->settle && s->settle->reason.n) json_put_member(body, "reason", s->settle->reason);
     if (s->settle) put_settled_result(body, true, s->settle);
-    if (s->message && put_previous(body, true, s->message, &previous)) buf_char(body, '}');
+    if (s->message && put_previous(body, true, true, s->message, &previous)) buf_char(body, '}');
 }
 
 static void put_history(struct broker *b, struct buf *body, const struct admission *a) {

@@ -351,7 +351,8 @@ static void watch_said(const struct candidate *k, const struct admission *a) {
     bool known = a->verdict == SEND_DUPLICATE;
     if (!taken_in(a->verdict)) return;
     buf_reset(store);
-    if (k->rules->event_type && template_eval(k->rules->event_type, &b->scratch->view, store, &why) == TEMPLATE_OK)
+    if (k->rules->event_type &&
+        template_eval_plain(k->rules->event_type, &b->scratch->view, store, &why) == TEMPLATE_OK)
         watch_type(b, k->in->queue, buf_slice(store),
                    known                                                       ? a->out.arrival
                    : a->verdict == SEND_ACCEPTED && !a->original.other_key_len ? ARRIVAL_NEW

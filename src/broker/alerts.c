@@ -64,7 +64,8 @@ struct queue_alerting {
     u64 accepted_then;                /* and what had been accepted by then */
     u64 doubled;
     i64 doubled_mono_ms;
-    double ingest_refused; /* of the worst source that sends here, at that look */
+    struct ref doubled_before; /* the key of which recovery told that */
+    double ingest_refused;     /* of the worst source that sends here, at that look */
     u32 ingest_look;
     struct { /* deaths in stretches too long for the series */
         i64 began_mono_ms;
@@ -364,6 +365,10 @@ static struct condition late(const struct broker *b, u16 queue, const struct que
     return (struct condition){n >= said->alerts.late_replays, (double)n, said->alerts.late_replays, 0, {0}};
 }
 
+static bool doubled_today(const struct broker *b, const struct queue_alerting *qa) {
+    return b->time.mono_ms - qa->doubled_mono_ms < DAY_MS;
+}
+
 static struct condition doubled(const struct broker *b, struct queue_alerting *qa, u16 queue) {
     const struct queue_watch *w = queue_watch(b, queue);
     u64 now = w ? w->doubled : 0;
@@ -371,8 +376,22 @@ static struct condition doubled(const struct broker *b, struct queue_alerting *q
         qa->doubled = now;
         qa->doubled_mono_ms = b->time.mono_ms;
     }
-    bool today = b->time.mono_ms - qa->doubled_mono_ms < DAY_MS;
-    return (struct condition){today, (double)now, 1, 0, w ? w->last_doubled : (struct ref){0}};
+    /* What was counted before the start is not known, but that it was one at least. */
+    return (struct condition){doubled_today(b, qa), now ? (double)now : 1, 1, 0,
+                              now ? w->last_doubled : qa->doubled_before};
+}
+
+void alerts_started(struct broker *b) {
+    for (u32 id = 1; id <= core_queue_count(b->core); id++) {
+        struct ref key;
+        i64 since_ms;
+        if (!core_doubled(b->core, (u16)id, &key, &since_ms)) continue;
+        i64 age_ms = b->now.wall_ms - since_ms;
+        struct queue_alerting *qa = age_ms < DAY_MS ? alerting_make(b, (u16)id) : NULL;
+        if (!qa) continue;
+        qa->doubled_mono_ms = b->time.mono_ms - (age_ms > 0 ? age_ms : 0);
+        qa->doubled_before = key;
+    }
 }
 
 /* Within an hour the series tell. Beyond it, what died in this stretch, and the share of the last one that is not over yet. */
@@ -456,6 +475,13 @@ static struct condition refusing(const struct broker *b, const struct queue_aler
         lately && qa->ingest_refused > INGEST_REFUSED_MOST, qa->ingest_refused, INGEST_REFUSED_MOST, 0, {0}};
 }
 
+bool alerts_concern(const struct broker *b, const struct queue_info *q) {
+    const struct queue_alerting *qa = alerting_at(b, q->queue);
+    bool any = (qa && (refusing(b, qa).holds || doubled_today(b, qa))) || relay_behind(b, q).holds;
+    for (u32 i = 0; qa && !any && i < ALERT_COUNT; i++) any = qa->at[i].state != ALERT_IS_OK;
+    return any;
+}
+
 void alerts_judge_queue(struct broker *b, const struct queue_info *q) {
     struct queue_alerting *qa = alerting_make(b, q->queue);
     if (!qa) return;
@@ -516,13 +542,14 @@ static struct condition slow(struct broker *b, const struct hist *now) {
     return (struct condition){known && p99 > most, p99, most, 0, {0}};
 }
 
-/* What sources send is noted with their queues, which are judged next. */
+/* What sources send is noted with their queues, which are judged next; of a queue that only a first message would make, with the
+ * process: a secret that was wrong from the first day keeps that message out. */
 static void look_at_sources(struct broker *b) {
     u16 queue;
     slice name;
     double refused;
     for (u32 i = 0; ingest_look(b, i, &name, &refused); i++) {
-        struct queue_alerting *qa = core_queue_find(b->core, name, &queue) ? alerting_make(b, queue) : NULL;
+        struct queue_alerting *qa = alerting_make(b, core_queue_find(b->core, name, &queue) ? queue : 0);
         if (!qa) continue;
         if (qa->ingest_look != b->alerts->looks || refused > qa->ingest_refused) qa->ingest_refused = refused;
         qa->ingest_look = b->alerts->looks;
@@ -538,6 +565,7 @@ void alerts_judge_process(struct broker *b) {
     judge(b, ALERT_SYNC_SLOW, 0, slow(b, &p.journal.sync_us));
     b->alerts->looks++;
     look_at_sources(b);
+    judge(b, ALERT_INGEST_REFUSED, 0, refusing(b, alerting_at(b, 0)));
     b->alerts->judged = true;
 }
 

@@ -27,10 +27,14 @@ enum alert_state { ALERT_IS_OK, ALERT_IS_PENDING, ALERT_IS_FIRING, ALERT_IS_RESO
 struct alerts *alerts_new(void);
 void alerts_free(struct alerts *a);
 void alerts_forget(struct broker *b, u16 queue); /* it was deleted */
+void alerts_started(struct broker *b);           /* after recovery: what is to be told still */
 
 /* After a queue's step of the series was written; and after all queues'. */
 void alerts_judge_queue(struct broker *b, const struct queue_info *q);
 void alerts_judge_process(struct broker *b);
+/* Is there something to judge of a queue in which nothing has happened since the start? What it is about may lie outside: webhooks that
+ * are all refused, a relay that does not get there. */
+bool alerts_concern(const struct broker *b, const struct queue_info *q);
 /* A message came from this origin under this key (hashes). Only in queues that have `origin`. */
 void alerts_origin(struct broker *b, u16 queue, u64 origin, u64 key);
 

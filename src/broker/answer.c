@@ -6,6 +6,9 @@
 #include "core/core.h"
 
 #define EFFECT_BYTES_MAX 255u
+#define SHOWN_BODY_BYTES 160u /* of an answer that says why not, in the reason */
+#define ANSWERED         "answered "
+#define THEIR_WORDS      ": " /* follow; there is none in ours before */
 
 bool answer_next(slice head, size_t *at, slice *name, slice *value) {
     while (*at < head.n) {
@@ -58,6 +61,43 @@ void answer_put_head(struct buf *out, u32 status, slice head, const struct texts
         if (is_kept(keep, name) && text_ok(value, HTTP_HEAD_BYTES_MAX)) answer_head_add(out, name, value);
 }
 
+/* ---- reasons */
+
+/* Whoever reads it finds a login page or a new address there. */
+static bool redirects(const struct outbound_answer *a, slice *to) {
+    *to = a->status / 100 == 3 ? answer_field(a->head, SL("location")) : SL("");
+    return to->n && text_ok(*to, SHOWN_BODY_BYTES);
+}
+
+void answer_put_reason(struct buf *out, const struct outbound_answer *a, const char *ours) {
+    slice theirs;
+    buf_reset(out);
+    if (a->end != OUTBOUND_ANSWERED) {
+        buf_slice_add(out, a->end == OUTBOUND_NOT_SENT ? SL("not sent: ") : SL("no whole answer: "));
+        return buf_slice_add(out, slice_str(a->why));
+    }
+    bool away = redirects(a, &theirs);
+    if (!away) theirs = slice_trim(cut_text(a->body, SHOWN_BODY_BYTES));
+    buf_printf(out, ANSWERED "%u%s%s", a->status, away ? ", a redirect that is not followed" : "", ours);
+    if (theirs.n == 0 || !text_ok(theirs, SHOWN_BODY_BYTES)) return;
+    buf_lit(out, THEIR_WORDS);
+    buf_slice_add(out, theirs);
+}
+
+slice answer_reason(slice reason, bool payloads) {
+    const char *theirs = payloads || !slice_starts(reason, SL(ANSWERED))
+                             ? NULL
+                             : memmem(reason.p, reason.n, THEIR_WORDS, sizeof THEIR_WORDS - 1);
+    return theirs ? slice_of(reason.p, (size_t)(theirs - reason.p)) : reason;
+}
+
+/* ---- bodies */
+
+void answer_view(struct payload_view *body, slice bytes, bool truncated) {
+    payload_view_init(body, bytes, SL(""), NULL, NULL);
+    body->cut = truncated;
+}
+
 static const struct json_item *item_at(struct payload_view *body, const struct path *path) {
     u32 at = path && payload_view_json(body) ? path_find(path, &body->tape) : 0;
     return at ? &body->tape.at[at] : NULL;
@@ -70,7 +110,9 @@ slice answer_value(struct payload_view *body, const struct path *path) {
     return text;
 }
 
-bool answer_has(struct payload_view *body, const struct path *path) {
+enum answer_says answer_says(struct payload_view *body, const struct path *path) {
+    if (!payload_view_json(body)) return ANSWER_SAYS_NOTHING;
     const struct json_item *item = item_at(body, path);
-    return item && item->type != JSON_NULL;
+    if (item && item->type != JSON_NULL) return ANSWER_HAS;
+    return body->tape.error ? ANSWER_SAYS_NOTHING : ANSWER_HAS_NOT;
 }

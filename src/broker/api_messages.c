@@ -184,6 +184,7 @@ static bool start_accepted(struct call *c, slice text, u16 queue, u64 limit) {
 
 static bool start_state(struct call *c, u16 queue, u64 limit) {
     struct page p = {.queue = queue, .limit = limit};
+    p.filter.payloads = shows_payload(c->b, core_queue_name(c->b->core, queue));
     bool ok = parse_state(c, &p.state) && parse_cursor(c, queue, p.state, &p.at) && parse_filter(c, &p.filter);
     if (ok) list_state(c, &p);
     filter_free(&p.filter);

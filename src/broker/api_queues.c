@@ -140,8 +140,52 @@ static bool read_rules(struct call *c, struct queue_config **out) {
  * those behind it, which no tenant's administrator may. */
 static bool may_have_called(struct call *c, const struct queue_config *q) {
     bool private = (q->deliver && q->deliver->allow_private) || (q->reconcile && q->reconcile->allow_private);
-    if (!q->deliver && !q->reconcile) return true;
     return private ? may_everywhere(c, RIGHT_ADMIN) : may(c, RIGHT_ADMIN, c->arg[0]);
+}
+
+/* What rules say of calls, as text: the same for the same, however it was written. */
+static void put_calls(struct buf *out, slice rules) {
+    struct json j;
+    enum json_type type;
+    slice name, raw;
+    json_init(&j, rules);
+    if (json_object(&j))
+        while (json_member(&j, &name) && json_value(&j, &type, &raw))
+            if ((slice_eq(name, SL("deliver")) || slice_eq(name, SL("reconcile"))) && type == JSON_OBJECT) {
+                buf_slice_add(out, name);
+                buf_slice_add(out, raw);
+            }
+    json_free(&j);
+}
+
+static void put_calls_of(struct buf *out, const struct queue_config *q) {
+    struct buf rules = {0};
+    config_queue_to_json(q, &rules);
+    put_calls(out, buf_slice(&rules));
+    buf_free(&rules);
+}
+
+static void put_calls_in_force(struct broker *b, struct buf *out, u16 queue) {
+    const struct queue_config *known = queue_rules_of(b, queue)->config;
+    struct queue_info q;
+    core_queue_info(b->core, b->now, queue, &q);
+    if (known)
+        put_calls_of(out, known);
+    else
+        put_calls(out, q.config); /* of another version, which this one cannot read */
+}
+
+/* Who may not have anybody called may not change that, or end it: what waits would go nowhere. Rules that repeat what is there are
+ * everybody's who may operate. config: NULL, the queue is to go. */
+static bool may_change_calls(struct call *c, u16 queue, const struct queue_config *config) {
+    struct buf before = {0}, after = {0};
+    if (queue) put_calls_in_force(c->b, &before, queue);
+    if (config) put_calls_of(&after, config);
+    bool same = slice_eq(buf_slice(&before), buf_slice(&after)), ends = after.len == 0;
+    buf_free(&before);
+    buf_free(&after);
+    if (same) return true;
+    return ends ? may(c, RIGHT_ADMIN, c->arg[0]) : may_have_called(c, config);
 }
 
 static bool no_room_for_queue(struct call *c) {
@@ -178,7 +222,7 @@ void api_queue_put(struct call *c) {
     if (!known) queue = 0;
     bool ok = deed_read(c, &d, NULL) && queue_name_ok(c, c->arg[0]) && (!known || not_from_file(c, queue)) &&
               not_of_a_proxy(c) && preconditions_hold(c, queue) && read_rules(c, &config) &&
-              may_have_called(c, config) && put_rules_down(c, &d, &queue, &config);
+              may_change_calls(c, queue, config) && put_rules_down(c, &d, &queue, &config);
     config_queue_free(config);
     deed_free(&d);
     if (!ok) return reply_failure(c);
@@ -218,7 +262,7 @@ void api_queue_delete(struct call *c) {
     struct deed d;
     u16 queue;
     bool ok = deed_read(c, &d, "") && queue_of_call(c, false, &queue) && not_from_file(c, queue) &&
-              preconditions_hold(c, queue) && delete_queue(c, &d, queue);
+              preconditions_hold(c, queue) && may_change_calls(c, queue, NULL) && delete_queue(c, &d, queue);
     deed_free(&d);
     if (!ok) return reply_failure(c);
     leave_queue(b, queue);

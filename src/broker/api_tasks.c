@@ -183,6 +183,7 @@ static bool make_redrive(struct call *c, const struct deed *d, u16 queue, struct
     t->max = d->max;
     t->rate = d->rate;
     t->dry_run = d->dry_run;
+    t->filter.payloads = true; /* whoever may operate may see them */
     bool ok = filter_set(c, d->class_name, d->reason, d->since, &t->filter) &&
               (!d->ids.n || filter_set_ids(c, d->ids, &t->filter));
     struct buf detail = {0};

@@ -131,6 +131,7 @@ static hx_st start(struct broker *b, struct broker_time t, struct errbuf *err) {
     if (st != ST_OK) return st;
     rulebook_load(b);
     watch_started(b);
+    alerts_started(b);
     return ST_OK;
 }
 

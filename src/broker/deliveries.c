@@ -1,9 +1,6 @@
 /* What the answer to a delivery means. */
 #include "broker/answer.h"
-#include "broker/parse.h"
 #include "broker/push_priv.h"
-
-#define SHOWN_BODY_BYTES 160u /* of an answer that says why not, in the reason */
 
 /* Only an answer that came whole says anything; and only one of which nothing can have left is certainly undone (P5). */
 static enum failure_class class_of(const struct terms *t, const struct outbound_answer *a) {
@@ -20,28 +17,6 @@ static enum target_outcome outcome_of(enum failure_class class, const struct out
     return a->status == 429 && wait_ms ? TARGET_NEITHER : TARGET_FAILED;
 }
 
-/* Where to: whoever reads it finds a login page or a new address there. */
-static bool put_redirect(struct buf *out, const struct outbound_answer *a) {
-    slice to = a->status / 100 == 3 ? answer_field(a->head, SL("location")) : SL("");
-    if (to.n == 0 || !text_ok(to, SHOWN_BODY_BYTES)) return false;
-    buf_printf(out, ", a redirect to %.*s, which is not followed", (int)to.n, to.p);
-    return true;
-}
-
-void put_what_came(struct buf *out, const struct outbound_answer *a) {
-    buf_reset(out);
-    if (a->end != OUTBOUND_ANSWERED) {
-        buf_slice_add(out, a->end == OUTBOUND_NOT_SENT ? SL("not sent: ") : SL("no whole answer: "));
-        return buf_slice_add(out, slice_str(a->why));
-    }
-    buf_printf(out, "answered %u", a->status);
-    if (put_redirect(out, a)) return;
-    slice body = slice_trim(cut_text(a->body, SHOWN_BODY_BYTES));
-    if (body.n == 0 || !text_ok(body, SHOWN_BODY_BYTES)) return;
-    buf_lit(out, ": ");
-    buf_slice_add(out, body);
-}
-
 static void keep_result(const struct terms *t, const struct outbound_answer *a, const struct path *effect_id,
                         struct words *w, struct settle_in *in) {
     bool cut = a->truncated || a->body.n > t->keep_body;
@@ -50,7 +25,7 @@ static void keep_result(const struct terms *t, const struct outbound_answer *a, 
     buf_reset(&w->head);
     answer_put_head(&w->head, a->status, a->head, &t->keep_headers, cut);
     in->http = buf_slice(&w->head);
-    payload_view_init(&w->body, a->body, in->content_type, NULL, NULL);
+    answer_view(&w->body, a->body, a->truncated);
     in->effect_id = answer_value(&w->body, effect_id);
 }
 
@@ -77,7 +52,7 @@ void delivery_decide(const struct push *push, const struct outbound_answer *a, i
     const struct terms *t = push->terms;
     enum failure_class class = class_of(t, a);
     *out = (struct verdict){.told = class, .wait_ms = asked_to_wait_ms(a, wall_ms)};
-    put_what_came(&w->reason, a);
+    answer_put_reason(&w->reason, a, "");
     if (class == CLASS_NONE) {
         decide_taken(t, a, t->effect_id, w, out);
     } else {

@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "broker/alerts.h"
+#include "broker/answer.h"
 #include "broker/broker_priv.h"
 #include "broker/lookup.h"
 #include "broker/render.h"
@@ -87,7 +88,7 @@ static void put_item(struct buf *b, const struct event *e, slice history) {
     if (!item_of(e, history, &item)) return;
     bool decided = item.kind == HISTORY_DECISION;
     if (item.consumer.n) json_put_member(b, decided ? "by" : "consumer", item.consumer);
-    if (item.reason.n && (decided || ends_attempt(e))) json_put_member(b, "reason", item.reason);
+    if (item.reason.n && (decided || ends_attempt(e))) json_put_member(b, "reason", answer_reason(item.reason, false));
 }
 
 /* The key may be known though the message is not: another generation of it is there. */

@@ -71,7 +71,7 @@ static bool contains_nocase(slice text, slice part) {
 
 static bool reason_matches(const struct filter *f, const struct message_view *v) {
     struct buf text = {0};
-    why_text(v, &text);
+    why_text(v, f->payloads, &text);
     bool ok = contains_nocase(buf_slice(&text), buf_slice(&f->reason));
     buf_free(&text);
     return ok;

@@ -17,6 +17,7 @@ struct filter {
     enum failure_class failure_class;
     i64 since_ms; /* wall clock; INT64_MIN: any time */
     struct buf reason;
+    bool payloads; /* whoever asks may see them: what they may not read is not told them by what is found, either */
     struct filter_id *ids; /* sorted */
     u32 id_count;
 };

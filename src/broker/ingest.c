@@ -224,20 +224,44 @@ static bool key_by(struct call *c, struct webhook *a, const struct template *t) 
     return fail(c, PROBLEM_key_missing, "no key can be made of it: %s", why.text);
 }
 
-/* What the sender calls it. */
+/* What senders call an event. The scheme's own name is looked for first: the id in Stripe's body was signed with it, while a header, but for
+ * Standard Webhooks', is anybody's on the way who can add one. The others are for senders that sign in one way and name in another: with
+ * any of them a delivery has a key. */
+enum { NAMED_BY_HEADER, NAMED_BY_BODY, NAMED_BY_GITHUB, NAMES };
+
+static u32 own_name(const struct source_config *source) {
+    if (source->scheme == SCHEME_STRIPE) return NAMED_BY_BODY;
+    return source->scheme == SCHEME_GITHUB ? NAMED_BY_GITHUB : NAMED_BY_HEADER;
+}
+
+/* Behind what is in the key already. False: it is not there. */
+static bool put_name(struct call *c, struct webhook *a, u32 name) {
+    struct payload_view *view = &c->b->scratch->view;
+    struct errbuf why;
+    slice id;
+    if (name == NAMED_BY_BODY) {
+        payload_view_init(view, a->in.payload, a->in.content_type, header, a);
+        return template_eval(c->b->ingest->body_id, view, &a->key, &why) == TEMPLATE_OK;
+    }
+    slice field = name == NAMED_BY_GITHUB ? SL("x-github-delivery") : SL("webhook-id");
+    if (http_field_get(a->req, field, &id) != 1 || id.n == 0) return false;
+    buf_slice_add(&a->key, id);
+    return true;
+}
+
 static bool key_by_name(struct call *c, struct webhook *a) {
-    enum scheme scheme = (enum scheme)a->source->scheme;
-    slice field = scheme == SCHEME_GITHUB ? SL("x-github-delivery") : SL("webhook-id"), id;
     const char *why;
     buf_slice_add(&a->key, a->source->name);
     buf_char(&a->key, ':');
-    if (scheme == SCHEME_STRIPE) return key_by(c, a, c->b->ingest->body_id);
-    if (http_field_get(a->req, field, &id) != 1)
-        return fail(c, PROBLEM_key_missing, "queue %.*s has no `key`, and there is not one %.*s to make it of",
-                    (int)a->source->queue.n, a->source->queue.p, (int)field.n, field.p);
-    buf_slice_add(&a->key, id);
+    bool named = put_name(c, a, own_name(a->source));
+    for (u32 i = 0; !named && i < NAMES; i++) named = put_name(c, a, i);
+    if (!named)
+        return fail(c, PROBLEM_key_missing,
+                    "queue %.*s has no `key`, and there is not one webhook-id, id in the body or x-github-delivery to "
+                    "make it of",
+                    (int)a->source->queue.n, a->source->queue.p);
     return key_bytes_valid(buf_slice(&a->key), &why) ||
-           fail(c, PROBLEM_key_invalid, "%.*s: %s", (int)field.n, field.p, why);
+           fail(c, PROBLEM_key_invalid, "what the sender calls it: %s", why);
 }
 
 static bool make_key(struct call *c, struct webhook *a) {
@@ -471,6 +495,18 @@ u64 ingest_body_limit(struct broker *b, const struct http_request *head, slice n
     return limit;
 }
 
+/* What no message of its queue could be is not worth a signature. Of a CloudEvent in its envelope the data counts, which is not known yet. */
+static bool small_enough(struct call *c, const struct source_config *source, enum event_mode mode) {
+    u16 queue;
+    if (mode == EVENT_STRUCTURED || mode == EVENT_BATCH || !core_queue_find(c->b->core, source->queue, &queue))
+        return true;
+    const struct queue_config *rules = queue_rules_of(c->b, queue)->config;
+    u64 most = rules ? rules->payload_max : PAYLOAD_BYTES_MAX;
+    return c->req->body.n <= most ||
+           fail(c, PROBLEM_too_large, "the payload has %zu bytes, the limit of this queue is %llu", c->req->body.n,
+                (unsigned long long)most);
+}
+
 /* With a signature, or with a token that may send. */
 static bool verified(struct call *c, const struct source_config *source) {
     const char *wrong = signature_wrong(source, c->req, c->b->now.wall_ms);
@@ -537,7 +573,8 @@ void api_in(struct call *c) {
     c->arg[0] = source->queue;
     http_field_get(c->req, SL("content-type"), &type);
     enum event_mode mode = event_mode(c->req, type);
-    if (!verified(c, source) || !type_taken(c, source, type, mode) || (mode == EVENT_BATCH && !jobs_have_room(c))) {
+    if (!small_enough(c, source, mode) || !verified(c, source) || !type_taken(c, source, type, mode) ||
+        (mode == EVENT_BATCH && !jobs_have_room(c))) {
         count(c->b, counts, outcome_of(&c->failure));
         return reply_failure(c);
     }

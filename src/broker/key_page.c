@@ -1,6 +1,7 @@
 #include "broker/key_page.h"
 
 #include "broker/access.h"
+#include "broker/answer.h"
 #include "broker/broker_priv.h"
 #include "broker/call.h"
 #include "broker/diff.h"
@@ -10,7 +11,7 @@
 #include "broker/story.h"
 #include "broker/why.h"
 
-static void put_attempt(struct buf *b, const struct history_item *item) {
+static void put_attempt(struct buf *b, bool payloads, const struct history_item *item) {
     buf_char(b, '{');
     json_put_member_i64(b, "attempt", item->attempt);
     json_put_name(b, "fence");
@@ -27,12 +28,12 @@ static void put_attempt(struct buf *b, const struct history_item *item) {
     }
     if (item->failure_class != CLASS_NONE)
         json_put_member(b, "class", slice_str(class_text((enum failure_class)item->failure_class)));
-    if (item->reason.n) json_put_member(b, "reason", item->reason);
+    if (item->reason.n) json_put_member(b, "reason", answer_reason(item->reason, payloads));
     if (item->lookup) json_put_member(b, "delivery", slice_str(delivery_text(DELIVERY_RECONCILE)));
     buf_char(b, '}');
 }
 
-static void put_attempts(struct buf *b, slice history) {
+static void put_attempts(struct buf *b, bool payloads, slice history) {
     json_put_name(b, "attempts");
     buf_char(b, '[');
     u32 at = 0;
@@ -40,7 +41,7 @@ static void put_attempts(struct buf *b, slice history) {
     while (history_next(history, &at, &item)) {
         if (item.kind != HISTORY_ATTEMPT) continue;
         if (b->p[b->len - 1] != '[') buf_char(b, ',');
-        put_attempt(b, &item);
+        put_attempt(b, payloads, &item);
     }
     buf_char(b, ']');
 }
@@ -115,15 +116,15 @@ static slice held_because(const struct message_view *v) {
 }
 
 /* Why it is where it is: said by whoever settled it, or by what made it dead or held. */
-static void put_reason(struct buf *b, const struct seen *s, const struct message_view *v) {
+static void put_reason(struct buf *b, bool payloads, const struct seen *s, const struct message_view *v) {
     if (s->settle) {
-        if (s->settle->reason.n) json_put_member(b, "reason", s->settle->reason);
+        if (s->settle->reason.n) json_put_member(b, "reason", answer_reason(s->settle->reason, payloads));
         return;
     }
     if (v->state != STATE_DEAD && v->state != STATE_HELD) return;
     struct buf text = {0};
     struct history_item last;
-    why_text(v, &text);
+    why_text(v, payloads, &text);
     json_put_member(b, "reason", buf_slice(&text));
     buf_free(&text);
     if (history_last_attempt(v->history, &last) && last.failure_class != CLASS_NONE)
@@ -172,13 +173,13 @@ static void put_settled(struct broker *br, struct buf *b, bool shown, const stru
 }
 
 /* What it was before it was replayed, and will be again if the replay is cancelled. */
-static void put_former(struct buf *b, bool shown, const struct rec_message *m) {
+static void put_former(struct buf *b, bool payloads, bool shown, const struct rec_message *m) {
     struct rec_settle was;
-    if (!put_previous(b, shown, m, &was)) return;
+    if (!put_previous(b, payloads, shown, m, &was)) return;
     json_put_member_i64(b, "attempt", was.attempts);
     json_put_member_i64(b, "failures", was.failures + was.unknowns);
     json_put_member_i64(b, "crashes", was.crashes);
-    put_attempts(b, was.history);
+    put_attempts(b, payloads, was.history);
     put_effects(b, was.history);
     put_decisions(b, was.history);
     buf_char(b, '}');
@@ -198,7 +199,7 @@ void put_key_page(struct broker *br, struct buf *b, const struct seen *s, bool s
     put_shown_key(br, b, s->at.queue, seen_key(s));
     json_put_member(b, "queue", q.name);
     json_put_member(b, "state", slice_str(state_text(s->settle ? (enum state)s->settle->state : v.state)));
-    put_reason(b, s, &v);
+    put_reason(b, payload, s, &v);
     if (story) put_story(br, b, s, &v);
     u32 generation = s->settle ? s->settle->generation : v.generation;
     json_put_member_i64(b, "generation", generation);
@@ -210,12 +211,12 @@ void put_key_page(struct broker *br, struct buf *b, const struct seen *s, bool s
         put_settled(br, b, result, s->settle);
     else
         put_live(br, b, &v);
-    put_attempts(b, history);
+    put_attempts(b, payload, history);
     put_steps(b, payload, history);
     put_effects(b, history);
     put_decisions(b, history);
     put_arrivals(br, b, s, first_seen_ms);
-    if (s->message) put_former(b, result, s->message);
+    if (s->message) put_former(b, payload, result, s->message);
     if (s->message)
         put_said(b, payload, s->message->group, s->message->attrs, s->message->content_type, s->message->payload);
     if (v.conflict) put_conflict(br, b, payload, s->message);

@@ -269,21 +269,41 @@ static enum arrival_kind typed(u32 i) {
     }
 }
 
+/* A label's value as the format has it: backslash, quote and newline are escaped. Other control characters no reader of metrics expects:
+ * their pictures stand for them, U+2400 and on. */
+static void put_label_value(struct buf *out, slice value) {
+    for (size_t i = 0; i < value.n; i++) {
+        u8 c = (u8)value.p[i];
+        if (c == '\n')
+            buf_lit(out, "\\n");
+        else if (c < 0x20 || c == 0x7f)
+            buf_add(out, (char[]){(char)0xe2, (char)0x90, (char)(0x80 | (c == 0x7f ? 0x21 : c))}, 3);
+        else if (c == '"' || c == '\\')
+            buf_add(out, (char[]){'\\', (char)c}, 2);
+        else
+            buf_char(out, (char)c);
+    }
+}
+
 /* By type; what came before there were types, or could not be told, is among the others. */
 static void put_types(struct buf *out, u32 i, slice label, const struct queue_types *t, double total) {
-    char type[TYPE_BYTES_MAX_SHOWN + 16];
+    struct buf type = {0};
     const struct metric *m = &metrics[i];
     for (u32 k = 0; k < t->count; k++) {
         u64 n = t->at[k].arrivals[typed(i)];
         total -= (double)n;
-        snprintf(type, sizeof type, "type=\"%s\"", t->at[k].name);
-        put_line(out, m->name, "", label, m->labels, slice_str(type));
+        buf_reset(&type);
+        buf_lit(&type, "type=\"");
+        put_label_value(&type, t->at[k].name);
+        buf_char(&type, '"');
+        put_line(out, m->name, "", label, m->labels, buf_slice(&type));
         put_number(out, (double)n);
         buf_char(out, '\n');
     }
     put_line(out, m->name, "", label, m->labels, SL("type=\"other\""));
     put_number(out, total > 0 ? total : 0);
     buf_char(out, '\n');
+    buf_free(&type);
 }
 
 static void put_queue(struct metrics_job *j, u16 queue) {
@@ -508,14 +528,44 @@ static void free_metrics(struct job *job) {
 static const struct job_kind metrics_kind = {sizeof(struct metrics_job), run_metrics, answer_metrics, free_metrics,
                                              true};
 
+/* ;q=0.25 among a range's parameters, in thousandths; 1 where nothing is said that can be read. */
+static u32 weight_of(slice parameters) {
+    slice one, name, value;
+    while (parameters.n) {
+        slice_cut(parameters, ';', &one, &parameters);
+        if (!slice_cut(one, '=', &name, &value) || !slice_eq_nocase(slice_trim(name), SL("q"))) continue;
+        value = slice_trim(value);
+        u32 q = 0;
+        if (value.n == 0 || value.n > 5 || value.p[0] != '0' || (value.n > 1 && value.p[1] != '.')) return 1000;
+        for (u32 i = 2, unit = 100; i < value.n; i++, unit /= 10) {
+            if (value.p[i] < '0' || value.p[i] > '9') return 1000;
+            q += (u32)(value.p[i] - '0') * unit;
+        }
+        return q;
+    }
+    return 1000;
+}
+
+/* OpenMetrics for those alone who name it, and do not like the plain text better. Of the ranges that take in plain text the one that
+ * says most counts. */
 static bool wants_openmetrics(const struct http_request *req) {
-    slice accept, one;
+    static const slice plain[] = {{"*/*", 3}, {"text/*", 6}, {"text/plain", 10}};
+    slice accept, one, range, parameters;
+    u32 open = 0, text = 0, said = 0;
     if (http_field_get(req, SL("accept"), &accept) == 0) return false;
     while (accept.n) {
         slice_cut(accept, ',', &one, &accept);
-        if (slice_starts(slice_trim(one), SL("application/openmetrics-text"))) return true;
+        slice_cut(one, ';', &range, &parameters);
+        range = slice_trim(range);
+        u32 weight = weight_of(parameters);
+        if (slice_eq_nocase(range, SL("application/openmetrics-text")) && weight > open) open = weight;
+        for (u32 i = 0; i < 3; i++) {
+            if (!slice_eq_nocase(range, plain[i]) || i + 1 < said) continue;
+            if (i + 1 > said || weight > text) text = weight;
+            said = i + 1;
+        }
     }
-    return false;
+    return open && open >= text;
 }
 
 void api_metrics(struct call *c) {

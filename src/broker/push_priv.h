@@ -74,8 +74,7 @@ void delivery_decide(const struct push *push, const struct outbound_answer *a, i
                      struct verdict *out);
 void lookup_decide(const struct push *push, const struct outbound_answer *a, i64 wall_ms, struct words *w,
                    struct verdict *out);
-/* Of both: "answered 503: try later", "not sent: ..."; settled with that answer; how long it asks not to be called. */
-void put_what_came(struct buf *out, const struct outbound_answer *a);
+/* Of both: settled with that answer; how long it asks not to be called. */
 void decide_taken(const struct terms *t, const struct outbound_answer *a, const struct path *effect_id, struct words *w,
                   struct verdict *out);
 i64 asked_to_wait_ms(const struct outbound_answer *a, i64 wall_ms);

@@ -1,5 +1,6 @@
 #include "broker/render.h"
 
+#include "broker/answer.h"
 #include "broker/answer_head.h"
 #include "broker/attrs.h"
 #include "broker/broker_priv.h"
@@ -118,13 +119,13 @@ void put_expires(struct broker *br, struct buf *b, const struct rec_settle *sett
         put_time_member(br, b, "expires_at", br->now.wall_ms + left);
 }
 
-bool put_previous(struct buf *b, bool shown, const struct rec_message *m, struct rec_settle *s) {
+bool put_previous(struct buf *b, bool payloads, bool shown, const struct rec_message *m, struct rec_settle *s) {
     if (m->former.n == 0 || !former_decode(m->former, s)) return false;
     json_put_name(b, "previous");
     buf_char(b, '{');
     put_id(b, "id", &s->ref);
     json_put_member(b, "state", slice_str(state_text((enum state)s->state)));
-    if (s->reason.n) json_put_member(b, "reason", s->reason);
+    if (s->reason.n) json_put_member(b, "reason", answer_reason(s->reason, payloads));
     json_put_member_i64(b, "generation", s->generation);
     json_put_member_time(b, "first_seen", s->first_seen_ms);
     json_put_member_time(b, "settled_at", s->settled_ms);

@@ -26,7 +26,7 @@ void put_result_member(struct buf *b, bool shown, slice content_type, slice resu
 void put_settled_result(struct buf *b, bool shown, const struct rec_settle *s);
 void put_expires(struct broker *br, struct buf *b, const struct rec_settle *settle);
 /* Of a replay that is not settled: "previous":{ and the outcome before it, which *s is then; the caller closes it. false: nothing. */
-bool put_previous(struct buf *b, bool shown, const struct rec_message *m, struct rec_settle *s);
+bool put_previous(struct buf *b, bool payloads, bool shown, const struct rec_message *m, struct rec_settle *s);
 void put_steps(struct buf *b, bool shown, slice history);
 void put_attrs(struct buf *b, slice attrs);
 /* What the sender said beside the key; shown: attributes and payload too. */

@@ -152,14 +152,17 @@ static void look_at_queue(struct broker *b, u16 queue) {
     }
     for (u32 i = 0; i < GAUGE_COUNT; i++) s->gauges[i] += gauges[i];
     struct queue_series *qs = queue < s->cap ? s->at[queue] : NULL;
-    if (!qs && (any == 0 || !(qs = series_make(s, queue)))) return;
-    write_step(qs, s->step, counts, gauges);
-    look_at_waits(qs, s->step, w);
-    look_at_ages(b, qs, queue);
+    if (!qs && any) qs = series_make(s, queue);
+    if (!qs && !alerts_concern(b, &info)) return;
+    if (qs) {
+        write_step(qs, s->step, counts, gauges);
+        look_at_waits(qs, s->step, w);
+        look_at_ages(b, qs, queue);
+    }
     s->looking_at = queue;
     alerts_judge_queue(b, &info);
     s->looking_at = 0;
-    if (s->step - qs->active > SERIES_STEPS && info.unsettled == 0) series_forget(b, queue);
+    if (qs && s->step - qs->active > SERIES_STEPS && info.unsettled == 0) series_forget(b, queue);
 }
 
 /* ---- the walk over all of them */

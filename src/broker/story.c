@@ -1,6 +1,8 @@
 #include "broker/story.h"
 
 #include "base/json.h"
+#include "broker/access.h"
+#include "broker/answer.h"
 #include "broker/broker_priv.h"
 #include "broker/lookup.h"
 #include "broker/target.h"
@@ -46,6 +48,7 @@ struct telling {
     struct queue_info q;
     struct arrivals arrivals;
     slice history;
+    bool payloads; /* whoever asks may see them */
     struct buf *out;
 };
 
@@ -78,7 +81,7 @@ static void put_outcome(const struct telling *t) {
     else
         buf_printf(t->out, " and %s on ", state_text((enum state)s->state));
     put_when(t->out, s->settled_ms);
-    if (!s->erased) put_quoted(t->out, ": ", s->reason);
+    if (!s->erased) put_quoted(t->out, ": ", answer_reason(s->reason, t->payloads));
     if (s->restored) buf_lit(t->out, "; a replay since was cancelled");
     if (s->erased) buf_lit(t->out, "; erased since");
 }
@@ -92,7 +95,7 @@ static void put_last_failure(const struct telling *t) {
     else
         buf_printf(t->out, " after the lease of attempt %u %s", last.attempt,
                    last.ended == ENDED_REVOKED ? "was revoked" : "ran out");
-    put_quoted(t->out, ": ", last.reason);
+    put_quoted(t->out, ": ", answer_reason(last.reason, t->payloads));
 }
 
 /* Where the broker delivers it, or looks it up: what keeps it from that. NULL: nothing. */
@@ -157,7 +160,7 @@ static void put_standing(const struct telling *t) {
             break;
         }
         buf_printf(t->out, "; %s: ", t->v->state == STATE_HELD ? "held for somebody to decide" : "dead");
-        why_text(t->v, t->out);
+        why_text(t->v, t->payloads, t->out);
         break;
     default:
         put_waiting(t);
@@ -233,6 +236,7 @@ void put_story(struct broker *br, struct buf *b, const struct seen *s, const str
     struct buf words = {0};
     struct telling t = {.b = br, .s = s, .v = v, .history = s->settle ? s->settle->history : v->history, .out = &words};
     core_queue_info(br->core, br->now, s->at.queue, &t.q);
+    t.payloads = shows_payload(br, t.q.name);
     core_arrivals_view(br->core, s, &t.arrivals);
     put_why(&t);
     json_put_member(b, "why", buf_slice(&words));

@@ -1,3 +1,4 @@
+#include "broker/answer.h"
 #include "broker/broker_priv.h"
 #include "broker/report.h"
 #include "broker/target_priv.h"
@@ -128,7 +129,8 @@ void targets_tell(struct broker *b, u16 queue) {
     t->told_down = down;
     if (down)
         report(b, LOG_WARN, "target_down", "too many calls failed: nothing is sent to this queue's target but probes",
-               log_text("queue", core_queue_name(b->core, queue)), log_text("detail", slice_str(t->error.why)),
+               log_text("queue", core_queue_name(b->core, queue)),
+               log_text("detail", answer_reason(slice_str(t->error.why), false)),
                log_number("probe_in_ms", c->probe_ms - b->time.mono_ms));
     else
         report(b, LOG_INFO, "target_back", "this queue's target answers again",

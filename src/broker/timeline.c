@@ -2,6 +2,8 @@
  *
  * Steps and effect ids are kept without their times: they come with the time of the hand-out they were recorded under, and say so. */
 #include "base/json.h"
+#include "broker/access.h"
+#include "broker/answer.h"
 #include "broker/broker_priv.h"
 #include "broker/budget.h"
 #include "broker/diff.h"
@@ -32,6 +34,7 @@ struct timeline {
     struct buf lost;        /* what is not kept: strings of a JSON array */
     struct told told[TOLD_MAX];
     u32 count, beyond;
+    bool payloads; /* whoever asks may see them */
 };
 
 /* An event begins: its own members go into t->text, its words into t->words. false: there are too many. */
@@ -55,6 +58,12 @@ static void end(struct timeline *t, bool deed) {
     buf_char(&t->text, '}');
     e->len = (u32)(t->text.len - e->from);
     e->deed = deed;
+}
+
+static void put_reason(struct timeline *t, slice reason) {
+    reason = answer_reason(reason, t->payloads);
+    if (reason.n) json_put_member(&t->text, "reason", reason);
+    put_quoted(&t->words, ": ", reason);
 }
 
 static void lose(struct timeline *t, u64 n, const char *what) {
@@ -184,8 +193,7 @@ static void tell_end(struct timeline *t, const struct history_item *item) {
     }
     if (item->failure_class != CLASS_NONE)
         json_put_member(&t->text, "class", slice_str(class_text((enum failure_class)item->failure_class)));
-    if (item->reason.n) json_put_member(&t->text, "reason", item->reason);
-    put_quoted(&t->words, ": ", item->reason);
+    put_reason(t, item->reason);
     end(t, item->ended == ENDED_REVOKED || item->ended == ENDED_CANCELLED);
 }
 
@@ -273,8 +281,7 @@ static void tell_settled(struct timeline *t, const struct rec_settle *s) {
         json_put_member(&t->text, "consumer", last.consumer);
         put_quoted(&t->words, " by ", last.consumer);
     }
-    if (s->reason.n) json_put_member(&t->text, "reason", s->reason);
-    put_quoted(&t->words, ": ", s->reason);
+    put_reason(t, s->reason);
     end(t, s->state == STATE_CANCELLED || s->ended == ENDED_DECIDED);
 }
 
@@ -373,6 +380,7 @@ void put_timeline(struct broker *br, struct buf *b, const struct seen *s, const 
     struct timeline *t = mem_zalloc(sizeof *t);
     t->b = br;
     t->s = s;
+    t->payloads = shows_payload(br, core_queue_name(br->core, s->at.queue));
     tell_first(t, v);
     if (s->message) tell_former(t, s->message);
     tell_history(t, s->settle ? s->settle->history : v->history, seen_first_ms(s), !(s->settle && s->settle->restored));

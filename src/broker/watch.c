@@ -41,6 +41,7 @@ struct watch *watch_new(void) {
 }
 
 static void watched_free(struct watched *q) {
+    for (u32 i = 0; q && q->types && i < q->types->count; i++) mem_free((char *)(uintptr_t)q->types->at[i].name.p);
     if (q) mem_free(q->types);
     mem_free(q);
 }
@@ -78,25 +79,18 @@ const struct queue_types *queue_types(const struct broker *b, u16 queue) {
     return queue < w->cap && w->at[queue] ? w->at[queue]->types : NULL;
 }
 
-/* The text of a label: what could end it is left out. */
-static void type_name(slice type, char out[TYPE_BYTES_MAX_SHOWN + 1]) {
-    size_t n = 0;
-    type = cut_text(type, TYPE_BYTES_MAX_SHOWN);
-    for (size_t i = 0; i < type.n; i++)
-        if ((u8)type.p[i] >= ' ' && type.p[i] != '"' && type.p[i] != '\\') out[n++] = type.p[i];
-    out[n] = 0;
-}
-
 void watch_type(struct broker *b, u16 queue, slice type, enum arrival_kind kind) {
     struct watched *q = watched_make(b->watch, queue);
-    char name[TYPE_BYTES_MAX_SHOWN + 1];
     if (!q->types) q->types = mem_zalloc(sizeof *q->types);
     struct queue_types *t = q->types;
     u32 i = 0;
-    type_name(type, name);
-    if (strcmp(name, "other") == 0) return; /* that is what is left when the named ones are counted */
-    while (i < t->count && strcmp(t->at[i].name, name) != 0) i++;
-    if (i == t->count && i < TYPES_MAX) memcpy(t->at[t->count++].name, name, sizeof name);
+    if (slice_eq(type, SL("other"))) return; /* that is what is left when the named ones are counted */
+    while (i < t->count && !slice_eq(t->at[i].name, type)) i++;
+    if (i == t->count && i < TYPES_MAX) {
+        char *copy = mem_alloc(type.n + 1);
+        memcpy(copy, type.p, type.n);
+        t->at[t->count++].name = slice_of(copy, type.n);
+    }
     if (i < TYPES_MAX) t->at[i].arrivals[kind]++;
 }
 

@@ -93,12 +93,11 @@ struct queue_watch {
 extern const u64 replay_age_bounds_ms[HIST_BOUNDS], work_bounds_ms[HIST_BOUNDS];
 
 /* By what the queue's event_type makes of it: the first TYPES_MAX values, the rest together. */
-#define TYPES_MAX            50u
-#define TYPE_BYTES_MAX_SHOWN 63u
+#define TYPES_MAX 50u
 struct queue_types {
     u32 count;
     struct type_watch {
-        char name[TYPE_BYTES_MAX_SHOWN + 1];
+        slice name; /* owned; UTF-8 of any characters, at most TEMPLATE_RESULT_MAX bytes */
         u64 arrivals[ARRIVAL_COUNT];
     } at[TYPES_MAX];
 };

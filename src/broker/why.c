@@ -1,5 +1,7 @@
 #include "broker/why.h"
 
+#include "broker/answer.h"
+
 bool why_last(const struct message_view *v, struct history_item *out) {
     return history_last_attempt(v->history, out) || history_last_decision(v->history, out);
 }
@@ -22,8 +24,10 @@ static bool asked_in_vain(const struct message_view *v, const struct history_ite
            last->ended != ENDED_EXPIRED && last->failure_class == CLASS_UNKNOWN;
 }
 
-void why_text(const struct message_view *v, struct buf *out) {
+void why_text(const struct message_view *v, bool payloads, struct buf *out) {
     struct history_item last;
+    slice said = SL("");
+    if (why_last(v, &last)) said = answer_reason(last.reason, payloads);
     if (v->conflict)
         buf_lit(out, "its key was known with another payload");
     else if (v->state == STATE_HELD && held_unsent(v->history, &last))
@@ -35,10 +39,10 @@ void why_text(const struct message_view *v, struct buf *out) {
     else if (last.kind == HISTORY_ATTEMPT && last.ended == ENDED_EXPIRED)
         buf_printf(out, "its lease ran out %u time%s", v->crashes, v->crashes == 1 ? "" : "s");
     else if (asked_in_vain(v, &last))
-        buf_printf(out, "looked up %u time%s in vain: %.*s", v->lookups, v->lookups == 1 ? "" : "s", (int)last.reason.n,
-                   last.reason.p);
-    else if (last.reason.n)
-        buf_slice_add(out, last.reason);
+        buf_printf(out, "looked up %u time%s in vain: %.*s", v->lookups, v->lookups == 1 ? "" : "s", (int)said.n,
+                   said.p);
+    else if (said.n)
+        buf_slice_add(out, said);
     else if (last.kind == HISTORY_ATTEMPT)
         buf_slice_add(out, slice_str(class_text((enum failure_class)last.failure_class)));
     else

@@ -4,7 +4,8 @@
 
 #include "core/core.h"
 
-void why_text(const struct message_view *v, struct buf *out);
+/* payloads: for somebody who may see them (answer_reason). */
+void why_text(const struct message_view *v, bool payloads, struct buf *out);
 /* Its last attempt, or the decision that put it there. */
 bool why_last(const struct message_view *v, struct history_item *out);
 

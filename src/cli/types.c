@@ -12,8 +12,9 @@ static bool next_label(slice *rest, slice *name, struct buf *value) {
             *rest = slice_of(after.p + i + 1, after.n - i - 1);
             return true;
         }
-        if (after.p[i] == '\\' && i + 1 < after.n) i++;
-        buf_char(value, after.p[i] == 'n' && after.p[i - 1] == '\\' ? ' ' : after.p[i]);
+        bool escaped = after.p[i] == '\\' && i + 1 < after.n;
+        if (escaped) i++;
+        buf_char(value, escaped && after.p[i] == 'n' ? ' ' : after.p[i]);
     }
     return false;
 }

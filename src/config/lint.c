@@ -278,18 +278,35 @@ static void key_unchecked(struct lint *l, const struct queue_config *q) {
 
 /* ---- failures */
 
+/* The first key that says something of a downstream; QUEUE_KEY_COUNT: none does. */
+static enum queue_key downstream_said(const struct queue_config *q) {
+    static const enum queue_key keys[] = {QUEUE_KEY_downstream_idempotency, QUEUE_KEY_downstream_remembers,
+                                          QUEUE_KEY_downstream_timeout};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (q->said[keys[i]].line) return keys[i];
+    return QUEUE_KEY_COUNT;
+}
+
 static void unknown_retried(struct lint *l, const struct queue_config *q) {
     bool blind = q->rules.on_unknown == ON_UNKNOWN_RETRY && q->rules.semantics != SEMANTICS_AT_MOST_ONCE;
-    if (!blind || q->idempotency != IDEMPOTENCY_NONE) return;
-    enum queue_key at = q->said[QUEUE_KEY_on_unknown].line ? QUEUE_KEY_on_unknown : QUEUE_KEY_downstream_idempotency;
-    found(l, q, at, "on_unknown is retry, and the downstream has no idempotency");
+    enum queue_key at = downstream_said(q);
+    if (!blind || at == QUEUE_KEY_COUNT || q->idempotency == IDEMPOTENCY_KEY) return;
+    if (q->said[QUEUE_KEY_on_unknown].line) at = QUEUE_KEY_on_unknown;
+    found(l, q, at,
+          q->idempotency == IDEMPOTENCY_NONE
+              ? "on_unknown is retry, and the downstream has no idempotency"
+              : "on_unknown is retry, and downstream.idempotency is not said, which counts as none");
 }
 
 static void lease_below_timeout(struct lint *l, const struct queue_config *q) {
-    if (q->rules.semantics == SEMANTICS_AT_MOST_ONCE || q->rules.lease_ms >= q->downstream_timeout_ms) return;
-    enum queue_key at = q->said[QUEUE_KEY_lease].line ? QUEUE_KEY_lease : QUEUE_KEY_downstream_timeout;
-    found(l, q, at, "lease %s is below the downstream's timeout of %s", value_duration_text(q->rules.lease_ms).p,
-          value_duration_text(q->downstream_timeout_ms).p);
+    bool pushed = q->deliver && q->deliver->timeout_ms > q->downstream_timeout_ms;
+    i64 timeout_ms = pushed ? q->deliver->timeout_ms : q->downstream_timeout_ms;
+    if (q->rules.semantics == SEMANTICS_AT_MOST_ONCE || q->rules.lease_ms >= timeout_ms) return;
+    enum queue_key at = q->said[QUEUE_KEY_lease].line ? QUEUE_KEY_lease
+                        : pushed                      ? QUEUE_KEY_deliver
+                                                      : QUEUE_KEY_downstream_timeout;
+    found(l, q, at, "lease %s is below the %s timeout of %s", value_duration_text(q->rules.lease_ms).p,
+          pushed ? "push's" : "downstream's", value_duration_text(timeout_ms).p);
 }
 
 /* ---- calls */

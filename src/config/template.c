@@ -235,6 +235,7 @@ struct evaluation {
     struct payload_view *v;
     struct buf *out;
     struct errbuf *why;
+    bool plain; /* values are not encoded */
 };
 
 static enum template_verdict refuse(const struct evaluation *e, enum template_verdict verdict, const char *what,
@@ -269,7 +270,7 @@ static const char *skip_plain(const char *p, const char *end, char guard) {
     return hits ? end - 16 + __builtin_ctz(hits) : end;
 }
 
-static void put_value(struct buf *out, slice value, char guard) {
+static void put_encoded(struct buf *out, slice value, char guard) {
     static const char hex[] = "0123456789ABCDEF";
     const char *p = value.p, *end = p + value.n;
     while (p < end) {
@@ -281,6 +282,13 @@ static void put_value(struct buf *out, slice value, char guard) {
         buf_add(out, (char[]){'%', hex[(u8)*p >> 4], hex[(u8)*p & 15]}, 3);
         p++;
     }
+}
+
+static void put_value(const struct evaluation *e, slice value, char guard) {
+    if (e->plain)
+        buf_slice_add(e->out, value);
+    else
+        put_encoded(e->out, value, guard);
 }
 
 /* A value of the payload; `name` as it is called in messages. */
@@ -296,7 +304,7 @@ static enum template_verdict put_field(const struct evaluation *e, u32 at, slice
     if (!payload_view_scalar(e->v, item, &text))
         return refuse(e, TEMPLATE_BAD_VALUE, "field", name, "is a number out of all bounds");
     if (text.n == 0) return refuse(e, TEMPLATE_MISSING, "field", name, "is empty: it names nothing");
-    put_value(e->out, text, guard);
+    put_value(e, text, guard);
     return TEMPLATE_OK;
 }
 
@@ -304,7 +312,7 @@ static enum template_verdict put_header(const struct evaluation *e, slice name, 
     if (!value.p) return refuse(e, TEMPLATE_MISSING, "header", name, "is missing");
     if (value.n == 0) return refuse(e, TEMPLATE_MISSING, "header", name, "is empty: it names nothing");
     if (!utf8_valid(value)) return refuse(e, TEMPLATE_BAD_VALUE, "header", name, "is not UTF-8");
-    put_value(e->out, value, guard);
+    put_value(e, value, guard);
     return TEMPLATE_OK;
 }
 
@@ -357,18 +365,27 @@ static enum template_verdict put_part(const struct evaluation *e, const struct p
     }
 }
 
-enum template_verdict template_eval(const struct template *t, struct payload_view *v, struct buf *out,
-                                    struct errbuf *why) {
-    struct evaluation e = {v, out, why};
+static enum template_verdict eval(const struct template *t, const struct evaluation *e) {
+    struct buf *out = e->out;
     size_t from = out->len;
     enum template_verdict verdict = TEMPLATE_OK;
     for (u32 i = 0; i < t->count && verdict == TEMPLATE_OK; i++) {
-        verdict = put_part(&e, &t->parts[i]);
+        verdict = put_part(e, &t->parts[i]);
         if (verdict == TEMPLATE_OK && out->len - from > TEMPLATE_RESULT_MAX) {
-            err_set(why, ST_INVALID, "the key is longer than %d bytes", TEMPLATE_RESULT_MAX);
+            err_set(e->why, ST_INVALID, "the key is longer than %d bytes", TEMPLATE_RESULT_MAX);
             verdict = TEMPLATE_TOO_LONG;
         }
     }
     if (verdict != TEMPLATE_OK) out->len = from;
     return verdict;
+}
+
+enum template_verdict template_eval(const struct template *t, struct payload_view *v, struct buf *out,
+                                    struct errbuf *why) {
+    return eval(t, &(struct evaluation){v, out, why, false});
+}
+
+enum template_verdict template_eval_plain(const struct template *t, struct payload_view *v, struct buf *out,
+                                          struct errbuf *why) {
+    return eval(t, &(struct evaluation){v, out, why, true});
 }

@@ -61,5 +61,8 @@ enum template_verdict {
 /* Appends the key. On any other verdict than OK `out` is as it was and `why` is a sentence for the sender. */
 enum template_verdict template_eval(const struct template *t, struct payload_view *v, struct buf *out,
                                     struct errbuf *why);
+/* The same with its values as they are: for people to read. Different values may give the same text. */
+enum template_verdict template_eval_plain(const struct template *t, struct payload_view *v, struct buf *out,
+                                          struct errbuf *why);
 
 #endif

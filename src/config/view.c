@@ -3,6 +3,7 @@
 void payload_view_init(struct payload_view *v, slice payload, slice content_type, header_lookup *header, void *ctx) {
     v->payload = payload;
     v->content_type = content_type;
+    v->cut = false;
     v->header = header;
     v->header_ctx = ctx;
     v->state = VIEW_UNREAD;
@@ -18,7 +19,10 @@ void payload_view_free(struct payload_view *v) {
 }
 
 bool payload_view_json(struct payload_view *v) {
-    if (v->state == VIEW_UNREAD) v->state = json_tape_read(&v->tape, v->payload) ? VIEW_JSON : VIEW_NOT_JSON;
+    if (v->state == VIEW_UNREAD) {
+        bool read = v->cut ? json_tape_read_cut(&v->tape, v->payload) : json_tape_read(&v->tape, v->payload);
+        v->state = read ? VIEW_JSON : VIEW_NOT_JSON;
+    }
     return v->state == VIEW_JSON;
 }
 

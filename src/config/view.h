@@ -12,6 +12,7 @@ typedef slice header_lookup(void *ctx, slice name);
 /* Zero-initialise to start; payload_view_free to end. */
 struct payload_view {
     slice payload, content_type;
+    bool cut;              /* the payload is the beginning of a longer one; false after payload_view_init */
     header_lookup *header; /* NULL: there are none */
     void *header_ctx;
     struct json_tape tape; /* of the payload, once payload_view_json has said true */
@@ -24,7 +25,7 @@ struct payload_view {
 void payload_view_init(struct payload_view *v, slice payload, slice content_type, header_lookup *header, void *ctx);
 void payload_view_free(struct payload_view *v);
 
-/* Is the payload one JSON value? Its content type is not asked: many a sender leaves it out. */
+/* Is the payload one JSON value, or the beginning of one if it was cut? Its content type is not asked: many a sender leaves it out. */
 bool payload_view_json(struct payload_view *v);
 /* "the payload is not JSON: expected ',' or '}' at byte 17", after payload_view_json has said false. */
 void payload_view_why_not(const struct payload_view *v, struct errbuf *why);

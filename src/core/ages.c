@@ -62,6 +62,13 @@ bool core_day_end(struct core *c, struct core_now now, u16 queue, u32 day, u64 a
     return true;
 }
 
+bool core_doubled(const struct core *c, u16 queue, struct ref *key, i64 *since_ms) {
+    const struct queue *q = queue_at(c, queue);
+    *key = q->doubled;
+    *since_ms = q->doubled_ms;
+    return q->doubled.seq && !q->deleted;
+}
+
 u32 core_days(const struct core *c, u16 queue, u32 today, struct rec_day out[DAYS_KEPT]) {
     const struct queue *q = queue_at(c, queue);
     u32 count = 0;

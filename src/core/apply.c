@@ -840,8 +840,38 @@ u64 core_emit(struct core *c, const struct record *r) {
     return pos;
 }
 
+/* Of a key that took effect twice somebody was told, and is still to be told after a restart. No record says when the second effect was
+ * reported: not before the last moment that its history, or its settlement, has. */
+static void recover_doubled(struct core *c, const struct ref *ref, slice history, i64 since_ms) {
+    struct history_item item;
+    u32 effects = 0;
+    for (u32 at = 0; history_next(history, &at, &item);) {
+        effects += item.kind == HISTORY_EFFECT;
+        if (item.kind == HISTORY_ATTEMPT && item.at_ms > since_ms) since_ms = item.at_ms;
+        if (item.kind == HISTORY_ATTEMPT && item.ended_ms > since_ms) since_ms = item.ended_ms;
+    }
+    struct queue *q = queue_touch(c, ref->queue);
+    if (effects < 2 || (q->doubled.seq && q->doubled_ms > since_ms)) return;
+    q->doubled = *ref;
+    q->doubled_ms = since_ms;
+}
+
+static void recover_effects(struct core *c, const struct record *r) {
+    u32 no = r->type == REC_EFFECT ? live_find(c, &r->effect.ref, r->about) : MESSAGE_NONE;
+    if (no != MESSAGE_NONE) {
+        const struct message *m = message_at(c, no);
+        recover_doubled(c, &r->effect.ref, slice_of(m->history.p, m->history.len), 0);
+    }
+    if (r->type == REC_MESSAGE && r->message.carried) recover_doubled(c, &r->message.ref, r->message.history, 0);
+    /* With the outcome that was restored stand the effects of the replay that was cancelled: they were on purpose. */
+    if (r->type == REC_SETTLE && !r->settle.restored)
+        recover_doubled(c, &r->settle.ref, r->settle.history, r->settle.settled_ms);
+}
+
 hx_st core_replay(struct core *c, u64 pos, u8 type, u8 version, slice body, struct errbuf *err) {
     struct record r;
     hx_st st = record_decode(type, version, body, &r, err);
-    return st == ST_OK ? core_apply(c, &r, pos, body.n + RECORD_HEAD_BYTES, err) : st;
+    if (st == ST_OK) st = core_apply(c, &r, pos, body.n + RECORD_HEAD_BYTES, err);
+    if (st == ST_OK) recover_effects(c, &r);
+    return st;
 }

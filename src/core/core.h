@@ -178,6 +178,8 @@ bool core_started_ms(const struct core *c, const struct ref *ref, i64 *wall_ms);
 bool core_day_end(struct core *c, struct core_now now, u16 queue, u32 day, u64 accepted, u64 duplicates);
 /* Those before `today`, in any order; how many. */
 u32 core_days(const struct core *c, u16 queue, u32 today, struct rec_day out[DAYS_KEPT]);
+/* What recovery found: the last key of the queue that has two effect ids, and when (wall clock) it had them at the earliest. */
+bool core_doubled(const struct core *c, u16 queue, struct ref *key, i64 *since_ms);
 u32 core_queues_left(const struct core *c); /* so many more can be made */
 u32 core_queue_count(const struct core *c); /* queues are numbered 1..count, deleted ones included */
 /* Whoever keeps a queue's number beyond a turn keeps this beside it: another value, and the queue was deleted since. */

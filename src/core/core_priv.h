@@ -155,6 +155,8 @@ struct queue {
         u32 day, size; /* day 0: none */
         u64 pos, accepted, duplicates;
     } days[DAYS_KEPT];
+    struct ref doubled; /* in memory only, from recovery: the last key whose records have two effect ids; seq 0: none */
+    i64 doubled_ms;     /* wall clock: when at the earliest */
 };
 
 #define MESSAGE_CHUNK_BITS 15u

@@ -115,6 +115,43 @@ def each_scheme_has_its_own_key_behind_the_sources_name():
 
 
 @test
+def a_sender_that_signs_in_one_way_and_names_in_another_has_a_key_still():
+    def own(body):
+        return [("x-sign", "v=" + base64.b64encode(mac(ENV["PLAIN"].encode(), body).digest()).decode()), ("Content-Type", "application/json")]
+
+    def stripe(body, at=str(int(time.time()))):
+        return [("Stripe-Signature", f"t={at},v1=" + mac(ENV["STRIPE"].encode(), at.encode(), b".", body).hexdigest())]
+
+    def github(body):
+        return [("X-Hub-Signature-256", "sha256=" + mac(ENV["GITHUB"].encode(), body).hexdigest())]
+
+    named, bare = b'{"id":"evt_1"}', b'{"a":1}'
+    hook, delivery = ("webhook-id", "msg_1"), ("X-GitHub-Delivery", "d1")
+    cases = [("own", named, own(named), "evt_1"), ("own", bare, own(bare) + [delivery], "d1"), ("own", named, own(named) + [hook, delivery], "msg_1"),
+             ("own", bare, own(bare) + [("webhook-id", ""), delivery], "d1"), ("open", named, [delivery], "evt_1"), ("open", b"no json", [delivery], "d1"),
+             ("github", bare, github(bare) + [hook], "msg_1"), ("github", named, github(named), "evt_1"), ("github", named, github(named) + [hook, delivery], "d1"),
+             ("stripe", named, stripe(named) + [hook, delivery], "evt_1"), ("stripe", bare, stripe(bare) + [hook], "msg_1"), ("stripe", bare, stripe(bare) + [delivery], "d1")]
+    for source, body, headers, key in cases:
+        with broker() as b:
+            id = taken(post(b, source, body, headers), 202, "accepted")
+            queue = {"own": "pushes", "open": "events", "github": "pushes", "stripe": "money"}[source]
+            same(b.get(f"/v1/queues/{queue}/messages/{id}").json()["key"], f"{source}:{key}", (source, body, headers))
+
+
+@test
+def what_is_too_large_for_its_queue_is_refused_before_anybody_looks_at_its_signature():
+    with broker(CONFIG.replace("pushes: {}", "pushes: {limits: {payload: 1KiB}}").replace("events: {}", "events: {limits: {payload: 1KiB}}")) as b:
+        problem(post(b, "github", b"x" * 1025, [("X-GitHub-Delivery", "d1")]), 413, "too_large")
+        problem(post(b, "github", b"x" * 1024, [("X-GitHub-Delivery", "d1")]), 401, "signature_invalid")
+        same((counted(b, "github", "too_large"), counted(b, "github", "signature")), (1, 1))
+        # of an event in its envelope the data counts
+        event = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "note": "n" * 1024, "data": "d"}
+        taken(post(b, "open", json.dumps(event).encode(), [("Content-Type", "application/cloudevents+json")]), 202, "accepted")
+        event.update(id="2", data="d" * 1025)
+        problem(post(b, "open", json.dumps(event).encode(), [("Content-Type", "application/cloudevents+json")]), 413, "too_large")
+
+
+@test
 def an_idempotency_key_that_nobody_signed_is_not_looked_at():
     with broker() as b:
         body = slot("C1")

@@ -129,6 +129,30 @@ def openmetrics_is_spoken_when_asked_for(_):
 
 
 @test
+def of_two_formats_the_one_that_is_liked_better_is_spoken(_):
+    o, t = "application/openmetrics-text", "text/plain"
+    with hx.Broker() as b:
+        for accept, want in ((f"{o};q=0", t), (f"{o}; q=0.000, {t}", t), (f"{t};q=0.5,{o};version=1.0.0;q=0.4", t), (f"{t};q=0.5, {o};q=0.5", o),
+                             (f"{t};version=0.0.4;q=0.3, {o};version=1.0.0;q=0.75, */*;q=0.1", o), (f"{t}, {o}", o), (f"*/*, {o};q=0.9", t),
+                             (f"*/*;q=0.9, {t};q=0.1, {o.upper()};Q=0.2", o), ("*/*", t), ("application/*", t), (f"{o}-not", t), (f"{t};q=0", t)):
+            same(scrape(b, accept).header("Content-Type").partition(";")[0], want, accept)
+
+
+@test
+def a_type_is_the_value_itself_and_different_values_are_different_series(_):
+    types = ['a"b', "a\\b", "ab", "a:b", "a%3Ab", "a\nb", "a\tb", "a\x01b", "ü", "x" * 200, "x" * 201]
+    with hx.Broker() as b:
+        b.rules("q", event_type="${type}")
+        for i, value in enumerate(types):
+            same(b.event("q", {"type": value}, key=f"k{i}").status, 202)
+        same(b.event("q", {"type": "y" * 300}, key="long").status, 202)
+        shown = [value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\u2409").replace("\x01", "\u2401") for value in types]
+        counted(b, "q", {("hapax_accepted_total", value): 1 for value in [*shown, "other"]})
+        ran = subprocess.run(["promtool", "check", "metrics"], input=scrape(b).body, capture_output=True, check=False)
+        same((ran.returncode, ran.stdout + ran.stderr), (0, b""))
+
+
+@test
 def requests_are_counted_by_their_routes_and_never_by_what_they_name(_):
     with hx.Broker() as b:
         b.put("secret-queue", "secret-key")

@@ -311,6 +311,18 @@ def a_body_beyond_keep_is_cut_and_said_to_be_and_its_effect_id_is_found(q):
 
 
 @test
+def an_effect_id_is_found_in_the_first_64_KiB_of_a_longer_answer_kept_or_not(q):
+    body = json.dumps({"a": [{"id": "e1"}], "pad": "p" * 70000})
+    with Receiver(Answer(200, body, JSON), Answer(200, body, JSON)) as r:
+        queue(q, r, deliver={"keep": {"body": 10}, "effect_id": "a[0].id"})
+        hx.broker.put(q, "k")
+        members(becomes(q, "k", "done"), effect_ids=["e1"])
+        queue(q, r, deliver={"effect_id": "a[0].id"})
+        hx.broker.put(q, "k2")
+        members(becomes(q, "k2", "done"), effect_ids=["e1"])
+
+
+@test
 def retry_after_pauses_the_target_in_seconds_or_as_a_date(q):
     b = hx.broker
     date = lambda seconds: email.utils.formatdate(time.time() + seconds, usegmt=True)
@@ -427,6 +439,18 @@ def a_found_answer_without_the_field_is_absent_and_one_that_cannot_be_read_is_no
         shown = becomes(q, "k", "done")
         same((len(r.requests), len(r.asked)), (2, 2))
         same([a.get("class") for a in shown["attempts"]], ["unknown", "unknown", "absent", None])
+
+
+@test
+def a_found_answer_that_is_cut_says_what_was_read_of_it_and_never_that_the_field_is_absent(q):
+    pad = {"pad": "p" * 70000}
+    with Receiver(Answer(200, at=20, then=RESET, effect=True)) as r:
+        r.lookups.extend([Answer(200, json.dumps({**pad, "a": [{"id": "e1"}]}), JSON), Answer(200, json.dumps({"a": [{"id": "e1"}], **pad}), JSON)])
+        queue(q, r, reconcile={"exists": "a[0].id", "effect_id": "a[0].id"})
+        hx.broker.put(q, "k")
+        shown = becomes(q, "k", "done")
+        same((len(r.requests), len(r.asked), shown["effect_ids"]), (1, 2, ["e1"]))
+        same([a.get("class") for a in shown["attempts"]], ["unknown", "unknown", None])
 
 
 @test

@@ -6,6 +6,7 @@ import time
 
 import hx
 from hx import Later, problem, same, test, until
+from receiver import Answer, Receiver
 
 PAYLOAD = b'{"secret":"PAYLOAD"}'
 
@@ -137,6 +138,62 @@ def why_a_copy_was_refused_tells_who_only_looks_nothing_of_the_payload():
             same(page.status, 200)
             assert b"secret" not in page.body, page
         same(call(b, "oncall", "GET", path + "?state=dead").body.count(b"secret"), 2)
+
+
+@test
+def what_a_queue_has_called_is_changed_and_ended_by_an_admin_alone():
+    oncall = ("oncall", ["operate"])
+    with hx.Broker(config=config(ADMIN, token(*oncall), more="")) as b:
+        def put(name, rules):
+            return call(b, name, "PUT", "/v1/queues/payments", json.dumps(rules).encode())
+
+        calls = {"deliver": {"url": "https://bank.example/pay"}, "reconcile": {"url": "https://bank.example/pay/${hapax.key}"}}
+        same(put("oncall", {"lease": "20s"}).status, 201)
+        assert "admin" in refused(put("oncall", calls), 403, "forbidden")["detail"]
+        same(put("admin", calls).status, 200)
+        less = {"deliver": calls["deliver"]}
+        for rules in ({"lease": "10s"}, {}, less, {**calls, "deliver": {"url": "https://thief.example/pay"}}, {**calls, "deliver": {**calls["deliver"], "timeout": "9s"}}):
+            assert "admin" in refused(put("oncall", rules), 403, "forbidden")["detail"], rules
+        assert "admin" in refused(call(b, "oncall", "DELETE", "/v1/queues/payments"), 403, "forbidden")["detail"]
+        same(call(b, "admin", "GET", "/v1/queues/payments").json()["config"]["deliver"]["url"], "https://bank.example/pay")
+        same(put("oncall", {"lease": "10s", **calls}).status, 200)  # repeated as they are
+        shown = call(b, "oncall", "GET", "/v1/queues/payments", headers=()).json()["config"]
+        same(put("oncall", {"lease": "11s", "deliver": shown["deliver"], "reconcile": shown["reconcile"]}).status, 200)  # or as they are shown
+        same(put("admin", {"lease": "10s"}).status, 200)
+        same(put("oncall", {"lease": "12s"}).status, 200)
+        same(call(b, "oncall", "DELETE", "/v1/queues/payments").status, 204)
+
+
+@test
+def what_a_target_answered_is_told_to_those_who_may_see_payloads_and_is_in_no_event_or_log():
+    echo = '{"error":"no such card: PAYLOAD"}'
+    statuses = {"settled": 422, "dead": 400, "again": 503}
+    with Receiver(always=lambda request: Answer(statuses[request.key], echo)) as r:
+        rules = f"queues: {{payments: {{retry: {{transient: {{attempts: 9, backoff: 1h, max: 1h}}}}, deliver: {{url: '{r.url}', allow_private: true, circuit: {{ratio: 30%, of: 3}}}}}}}}\n"
+        with hx.Broker(config=config(ADMIN, token("watch", ["observe"]), token("oncall", ["operate"]), more=rules)) as b, b.connect() as c:
+            c.start("GET", "/v1/events", headers=bearer("watch"))
+            until(lambda: call(b, "admin", "GET", "/v1/stats").json()["events"]["readers"] == 1, "it reads")
+            for key, status in statuses.items():
+                same(send(b, "admin", "payments", key).status, 202)
+                path = f"/v1/queues/payments/keys/{key}"
+                until(lambda: call(b, "admin", "GET", path).json()["attempts"][-1:], "it was handed out")
+                until(lambda: call(b, "admin", "GET", path).json()["attempts"][-1]["ended"], "it was answered")
+                assert call(b, "oncall", "GET", path).body.count(b"no such card") >= 3, path  # attempt, why, timeline
+                seen = call(b, "watch", "GET", path)
+                assert b"no such card" not in seen.body, seen
+                same(seen.json()["attempts"][-1]["reason"], f"answered {status}")
+            # on-call finds the dead by what was answered; who may not read it does not find out by asking
+            dead = "/v1/queues/payments/messages?state=dead"
+            same([len(call(b, who, "GET", dead + "&reason=such%20card").json()["items"]) for who in ("oncall", "watch")], [1, 0])
+            same(len(call(b, "watch", "GET", dead + "&reason=answered%20400").json()["items"]), 1)
+            known, shown = (call(b, who, "GET", "/v1/targets").json()["items"][0] for who in ("oncall", "watch"))
+            same((known["state"], known["last_error"]["detail"]), ("open", f"answered 503: {echo}"))
+            same((shown["last_error"]["detail"], shown["why"]), ("answered 503", "too many calls failed: answered 503"))
+            while b'"again"' not in c.data.rpartition(b"event: failed")[2]:
+                assert c.more()
+            same(c.data.count(b'"reason":"answered '), c.data.count(b"event: settled") + c.data.count(b"event: failed") + c.data.count(b"event: dead"))
+            assert b"no such card" not in c.data + call(b, "watch", "GET", "/v1/audit").body
+            assert "no such card" not in b.stderr() and "target_down" in b.stderr(), b.stderr()
 
 
 @test

@@ -34,6 +34,14 @@ static void check_tape(slice text) {
     CHECK(json_tape_read(&t, text) == expected);
     CHECK(expected || (strcmp(t.error, j.error) == 0 && t.error_at == j.error_at));
     for (u32 i = 0; expected && i < t.count; i++) CHECK(t.at[i].next > i && t.at[i].next <= t.count);
+    if (expected) { /* then each part of it is the beginning of a text, and says some of the same */
+        u32 count = t.count;
+        CHECK(json_tape_read_cut(&t, slice_of(text.p, text.n - text.n / 3)) || t.count == 0);
+        CHECK(t.count <= count);
+        for (u32 i = 0; i < t.count; i++) CHECK(t.at[i].next > i && t.at[i].next <= t.count);
+    } else if (json_tape_read_cut(&t, text)) {
+        for (u32 i = 0; i < t.count; i++) CHECK(t.at[i].next > i && t.at[i].next <= t.count);
+    }
     json_free(&j);
     json_tape_free(&t);
 }

@@ -141,6 +141,33 @@ static void two_effect_ids_for_one_key_are_a_doubled_effect_for_a_day(void **sta
     assert_alert("doubled_effect", "q", "resolved");
 }
 
+static void a_doubled_effect_is_told_for_its_day_whatever_restarts(void **state) {
+    (void)state;
+    send("q", "k", "x");
+    call("POST /v1/queues/q/receive", "");
+    assert_int_equal(settle("ack", ",\"effect_id\":\"e1\""), 200);
+    settle("ack", ",\"effect_id\":\"e2\"");
+    elapse(20000);
+    assert_fires("doubled_effect", "q");
+    elapse(HOUR);
+    restart();
+    elapse(20000);
+    assert_fires("doubled_effect", "q");
+    assert_names_the_key("doubled_effect");
+    assert_int_equal(call("GET /metrics", ""), 200);
+    for (int i = 0; i < 50 && w.status == 0; i++) pass(1);
+    assert_said("hapax_doubled_effects_total{queue=\"q\"} 0\n"); /* counters begin with the process */
+    elapse(22 * HOUR);
+    restart();
+    elapse(20000);
+    assert_alert("doubled_effect", "q", "firing");
+    elapse(2 * HOUR);
+    assert_alert("doubled_effect", "q", "resolved");
+    restart();
+    elapse(20000);
+    assert_alert("doubled_effect", "q", "ok");
+}
+
 static void a_repeat_after_its_window_is_told(void **state) {
     (void)state;
     assert_int_equal(call("PUT /v1/queues/q", "{\"window\":\"10m\"}"), 201);
@@ -171,6 +198,23 @@ static void a_source_whose_webhooks_are_refused_is_told_until_they_are_taken(voi
     assert_fires("ingest_refused", "q");
     elapse(11 * MINUTE);
     assert_alert("ingest_refused", "q", "resolved");
+}
+
+static void a_source_whose_secret_was_wrong_from_the_first_day_is_told(void **state) {
+    (void)state;
+    reload("sources:\n"
+           "  bad: {queue: q, verify: {scheme: github, secrets: [wrong-from-day-one]}}\n"
+           "  lost: {queue: nobody-made-it, verify: {scheme: github, secrets: [wrong-from-day-one]}}\n"
+           "queues: {q: {key: '${id}'}}\n");
+    for (int i = 0; i < 30; i++) assert_int_equal(call("POST /in/bad", "{}"), 401);
+    elapse(MINUTE);
+    assert_fires("ingest_refused", "q");
+    for (int i = 0; i < 30; i++) assert_int_equal(call("POST /in/lost", "{}"), 401);
+    elapse(MINUTE);
+    assert_alert("ingest_refused", NULL, "firing");
+    elapse(11 * MINUTE);
+    assert_alert("ingest_refused", "q", "resolved");
+    assert_alert("ingest_refused", NULL, "resolved");
 }
 
 static void keys_may_come_again_where_that_is_the_rule(void **state) {
@@ -560,9 +604,9 @@ static void types_are_counted_apart_the_first_fifty_of_them(void **state) {
     send("q", "k0", "{\"type\":\"t0\\\"\\\\n\"}");
     call("GET /metrics", "");
     for (int i = 0; i < 50 && w.status == 0; i++) pass(1);
-    assert_said("hapax_accepted_total{queue=\"q\",type=\"t0n\"} 1\n");
+    assert_said("hapax_accepted_total{queue=\"q\",type=\"t0\\\"\\\\n\"} 1\n");
     assert_said("hapax_accepted_total{queue=\"q\",type=\"other\"} 10\n");
-    assert_said("hapax_duplicates_total{queue=\"q\",kind=\"replay\",type=\"t0n\"} 1\n");
+    assert_said("hapax_duplicates_total{queue=\"q\",kind=\"replay\",type=\"t0\\\"\\\\n\"} 1\n");
 }
 
 static void the_last_hour_is_kept_in_steps_of_ten_seconds(void **state) {
@@ -593,8 +637,10 @@ int main(void) {
         T(deaths_over_days_are_counted_too),
         T(a_killed_consumer_leaves_work_that_nobody_settles),
         T(two_effect_ids_for_one_key_are_a_doubled_effect_for_a_day),
+        T(a_doubled_effect_is_told_for_its_day_whatever_restarts),
         T(a_repeat_after_its_window_is_told),
         T(a_source_whose_webhooks_are_refused_is_told_until_they_are_taken),
+        T(a_source_whose_secret_was_wrong_from_the_first_day_is_told),
         T(keys_may_come_again_where_that_is_the_rule),
         T(many_repeats_fire_unless_they_are_a_drill),
         T(repeats_that_stop_coming_are_missed_over_restarts_and_compaction_too),

@@ -325,6 +325,58 @@ static void values_are_found_by_name_and_index(void **state) {
     json_tape_free(&t);
 }
 
+/* Each value of the part stands where the whole has it: whole itself, or open up to the cut. */
+static void assert_part(const struct json_tape *part, const struct json_tape *whole) {
+    assert_true(part->count <= whole->count);
+    for (u32 i = 0; i < part->count; i++) {
+        const struct json_item *a = &part->at[i], *b = &whole->at[i];
+        assert_int_equal(a->type, b->type);
+        assert_true(slice_eq(json_item_name(a), json_item_name(b)));
+        bool open = a->next < b->next || a->text_len < b->text_len;
+        assert_true(!open || ((a->type == JSON_OBJECT || a->type == JSON_ARRAY) && a->next == part->count));
+        assert_true(open || slice_eq(json_item_text(a), json_item_text(b)));
+    }
+}
+
+static void of_a_text_that_was_cut_what_came_before_the_cut_is_read(void **state) {
+    (void)state;
+    struct json_tape whole = {0}, part = {0};
+    struct buf many = {0};
+    buf_lit(&many, "{\"l\\u006fng\":[-10.5e1,{\"\\ud83d\\ude00\":\"x\\ny\xc3\xa4\"},null , true],\"o\":{");
+    for (int i = 0; i < 60; i++)
+        buf_printf(&many, "%s\"n\\u0061%d\":%d", i ? "," : "", i, i); /* past the names that are compared */
+    buf_lit(&many, "}} ");
+    slice text = buf_slice(&many);
+    assert_true(json_tape_read(&whole, text));
+    for (size_t n = 0; n <= text.n; n++) {
+        char *copy = exact(slice_of(text.p, n));
+        assert_int_equal(json_tape_read_cut(&part, slice_of(copy, n)), n > 0);
+        assert_int_equal(part.error != NULL, n < text.n - 1);
+        if (n) assert_part(&part, &whole);
+        mem_free(copy);
+    }
+    assert_int_equal(part.count, whole.count);
+    assert_true(json_tape_read_cut(&part, slice_of(text.p, text.n - 10)));
+    u32 first = json_tape_member(&part, 0, SL("long"), json_name_hash(SL("long")));
+    assert_true(slice_eq(json_item_text(&part.at[json_tape_element(&part, first, 0)]), SL("-10.5e1")));
+    buf_free(&many);
+    json_tape_free(&whole);
+    json_tape_free(&part);
+}
+
+static void what_is_wrong_before_the_cut_is_wrong(void **state) {
+    (void)state;
+    struct json_tape t = {0};
+    static const char *const texts[] = {"<html><body>hello",
+                                        "{\"a\":1 \"b\":2,\"c\":\"far behind it",
+                                        "{\"a\":1,\"a\":2,\"c\":\"far behind it",
+                                        "{\"a\":\"\\x\",\"c\":\"far behind it",
+                                        "{\"a\":1} {\"b\":2}",
+                                        ""};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) assert_false(json_tape_read_cut(&t, slice_str(texts[i])));
+    json_tape_free(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_tape_accepts_and_refuses_what_the_cursor_does),
@@ -336,6 +388,8 @@ int main(void) {
         cmocka_unit_test(every_length_and_place_of_a_string_is_read),
         cmocka_unit_test(every_byte_is_told_at_every_place_whatever_the_processor_has),
         cmocka_unit_test(values_are_found_by_name_and_index),
+        cmocka_unit_test(of_a_text_that_was_cut_what_came_before_the_cut_is_read),
+        cmocka_unit_test(what_is_wrong_before_the_cut_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -134,8 +134,7 @@ static void a_redirect_says_where_to_and_that_it_is_not_followed(void **state) {
     struct outbound_answer a = answered(302, "location: https://t.example/login\r\n", "<html>moved</html>");
     struct verdict v = decide(t, &a, false);
     assert_int_equal(v.in.failure_class, CLASS_POISON);
-    assert_true(
-        slice_eq(v.in.reason, SL("answered 302, a redirect to https://t.example/login, which is not followed")));
+    assert_true(slice_eq(v.in.reason, SL("answered 302, a redirect that is not followed: https://t.example/login")));
     a = answered(304, "", "");
     v = decide(t, &a, false);
     assert_true(slice_eq(v.in.reason, SL("answered 304")));
@@ -226,6 +225,21 @@ static void a_result_is_the_answer_as_far_as_it_is_kept(void **state) {
     terms_drop(t);
 }
 
+static void an_effect_id_is_found_in_what_was_read_of_a_longer_answer(void **state) {
+    (void)state;
+    struct terms *t = terms("{" TO ",\"effect_id\":\"a[0].id\",\"keep\":{\"body\":10}}}");
+    struct outbound_answer a =
+        answered(200, "content-type: application/json\r\n", "{\"a\":[{\"id\":\"e1\"}],\"b\":\"xxx");
+    assert_int_equal(decide(t, &a, false).in.effect_id.n, 0); /* it came whole, and is no JSON */
+    a.truncated = true;
+    struct verdict v = decide(t, &a, false);
+    assert_true(slice_eq(v.in.effect_id, SL("e1")));
+    assert_true(slice_eq(v.in.result, SL("{\"a\":[{\"id")));
+    a.body = SL("{\"a\":[{\"id\":12"); /* of the number there may be more */
+    assert_int_equal(decide(t, &a, false).in.effect_id.n, 0);
+    terms_drop(t);
+}
+
 /* ---- look-ups */
 
 #define AT "\"reconcile\":{\"url\":\"https://t.example/s\",\"exists\":\"items[0].id\",\"effect_id\":\"items[0].id\"}"
@@ -266,6 +280,25 @@ static void found_is_settled_absent_is_sent_again_and_anything_else_is_no_answer
     terms_drop(t);
 }
 
+static void a_field_that_may_lie_behind_the_cut_of_an_answer_is_not_known_to_be_absent(void **state) {
+    (void)state;
+    struct terms *t = terms("{\"downstream\":{\"idempotency\":\"key\"}," TO "}," AT "}");
+    struct outbound_answer a = answered(200, "", "{\"items\":[{\"id\":\"e1\",\"b\":\"xxx");
+    a.truncated = true;
+    struct verdict v = look_up(t, &a, WALL_MS);
+    assert_int_equal(v.in.verb, VERB_ACK);
+    assert_true(slice_eq(v.in.effect_id, SL("e1")));
+    static const char *const silent[] = {"{\"other\":[1,2,3", "{\"items\":[{\"id\":\"e", "{\"items\":[{\"b\":1", "{",
+                                         "<html>"};
+    for (size_t i = 0; i < sizeof silent / sizeof *silent; i++) {
+        a.body = slice_str(silent[i]);
+        v = look_up(t, &a, WALL_MS);
+        assert_int_equal(v.in.verb, VERB_NACK);
+        assert_int_equal(v.in.failure_class, CLASS_UNKNOWN);
+    }
+    terms_drop(t);
+}
+
 static void absent_is_held_where_sending_again_could_do_it_twice(void **state) {
     (void)state;
     struct outbound_answer a = answered(404, "", "");
@@ -291,7 +324,9 @@ int main(void) {
         cmocka_unit_test(a_failed_probe_costs_no_attempt_unless_its_outcome_is_unknown),
         cmocka_unit_test(gone_pauses_only_where_the_address_is_everybodys),
         cmocka_unit_test(a_result_is_the_answer_as_far_as_it_is_kept),
+        cmocka_unit_test(an_effect_id_is_found_in_what_was_read_of_a_longer_answer),
         cmocka_unit_test(found_is_settled_absent_is_sent_again_and_anything_else_is_no_answer),
+        cmocka_unit_test(a_field_that_may_lie_behind_the_cut_of_an_answer_is_not_known_to_be_absent),
         cmocka_unit_test(absent_is_held_where_sending_again_could_do_it_twice),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
