@@ -61,6 +61,7 @@ static const struct verb *bare_verb(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     struct cli cli = {0};
+    streams_hold();
     int used = 0;
     cli.verb = bare_verb(argc, argv);
     if (cli.verb) {
