@@ -201,7 +201,7 @@ static void on_settled(void *ctx, hx_message *m, hx_verdict verdict, const hx_se
     }
     pthread_mutex_lock(&r->lock);
     print_buf(&b);
-    fflush(stdout);
+    print_flush();
     pthread_mutex_unlock(&r->lock);
 }
 
