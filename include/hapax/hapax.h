@@ -281,8 +281,8 @@ typedef struct hx_receive_options {
 typedef struct hx_received {
     size_t count;
     hx_message *const *messages;
-    hx_bytes json;
-    void *memory; /* private */
+    hx_bytes json; /* the reply as it came, the problem of a refusal too: free it then as well */
+    void *memory;  /* private */
 } hx_received;
 
 /* HX_OK with count 0: nothing came. HX_UNKNOWN: messages may have been leased; they come back when that lease ends. */
@@ -349,7 +349,8 @@ typedef struct hx_result {
     hx_state state; /* done, rejected or cancelled; after HX_NOT_SETTLED what it was, if told */
     hx_bytes body;  /* size 0 if it settled without a result */
     const char *content_type;
-    void *memory; /* private */
+    hx_bytes problem; /* a refusal's document, HX_NOT_SETTLED's too, as it came; to be freed as well */
+    void *memory;     /* private */
 } hx_result;
 
 /* Wait until the key is settled, at most wait_ms (0: just look). HX_NOT_SETTLED: time is up, or it is dead (state

@@ -189,6 +189,7 @@ static void *poller_run(void *arg) {
         hx_status st = poll_once(c, room, &got, &err);
         if (st == HX_CANCELLED) break;
         if (st != HX_OK) {
+            hx_received_free(&got);
             trouble(c, NULL, &err);
             if (st == HX_INVALID) break; /* asking again would not help */
             if (conn_pause(backoff, c->stop_fd)) break;

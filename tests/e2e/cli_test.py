@@ -452,6 +452,10 @@ def receive_counts_waits_and_acks():
 def key_result_waits_for_the_settlement():
     send("h7", "k")
     exits(1, hapax("key", "result", "h7", "k"), "not_settled")
+    for path, args in (("/v1/queues/h7/keys/k/result", ["key", "result", "h7", "k"]), ("/v1/queues/h7/keys/no/result", ["key", "result", "h7", "no"])):
+        assert exits(1, hapax(*args, "--json")).json == hx.broker.get(path).json(), "the broker's own words"
+    refused = hx.broker.call("POST", "/v1/queues/b%20ad/receive")
+    assert exits(1, hapax("receive", "b ad", "--json")).json == refused.json(), "the broker's own words"
     waiter = subprocess.Popen([HAPAX, "key", "result", "h7", "k", "--wait", "30s"], stdout=subprocess.PIPE, env=env())
     ok(hapax("ack", take("h7")["token"], "finally"))
     out, _ = waiter.communicate(timeout=30)
@@ -660,7 +664,9 @@ def verify_reads_a_data_directory_and_names_what_is_wrong():
         f.write(b"THE")
     ran = exits(1, hapax("verify", data), os.path.basename(segment))
     assert "DAMAGE" in ran.text, ran
-    exits(1, hapax("verify", os.path.join(WORK, "missing")), "No such file")
+    assert exits(1, hapax("verify", data, "--json")).json["ok"] is False
+    ran = exits(1, hapax("verify", os.path.join(WORK, "missing"), "--json"), "No such file")
+    assert ran.json["ok"] is False and "No such file" in ran.json["error"], ran
     os.remove(os.path.join(data, "meta"))
     exits(1, hapax("verify", data), "meta is missing, but other files of a journal are there")
     empty = os.path.join(WORK, "empty")
@@ -674,6 +680,8 @@ def verify_does_not_call_a_directory_damaged_that_a_broker_is_writing_to():
     broker = hx.Broker(data)
     ran = exits(1, hapax("verify", data), f"in use by process {broker.process.pid}")
     assert "DAMAGE" not in ran.text and "stop it first" in ran.err, ran
+    ran = exits(1, hapax("verify", data, "--json"))
+    assert ran.json["ok"] is False and "in use by process" in ran.json["error"], ran
     assert broker.stop() == 0
     ok(hapax("verify", data))
 

@@ -834,6 +834,7 @@ static void waiting_tells_state_and_result(void **state) {
     hx_result r;
     assert_int_equal(hx_wait(c, "q", "a/b", 30000, &r, NULL), HX_NOT_SETTLED);
     assert_int_equal(r.state, HX_STATE_DEAD);
+    assert_non_null(memmem(r.problem.data, r.problem.size, "\"state\":\"dead\"", 14)); /* as it came */
     hx_result_free(&r);
     assert_non_null(strstr(s->requests[0].text.p, "GET /v1/queues/q/keys/a%2Fb/result?wait=20s HTTP/1.1\r\n"));
     assert_int_equal(hx_wait(c, "q", "k", 0, &r, NULL), HX_OK);
