@@ -379,8 +379,8 @@ typedef hx_verdict (*hx_handler_fn)(void *ctx, hx_message *message);
 typedef void (*hx_lease_lost_fn)(void *ctx, hx_message *message);
 /* Something the consumer goes on after: a poll or a settling call that failed. message is NULL for a poll. A settling
  * call is repeated, and its lease renewed, until the broker takes it or refuses it for good, and this is told once in
- * every lease; after a stop it is repeated for one lease, then the message is left to it. Runs on a worker or the polling
- * thread. */
+ * every lease; after a stop it is repeated for one lease, after hx_consumer_hurry once more, then the message is left to
+ * its lease and this is told as HX_CANCELLED. Runs on a worker or the polling thread. */
 typedef void (*hx_trouble_fn)(void *ctx, hx_message *message, const hx_error *error);
 /* A verdict is settled. The state is what the broker says became of the message. Runs on the worker. */
 typedef void (*hx_settled_fn)(void *ctx, hx_message *message, hx_verdict verdict, const hx_settled *settled);
@@ -412,6 +412,9 @@ HX_API hx_status hx_consume(hx_client *client, const hx_consume_options *options
 /* Ask it to stop: no new message is begun, the poll is given up. Returns at once; also from a handler. For a signal:
  * call it from a thread that waits for signals, not from the signal handler. */
 HX_API void hx_consumer_stop(hx_consumer *consumer);
+/* Stop, and do not wait for a broker that does not answer: what is being settled is tried once more, two seconds long. Running
+ * handlers still finish. Returns at once; may follow a stop. */
+HX_API void hx_consumer_hurry(hx_consumer *consumer);
 /* Wait until it has stopped (asked to, or by messages_max, idle_ms or a verdict). true if so; wait_ms < 0: for ever. */
 HX_API bool hx_consumer_wait(hx_consumer *consumer, int64_t wait_ms);
 /* Stop, let running handlers finish and settle, give back what was reserved and not started, free. Not from a handler.

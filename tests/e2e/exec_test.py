@@ -316,6 +316,60 @@ def a_second_signal_ends_the_command_and_its_outcome_is_unknown(q):
     members(attempts(q, "k")[-1], **{"class": "unknown"}, reason="the command was ended by a second signal to hapax")
 
 
+def done_and_untold(q, broker, how):
+    """A command that has ended after its broker was killed or frozen: the ack is due, and nobody takes it. The lease is long: whoever waits
+    for its end waits too long."""
+    broker.put(q, "k")
+    go = path(q, "go")
+    os.mkfifo(go)
+    process = hx.start_hapax("receive", q, "--lease", "1h", "--exec", f"cat {go}", of=broker)
+    running.append(process)
+    with open(go, "w", encoding="utf-8") as file:  # open once the command reads
+        broker.stop(how) if how == signal.SIGKILL else broker.signal(how)
+        file.write("done")
+    until(lambda: not children(process.pid), "the command has ended")
+    return process
+
+
+def children(pid):
+    return [child for task in os.listdir(f"/proc/{pid}/task") for child in text(f"/proc/{pid}/task/{task}/children").split()]
+
+
+def told_to_stop(process):
+    """What it says then. A signal that comes before it has seen that its command is over is one for the command."""
+    process.send_signal(signal.SIGTERM)
+    line = process.stderr.readline().decode()
+    if "what runs may finish" in line:
+        process.send_signal(signal.SIGTERM)
+    return line + process.communicate(timeout=hx.TIMEOUT)[1].decode()
+
+
+@test
+def a_signal_ends_the_waiting_for_a_broker_that_does_not_answer_and_says_what_is_not_known(q):
+    for how in (signal.SIGKILL, signal.SIGSTOP):
+        with hx.Broker() as broker:
+            queue = f"{q}-{how}"
+            process = done_and_untold(queue, broker, how)
+            same(process.poll(), None, "done work is not let go of")
+            said = told_to_stop(process)
+            same(process.returncode, 3, said)
+            last = said.splitlines()[-1]
+            assert last.startswith("hapax: k: ") and "not known whether it is settled" in last and f"hapax key show {queue} k" in last, said
+            if how == signal.SIGSTOP:
+                broker.signal(signal.SIGCONT)
+
+
+@test
+def done_work_is_told_to_a_broker_that_is_back_when_the_signal_comes(q):
+    with hx.Broker() as broker:
+        process = done_and_untold(q, broker, signal.SIGKILL)
+        broker.start()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=hx.TIMEOUT)
+        same((process.returncode, out), (0, b"k  done\n"), err.decode())
+        same(broker.get(f"/v1/queues/{q}/keys/k/result").body, b"done")
+
+
 # ---- usage
 
 @test
