@@ -75,18 +75,23 @@ static const char *name_of(const hx_message *m) {
 /* Its own last words, or what can be said of its end. */
 static void put_reason(const struct runner *r, hx_message *m, int code, const struct child *c) {
     struct buf b = {0};
+    bool spoke = c->last_words.len;
     if (c->ended && c->late) {
         buf_lit(&b, "the command took longer than ");
         buf_duration(&b, r->commands->timeout_ms);
         buf_lit(&b, " and was ended");
     } else if (c->ended) {
         buf_lit(&b, "the command was ended by a second signal to hapax");
-    } else if (c->last_words.len) {
+    } else if (spoke) {
         buf_slice_add(&b, buf_slice(&c->last_words));
     } else if (code > CHILD_SIGNALLED) {
         buf_printf(&b, "command ended by signal %d", code - CHILD_SIGNALLED);
     } else {
         buf_printf(&b, "command exited with %d", code);
+    }
+    if (c->ended && spoke) { /* last, so that what is cut of a long reason is cut here */
+        buf_lit(&b, "; its last line: ");
+        buf_slice_add(&b, buf_slice(&c->last_words));
     }
     buf_char(&b, '\0');
     hx_message_set_reason(m, b.p);
@@ -94,10 +99,9 @@ static void put_reason(const struct runner *r, hx_message *m, int code, const st
 }
 
 static void put_result(hx_message *m, struct child *c) {
-    if (c->cut) {
-        /* The work is done, so the message is settled; half a result would be a wrong one. */
+    if (c->cut) { /* The work is done, so the message is settled; half a result would be a wrong one. */
         say("%s: the command's output is larger than %d bytes: settled without a result", name_of(m), CHILD_OUTPUT_MAX);
-        buf_reset(&c->output);
+        return;
     }
     hx_message_set_result(m, hx_bytes_of(c->output.p, c->output.len), NULL);
 }

@@ -119,10 +119,13 @@ def commands_may_ignore_their_input_print_much_or_leave_somebody_behind(q):
     b.put(q, "both", payload=big)
     run(q, "tee /dev/stderr")
     same(b.get(f"/v1/queues/{q}/keys/both/result").body, big)
-    b.put(q, "much")
-    ran = run(q, "head -c 2000000 /dev/zero")
-    assert "without a result" in ran.err, ran
-    same(b.state(q, "much"), "done")
+    for key, code, state in (("much", 0, "done"), ("too-much", 100, "rejected")):
+        b.put(q, key)
+        ran = run(q, f"head -c 2000000 /dev/zero; exit {code}")
+        assert "larger than 1048576 bytes: settled without a result" in ran.err, ran
+        same(b.state(q, key), state)
+        same(b.get(f"/v1/queues/{q}/keys/{key}/result").status, 204, "half a result would be a wrong one")
+        same(b.key(q, key)["result"]["content_type"], "", "and an empty one would be the command's")
     # A daemon that keeps standard error open does not hold the message back.
     pid = path(q, "pid")
     b.put(q, "daemon")
@@ -206,6 +209,18 @@ def a_command_that_hangs_is_ended_with_all_it_started_and_its_outcome_is_unknown
     for pid in map(int, text(pids).split()):
         until(lambda pid=pid: not alive(pid), f"process {pid} is gone")
     same(len(text(pids).split()), 3)
+
+
+@test
+def the_reason_of_a_command_that_was_ended_has_its_last_line_too(q):
+    b = hx.broker
+    b.put(q, "k")
+    run(q, "echo first >&2; echo 'waiting for the bank' >&2; sleep 300", "--timeout", "500ms")
+    members(attempts(q, "k")[-1], **{"class": "unknown"}, reason="the command took longer than 500ms and was ended; its last line: waiting for the bank")
+    b.put(q + "-long", "k")
+    run(q + "-long", "printf 'x%.0s' $(seq 5000) >&2; sleep 300", "--timeout", "500ms")
+    reason = attempts(q + "-long", "k")[-1]["reason"]
+    assert reason.startswith("the command took longer than 500ms and was ended; its last line: xxx") and len(reason) <= 1024, reason
 
 
 @test
