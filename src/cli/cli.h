@@ -270,8 +270,9 @@ i64 member_number(slice object, const char *name);
 
 /* ---- help.c */
 
-bool help_has_family(const char *first); /* is it the first word of verbs of two? */
-void help_family(const char *first);     /* those verbs, on stderr */
+bool help_has_family(const char *first);             /* is it the first word of verbs of two? */
+void help_family(const char *first);                 /* those verbs, on stderr */
+int help_words(const char *const *words, int count); /* `hapax help WORDS`: the exit code */
 
 /* ---- receive.c */
 

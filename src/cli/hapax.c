@@ -66,6 +66,8 @@ static int run(struct cli *cli, int argc, char **argv) {
         int rc = cli->verb->run(cli);
         return argc > 1 ? rc : EXIT_USAGE;
     }
+    if (argc > 2 && is(argv[2], "--help", "-h") && help_has_family(argv[1]))
+        return help_words((const char *[]){argv[1]}, 1);
     cli->verb = args_find_verb(argc, argv, &used);
     if (!cli->verb) return unknown_verb(argc, argv);
     bool ok = args_parse(cli, argc - used, argv + used);

@@ -127,6 +127,12 @@ def help_lists_every_verb_and_explains_each():
     family = ok(hapax("help", "key")).text
     assert "hapax key show" in family and "hapax help key VERB" in family and len(family.splitlines()) < 24, family
     assert "hapax relay init" in ok(hapax("help", "relay")).text
+    for first in {verb.split()[0] for verb in VERBS if " " in verb}:
+        page = ok(hapax("help", first)).text
+        for flag in ("--help", "-h"):
+            assert ok(hapax(first, flag)).text == page, (first, flag)
+    assert ok(hapax("key", "show", "-h")).text == ok(hapax("help", "key", "show")).text
+    assert ok(hapax("-h")).text == listing
     assert ok(hapax("--help")).text == listing
 
 
