@@ -281,8 +281,8 @@ typedef struct hx_receive_options {
 typedef struct hx_received {
     size_t count;
     hx_message *const *messages;
-    hx_bytes json;
-    void *memory; /* private */
+    hx_bytes json; /* the reply as it came, the problem of a refusal too: free it then as well */
+    void *memory;  /* private */
 } hx_received;
 
 /* HX_OK with count 0: nothing came. HX_UNKNOWN: messages may have been leased; they come back when that lease ends. */
@@ -349,7 +349,8 @@ typedef struct hx_result {
     hx_state state; /* done, rejected or cancelled; after HX_NOT_SETTLED what it was, if told */
     hx_bytes body;  /* size 0 if it settled without a result */
     const char *content_type;
-    void *memory; /* private */
+    hx_bytes problem; /* a refusal's document, HX_NOT_SETTLED's too, as it came; to be freed as well */
+    void *memory;     /* private */
 } hx_result;
 
 /* Wait until the key is settled, at most wait_ms (0: just look). HX_NOT_SETTLED: time is up, or it is dead (state
@@ -378,8 +379,8 @@ typedef hx_verdict (*hx_handler_fn)(void *ctx, hx_message *message);
 typedef void (*hx_lease_lost_fn)(void *ctx, hx_message *message);
 /* Something the consumer goes on after: a poll or a settling call that failed. message is NULL for a poll. A settling
  * call is repeated, and its lease renewed, until the broker takes it or refuses it for good, and this is told once in
- * every lease; after a stop it is repeated for one lease, then the message is left to it. Runs on a worker or the polling
- * thread. */
+ * every lease; after a stop it is repeated for one lease, after hx_consumer_hurry once more, then the message is left to
+ * its lease and this is told as HX_CANCELLED. Runs on a worker or the polling thread. */
 typedef void (*hx_trouble_fn)(void *ctx, hx_message *message, const hx_error *error);
 /* A verdict is settled. The state is what the broker says became of the message. Runs on the worker. */
 typedef void (*hx_settled_fn)(void *ctx, hx_message *message, hx_verdict verdict, const hx_settled *settled);
@@ -411,6 +412,9 @@ HX_API hx_status hx_consume(hx_client *client, const hx_consume_options *options
 /* Ask it to stop: no new message is begun, the poll is given up. Returns at once; also from a handler. For a signal:
  * call it from a thread that waits for signals, not from the signal handler. */
 HX_API void hx_consumer_stop(hx_consumer *consumer);
+/* Stop, and do not wait for a broker that does not answer: what is being settled is tried once more, two seconds long. Running
+ * handlers still finish. Returns at once; may follow a stop. */
+HX_API void hx_consumer_hurry(hx_consumer *consumer);
 /* Wait until it has stopped (asked to, or by messages_max, idle_ms or a verdict). true if so; wait_ms < 0: for ever. */
 HX_API bool hx_consumer_wait(hx_consumer *consumer, int64_t wait_ms);
 /* Stop, let running handlers finish and settle, give back what was reserved and not started, free. Not from a handler.

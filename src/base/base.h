@@ -282,4 +282,8 @@ i64 clock_wall_ms(void);
 i64 clock_mono_ms(void);
 i64 clock_mono_us(void);
 
+/* Takes the numbers of those that were closed when the process started, so that no socket or file of ours gets one and is
+ * then written to as if it were standard output. Reading and writing them fails, as before. First thing in main. */
+void streams_hold(void);
+
 #endif

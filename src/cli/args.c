@@ -115,6 +115,8 @@ static bool is_token(const char *arg) {
 
 /* One argument, or a flag with its value: *used says which. */
 static bool parse_argument(struct cli *cli, int argc, char **argv, bool *flags, int *used) {
+    static char help[] = "--help";
+    char *instead[] = {help};
     *used = 1;
     bool dashed = *flags && argv[0][0] == '-' && argv[0][1] && !is_token(argv[0]);
     if (!dashed) {
@@ -125,6 +127,7 @@ static bool parse_argument(struct cli *cli, int argc, char **argv, bool *flags, 
         *flags = false;
         return true;
     }
+    if (strcmp(argv[0], "-h") == 0) return parse_flag(cli, 1, instead, used); /* the one letter that everybody tries */
     if (argv[0][1] == '-') return parse_flag(cli, argc, argv, used);
     args_wrong(cli, "no flag %s: flags have two dashes, and -- ends them", argv[0]);
     return false;

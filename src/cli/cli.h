@@ -173,6 +173,8 @@ void print_json(hx_bytes json);      /* as it came, with a line feed; at a termi
 void print_clean_buf(struct buf *b); /* the same for text that is clean already, and may be coloured */
 void print_body(hx_bytes body);      /* a payload for people: clean, and ended by a line feed */
 void print_bytes(hx_bytes body);     /* byte for byte; at a terminal as print_body does */
+/* What was printed is out. false: some of it could not be written, now or earlier; that is said once. */
+bool print_flush(void);
 /* "hapax: ..." on stderr, clean; say_wrong for what failed. */
 void say(const char *fmt, ...) PRINTF_LIKE(1, 2);
 void say_wrong(const char *fmt, ...) PRINTF_LIKE(1, 2);
@@ -268,8 +270,9 @@ i64 member_number(slice object, const char *name);
 
 /* ---- help.c */
 
-bool help_has_family(const char *first); /* is it the first word of verbs of two? */
-void help_family(const char *first);     /* those verbs, on stderr */
+bool help_has_family(const char *first);             /* is it the first word of verbs of two? */
+void help_family(const char *first);                 /* those verbs, on stderr */
+int help_words(const char *const *words, int count); /* `hapax help WORDS`: the exit code */
 
 /* ---- receive.c */
 

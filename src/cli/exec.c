@@ -2,7 +2,7 @@
  *
  * The library's consumer does the leases; a handler here runs the command and turns its exit code into a verdict. A
  * Ctrl-C stops hapax from taking more, while a command that has begun may finish, or its outcome would be unknown; a second
- * one ends it.
+ * one ends it. One that comes while no command runs ends the waiting for a broker that does not answer.
  *
  * A `reconcile` delivery asks whether the work was done, it does not ask for the work. The command that does it is never
  * run for one: --reconcile names the command that looks it up, and without one the answer is that nobody knows. */
@@ -75,18 +75,23 @@ static const char *name_of(const hx_message *m) {
 /* Its own last words, or what can be said of its end. */
 static void put_reason(const struct runner *r, hx_message *m, int code, const struct child *c) {
     struct buf b = {0};
+    bool spoke = c->last_words.len;
     if (c->ended && c->late) {
         buf_lit(&b, "the command took longer than ");
         buf_duration(&b, r->commands->timeout_ms);
         buf_lit(&b, " and was ended");
     } else if (c->ended) {
         buf_lit(&b, "the command was ended by a second signal to hapax");
-    } else if (c->last_words.len) {
+    } else if (spoke) {
         buf_slice_add(&b, buf_slice(&c->last_words));
     } else if (code > CHILD_SIGNALLED) {
         buf_printf(&b, "command ended by signal %d", code - CHILD_SIGNALLED);
     } else {
         buf_printf(&b, "command exited with %d", code);
+    }
+    if (c->ended && spoke) { /* last, so that what is cut of a long reason is cut here */
+        buf_lit(&b, "; its last line: ");
+        buf_slice_add(&b, buf_slice(&c->last_words));
     }
     buf_char(&b, '\0');
     hx_message_set_reason(m, b.p);
@@ -94,10 +99,9 @@ static void put_reason(const struct runner *r, hx_message *m, int code, const st
 }
 
 static void put_result(hx_message *m, struct child *c) {
-    if (c->cut) {
-        /* The work is done, so the message is settled; half a result would be a wrong one. */
+    if (c->cut) { /* The work is done, so the message is settled; half a result would be a wrong one. */
         say("%s: the command's output is larger than %d bytes: settled without a result", name_of(m), CHILD_OUTPUT_MAX);
-        buf_reset(&c->output);
+        return;
     }
     hx_message_set_result(m, hx_bytes_of(c->output.p, c->output.len), NULL);
 }
@@ -201,7 +205,7 @@ static void on_settled(void *ctx, hx_message *m, hx_verdict verdict, const hx_se
     }
     pthread_mutex_lock(&r->lock);
     print_buf(&b);
-    fflush(stdout);
+    print_flush();
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -214,10 +218,24 @@ static void raise_to(atomic_int *worst, int code) {
     if (code > atomic_load(worst)) atomic_store(worst, code);
 }
 
+/* Told to stop while the broker did not answer: the last that is heard of this message here. */
+static void say_left(const hx_message *m, const hx_error *err) {
+    const char *kind = m->key[0] ? "key" : "messages";
+    say_wrong(
+        "%s: %s. It is not known whether it is settled: `hapax %s show %s %s` tells once the broker answers. If it "
+        "is not, its outcome counts as unknown when its lease ends: look up what was done before it is done again",
+        name_of(m), err->detail, kind, m->queue, name_of(m));
+}
+
 static void on_trouble(void *ctx, hx_message *m, const hx_error *err) {
     struct runner *r = ctx;
     bool forever = args_has(r->cli, "forever");
     int code = cli_exit_code(err);
+    if (m && err->status == HX_CANCELLED) {
+        say_left(m, err);
+        raise_to(&r->worst, code);
+        return;
+    }
     if (m && err->retryable) {
         say("%s: not settled yet, and tried again: %s: %s", name_of(m), err->code, err->detail);
         raise_to(&r->late, code);
@@ -251,13 +269,14 @@ static void *signal_run(void *arg) {
     for (int heard = 0, number;;) {
         sigwait(&set, &number);
         if (number == SIGUSR1) return NULL; /* all is over */
-        if (heard++) {
+        if (!atomic_load(&r->running)) {
+            hx_consumer_hurry(r->consumer); /* only the broker is waited for */
+        } else if (heard++) {
             eventfd_write(r->end_fd, 1);
-            continue;
-        }
-        hx_consumer_stop(r->consumer);
-        if (atomic_load(&r->running))
+        } else {
+            hx_consumer_stop(r->consumer);
             say("no more is taken; what runs may finish. A second signal ends it, and its outcome is unknown");
+        }
     }
 }
 

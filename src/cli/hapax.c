@@ -59,21 +59,32 @@ static const struct verb *bare_verb(int argc, char **argv) {
     return args_find_verb(2, words, &used);
 }
 
-int main(int argc, char **argv) {
-    struct cli cli = {0};
+static int run(struct cli *cli, int argc, char **argv) {
     int used = 0;
-    cli.verb = bare_verb(argc, argv);
-    if (cli.verb) {
-        int rc = cli.verb->run(&cli);
+    cli->verb = bare_verb(argc, argv);
+    if (cli->verb) {
+        int rc = cli->verb->run(cli);
         return argc > 1 ? rc : EXIT_USAGE;
     }
-    cli.verb = args_find_verb(argc, argv, &used);
-    if (!cli.verb) return unknown_verb(argc, argv);
-    int rc = args_parse(&cli, argc - used, argv + used) ? -1 : EXIT_USAGE;
-    text_setup(&cli);
-    if (rc < 0) rc = cli.verb->run(&cli);
+    if (argc > 2 && is(argv[2], "--help", "-h") && help_has_family(argv[1]))
+        return help_words((const char *[]){argv[1]}, 1);
+    cli->verb = args_find_verb(argc, argv, &used);
+    if (!cli->verb) return unknown_verb(argc, argv);
+    bool ok = args_parse(cli, argc - used, argv + used);
+    text_setup(cli);
+    int rc = ok ? cli->verb->run(cli) : EXIT_USAGE;
     table_say_left_out();
-    if (fflush(stdout) != 0 && rc == EXIT_DONE) rc = EXIT_REFUSED;
+    return rc;
+}
+
+int main(int argc, char **argv) {
+    struct cli cli = {0};
+    streams_hold();
+    int rc = run(&cli, argc, argv);
+    if (!print_flush() && rc == EXIT_DONE) {
+        say("what was asked for is done; only what there was to print is lost");
+        rc = EXIT_UNREACHABLE; /* as after any answer that did not come through: whoever asked does not know */
+    }
     hx_close(cli.client);
     mem_free(cli.words);
     mem_free(cli.values);

@@ -135,28 +135,32 @@ static void help_all(void) {
     print_clean_buf(&out);
 }
 
-int cmd_help(struct cli *cli) {
-    if (cli->word_count == 0) {
+int help_words(const char *const *words, int count) {
+    if (count == 0) {
         help_all();
         return EXIT_DONE;
     }
     struct buf wanted = {0};
-    for (int i = 0; i < cli->word_count; i++) buf_printf(&wanted, "%s%s", i ? " " : "", cli->words[i]);
+    for (int i = 0; i < count; i++) buf_printf(&wanted, "%s%s", i ? " " : "", words[i]);
     bool shown = false;
     for (size_t i = 0; i < cli_verb_count; i++) {
         if (!slice_eq(slice_str(cli_verbs[i].name), buf_slice(&wanted))) continue;
         help_verb(&cli_verbs[i]);
         shown = true;
     }
-    if (cli->word_count == 1 && help_has_family(cli->words[0])) { /* a list: all their pages are ten screens */
+    if (count == 1 && help_has_family(words[0])) { /* a list: all their pages are ten screens */
         struct buf out = {0};
         if (shown) buf_char(&out, '\n');
         put_members(&out, buf_slice(&wanted));
-        buf_printf(&out, "\n`hapax help %s VERB` explains one.\n", cli->words[0]);
+        buf_printf(&out, "\n`hapax help %s VERB` explains one.\n", words[0]);
         print_clean_buf(&out);
         shown = true;
     }
     if (!shown) say_wrong("no verb \"%.*s\". `hapax help` lists them.", (int)wanted.len, wanted.p);
     buf_free(&wanted);
     return shown ? EXIT_DONE : EXIT_USAGE;
+}
+
+int cmd_help(struct cli *cli) {
+    return help_words(cli->words, cli->word_count);
 }

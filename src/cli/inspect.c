@@ -144,7 +144,7 @@ int cmd_key_result(struct cli *cli) {
     hx_status st = hx_wait(cli->client, args_word(cli, 0), args_word(cli, 1), wait, &result, &err);
     int rc = EXIT_DONE;
     if (st != HX_OK)
-        rc = cli_failed(cli, &err, (hx_bytes){0});
+        rc = cli_failed(cli, &err, result.problem);
     else if (cli->json)
         print_result_json(&result);
     else

@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ const struct flag flags_receive[] = {
 
 const char about_receive[] =
     "Without --exec, messages are printed with their tokens; settle them with `hapax ack` or another settling verb.\n"
+    "What cannot be written to standard output is neither acked nor kept: it goes back to the queue, exit code 1.\n"
     "\n"
     "With --exec, the payload is the command's standard input, and HAPAX_KEY, HAPAX_EFFECT_KEY, HAPAX_TOKEN, "
     "HAPAX_FENCE,\n"
@@ -30,7 +32,15 @@ const char about_receive[] =
     "poison,\n"
     "100 rejected with the output as the result; 126 and 127 (cannot run) give the message back and stop; anything "
     "else is\n"
-    "unknown. The last line of its standard error becomes the reason.\n"
+    "unknown. The last line of its standard error becomes the reason. Of more than 1 MiB of output nothing is kept: "
+    "the\n"
+    "message is settled, for the work is done, without a result.\n"
+    "\n"
+    "What a command came to is told to the broker until it answers, however long it is away. A signal while a command "
+    "runs\n"
+    "lets it finish, a second one ends it; one that comes while only the broker is waited for ends hapax within "
+    "seconds,\n"
+    "exit code 3, and it says of which message it is not known whether it is settled.\n"
     "\n"
     "A message whose outcome is unknown (HAPAX_DELIVERY is reconcile) never runs --exec: --reconcile finds out whether "
     "it\n"
@@ -77,16 +87,48 @@ static void show_message(const hx_message *m) {
     buf_char(&b, '\n');
     print_buf(&b);
     print_body(m->payload);
-    putchar('\n');
+    buf_char(&b, '\n');
+    print_buf(&b);
 }
 
-static int ack_all(struct cli *cli, const hx_received *got) {
-    for (size_t i = 0; i < got->count; i++) {
-        hx_error err;
-        if (hx_ack(cli->client, got->messages[i]->token, (hx_bytes){0}, NULL, NULL, NULL, &err) != HX_OK)
-            return cli_failed(cli, &err, (hx_bytes){0});
+/* How many of them are out: those the user has. A message is printed whole or was not handed over; JSON is one document. */
+static size_t print_messages(const struct cli *cli, const hx_received *got) {
+    if (cli->json) {
+        print_json(got->json);
+        return print_flush() ? got->count : 0;
     }
-    return EXIT_DONE;
+    size_t out = 0;
+    for (; out < got->count; out++) {
+        show_message(got->messages[out]);
+        if (!print_flush()) break;
+    }
+    return out;
+}
+
+static int ack_printed(struct cli *cli, const hx_received *got, size_t printed) {
+    int rc = EXIT_DONE;
+    for (size_t i = 0; i < printed && rc == EXIT_DONE; i++) {
+        hx_settled settled;
+        hx_error err;
+        if (hx_ack(cli->client, got->messages[i]->token, (hx_bytes){0}, NULL, NULL, &settled, &err) != HX_OK)
+            rc = cli_failed(cli, &err, settled.json);
+        hx_settled_free(&settled);
+    }
+    return rc;
+}
+
+/* What could not be printed, from the `next` on: nobody has seen it, so nothing was done. */
+static int give_back(struct cli *cli, const hx_received *got, size_t next) {
+    size_t given = 0;
+    hx_error err = {0};
+    while (next < got->count && hx_release(cli->client, got->messages[next]->token, NULL, &err) == HX_OK)
+        next++, given++;
+    if (given) say("%zu message%s could not be printed and went back to the queue", given, text_plural(given));
+    if (next == got->count) return EXIT_REFUSED;
+    const hx_message *m = got->messages[next];
+    say_wrong("%zu message%s could be neither printed nor given back, the first is %s", got->count - next,
+              text_plural(got->count - next), m->key[0] ? m->key : m->id);
+    return cli_failed(cli, &err, (hx_bytes){0});
 }
 
 /* One poll, printed. *received grows by what came. */
@@ -94,16 +136,17 @@ static int receive_once(struct cli *cli, const hx_receive_options *options, i64 
     hx_received got;
     hx_error err;
     if (hx_receive(cli->client, args_word(cli, 0), options, &got, &err) != HX_OK) {
+        int rc = cli_failed(cli, &err, got.json);
         hx_received_free(&got);
-        return cli_failed(cli, &err, (hx_bytes){0});
+        return rc;
     }
-    if (cli->json)
-        print_json(got.json);
-    else
-        for (size_t i = 0; i < got.count; i++) show_message(got.messages[i]);
-    fflush(stdout);
-    *received += (i64)got.count;
-    int rc = args_has(cli, "ack") ? ack_all(cli, &got) : EXIT_DONE;
+    size_t printed = print_messages(cli, &got);
+    *received += (i64)printed;
+    int rc = args_has(cli, "ack") ? ack_printed(cli, &got, printed) : EXIT_DONE;
+    if (!print_flush()) {
+        int lost = give_back(cli, &got, printed);
+        if (lost > rc) rc = lost;
+    }
     hx_received_free(&got);
     return rc;
 }
@@ -179,6 +222,7 @@ static i64 lease_of_queue(struct cli *cli) {
 
 static int receive_print(struct cli *cli, hx_receive_options *options, i64 count, bool forever) {
     i64 received = 0, most = options->max;
+    signal(SIGPIPE, SIG_IGN); /* a reader that has gone leaves messages to give back */
     for (;;) {
         i64 before = received;
         if (count && count - received < most) options->max = (int)(count - received);

@@ -156,7 +156,7 @@ static void tell(struct reconciler *r, const struct stray *s, const char *became
         buf_char(&b, '\n');
     }
     print_buf(&b);
-    fflush(stdout);
+    print_flush();
 }
 
 static hx_st reconcile_one(struct reconciler *r, const struct stray *s) {

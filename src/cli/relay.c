@@ -125,7 +125,7 @@ static void on_report(void *ctx, const struct relay_report *r) {
     }
     buf_char(&b, '\n');
     print_buf(&b);
-    fflush(stdout);
+    print_flush();
 }
 
 static bool options_read(struct cli *cli, struct relay_options *o) {

@@ -51,7 +51,7 @@ static hx_st one_round(void *ctx, struct pg *pg) {
             printf("{\"dropped\":%lld}\n", (long long)all);
         else
             printf("dropped %lld key%s\n", (long long)all, text_plural((u64)all));
-        fflush(stdout);
+        print_flush();
     }
     return st;
 }

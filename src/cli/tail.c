@@ -107,7 +107,7 @@ static bool show(struct tail *t) {
     else
         put_line(&out, buf_slice(&t->data), args_word(t->cli, 0) == NULL);
     print_clean_buf(&out);
-    return fflush(stdout) == 0;
+    return print_flush();
 }
 
 static bool field(slice line, slice name, struct buf *out) {

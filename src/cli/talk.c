@@ -107,6 +107,16 @@ bool cli_is_answer(const hx_reply *reply) {
     return body.n == 0 || *body.p == '{' || *body.p == '[';
 }
 
+static int not_an_answer(const struct cli *cli, const hx_request *request) {
+    hx_error err = {.status = HX_PROTOCOL, .code = "protocol"};
+    if (strcmp(request->method, "GET") != 0) err.applied = HX_APPLIED_UNKNOWN;
+    snprintf(err.detail, sizeof(err.detail),
+             "the answer of %s is no JSON: that is no Hapax broker, or something before it answered", cli->url);
+    if (cli->json) print_own_problem(&err);
+    say_wrong("%s", err.detail);
+    return EXIT_UNREACHABLE;
+}
+
 bool cli_ask(struct cli *cli, const hx_request *request, hx_reply *reply, int *rc) {
     *reply = (hx_reply){0};
     *rc = EXIT_USAGE;
@@ -114,14 +124,13 @@ bool cli_ask(struct cli *cli, const hx_request *request, hx_reply *reply, int *r
     if (!client) return false;
     hx_error err;
     *rc = EXIT_DONE;
-    if (hx_call(client, request, reply, &err) == HX_OK) {
-        if (cli_is_answer(reply)) return true;
-        say_wrong("the answer of %s is no JSON: that is no Hapax broker, or something before it answered", cli->url);
-        *rc = EXIT_UNREACHABLE;
-        hx_reply_free(reply);
-        return false;
+    if (hx_call(client, request, reply, &err) != HX_OK) {
+        *rc = cli_failed(cli, &err, reply->body);
+    } else if (cli_is_answer(reply)) {
+        return true;
+    } else {
+        *rc = not_an_answer(cli, request);
     }
-    *rc = cli_failed(cli, &err, reply->body);
     hx_reply_free(reply);
     return false;
 }

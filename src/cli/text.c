@@ -3,8 +3,10 @@
  * What others stored may hold bytes that drive a terminal: escapes, the C1 controls, characters that reorder what is shown
  * or show nothing. They are made visible whenever a terminal is at the other end. A file or a pipe gets the bytes as they
  * are: a program reads there, and it asked for them. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -190,6 +192,22 @@ enum tone text_tone_of(slice word) {
 
 /* ---- out */
 
+static int out_error; /* of the first write to standard output that failed */
+
+static void put_out(slice text) {
+    if (text.n && fwrite(text.p, 1, text.n, stdout) < text.n && !out_error) out_error = errno;
+}
+
+bool print_flush(void) {
+    static bool said;
+    if (fflush(stdout) != 0 && !out_error) out_error = errno;
+    if (!ferror(stdout)) return true;
+    __fpurge(stdout); /* or it might come out later, when others have heard that it did not */
+    if (!said) say_wrong("cannot write to standard output: %s", strerrordesc_np(out_error ? out_error : EIO));
+    said = true;
+    return false;
+}
+
 /* The one way to standard output for what may hold anything. */
 static void write_out(slice text) {
     struct buf harmless = {0};
@@ -197,7 +215,7 @@ static void write_out(slice text) {
         put_harmless(&harmless, text, true, true);
         text = buf_slice(&harmless);
     }
-    if (text.n) fwrite(text.p, 1, text.n, stdout);
+    put_out(text);
     buf_free(&harmless);
 }
 
@@ -208,7 +226,7 @@ void print_buf(struct buf *b) {
 }
 
 void print_clean_buf(struct buf *b) {
-    if (b->len) fwrite(b->p, 1, b->len, stdout);
+    put_out(buf_slice(b));
     buf_free(b);
     *b = (struct buf){0};
 }
@@ -216,7 +234,7 @@ void print_clean_buf(struct buf *b) {
 void print_json(hx_bytes json) {
     const char *p = json.data;
     write_out(slice_of(p, json.size));
-    if (json.size && p[json.size - 1] != '\n') putchar('\n');
+    if (json.size && p[json.size - 1] != '\n') put_out(SL("\n"));
 }
 
 void print_body(hx_bytes body) {
@@ -229,8 +247,8 @@ void print_body(hx_bytes body) {
 void print_bytes(hx_bytes body) {
     if (isatty(STDOUT_FILENO))
         print_body(body);
-    else if (body.size)
-        fwrite(body.data, 1, body.size, stdout);
+    else
+        put_out(slice_of(body.data, body.size));
 }
 
 /* Lines of their own are wrapped one by one. */

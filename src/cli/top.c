@@ -96,7 +96,7 @@ static void draw(struct top *t) {
     }
     buf_free(&text);
     print_clean_buf(&out);
-    if (fflush(stdout) != 0) t->at_end = true;
+    if (!print_flush()) t->at_end = true;
 }
 
 static int size_fd(void) {

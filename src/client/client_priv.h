@@ -244,14 +244,28 @@ void draft_line(struct buf *b, const hx_draft *draft); /* the batch line, with i
 
 /* ---- settle.c, for the consumer */
 
+/* How long a settling call may take, and what ends it early. */
+struct patience {
+    i64 timeout_ms; /* 0: the client's */
+    int cancel_fd;  /* -1: nothing */
+};
+
+/* hx_ack, hx_nack, and hx_start or hx_release, with patience. */
+hx_status ack_within(hx_client *c, struct patience p, const char *token, hx_bytes result, const char *content_type,
+                     const char *effect_id, hx_settled *out, hx_error *err);
+hx_status nack_within(hx_client *c, struct patience p, const char *token, const hx_failure *failure, hx_settled *out,
+                      hx_error *err);
+hx_status plain_within(hx_client *c, struct patience p, const char *verb, const char *token, hx_settled *out,
+                       hx_error *err);
+
 struct settle_item {
     const char *token;
     hx_status status; /* out */
 };
 
 /* One POST with an array. lease_ms > 0 adds "lease". On HX_OK each item has its own status. */
-hx_status settle_many(hx_client *c, const char *verb, struct settle_item *items, size_t count, i64 lease_ms,
-                      i64 timeout_ms, hx_error *err);
+hx_status settle_many(hx_client *c, struct patience p, const char *verb, struct settle_item *items, size_t count,
+                      i64 lease_ms, hx_error *err);
 
 /* ---- receive.c, for the consumer */
 

@@ -17,7 +17,7 @@
 
 #include "client/gate_priv.h"
 
-enum { RESERVED_MAX = 1000, BACKOFF_MS = 100, BACKOFF_MS_MAX = 5000, EMPTY_PAUSE_MS = 50 };
+enum { RESERVED_MAX = 1000, BACKOFF_MS = 100, BACKOFF_MS_MAX = 5000, EMPTY_PAUSE_MS = 50, LAST_TRY_MS = 2000 };
 
 /* One reply to a poll; its messages live in it. */
 struct haul {
@@ -51,6 +51,7 @@ struct hx_consumer {
     hx_consume_gate gate; /* options.gate, if it is set, points here */
     char *queue_name, *consumer_name, *gate_scope;
     int stop_fd;          /* readable once a stop was asked for: ends the long poll */
+    int hurry_fd;         /* readable once nobody wants to wait for a broker that does not answer */
     pthread_mutex_t lock; /* everything below */
     pthread_cond_t work, room, renew, stopped;
     job *queue, **queue_tail;
@@ -125,6 +126,18 @@ static void trouble(hx_consumer *c, hx_message *m, const hx_error *err) {
     if (c->options.on_trouble) c->options.on_trouble(c->options.ctx, m, err);
 }
 
+/* ---- patience with the broker */
+
+static bool hurried(const hx_consumer *c) {
+    return conn_pause(0, c->hurry_fd);
+}
+
+/* A call under way is ended by a hurry; one that begins after it is the last, and short. */
+static struct patience patience(const hx_consumer *c) {
+    return hurried(c) ? (struct patience){.timeout_ms = LAST_TRY_MS, .cancel_fd = -1}
+                      : (struct patience){.cancel_fd = c->hurry_fd};
+}
+
 /* ---- polling */
 
 /* How many to ask for; waits until it is at least one. 0: polling is over. */
@@ -189,6 +202,7 @@ static void *poller_run(void *arg) {
         hx_status st = poll_once(c, room, &got, &err);
         if (st == HX_CANCELLED) break;
         if (st != HX_OK) {
+            hx_received_free(&got);
             trouble(c, NULL, &err);
             if (st == HX_INVALID) break; /* asking again would not help */
             if (conn_pause(backoff, c->stop_fd)) break;
@@ -269,7 +283,9 @@ static void renew(hx_consumer *c, i64 now) {
     /* Not longer than until the first lease would end unnoticed. */
     if (first_end - now < timeout) timeout = first_end - now;
     hx_error err;
-    hx_status st = settle_many(c->client, "extend", items, n, c->options.lease_ms, timeout > 1 ? timeout : 1, &err);
+    struct patience p = patience(c);
+    if (!p.timeout_ms || timeout < p.timeout_ms) p.timeout_ms = timeout > 1 ? timeout : 1;
+    hx_status st = settle_many(c->client, p, "extend", items, n, c->options.lease_ms, &err);
     pthread_mutex_lock(&c->lock);
     for (size_t i = 0; i < n; i++) {
         renewed(c, jobs[i], st == HX_OK ? items[i].status : HX_UNKNOWN, now);
@@ -300,13 +316,14 @@ static void *renewer_run(void *arg) {
 
 static hx_status settle_verdict(hx_consumer *c, job *j, hx_verdict verdict, hx_settled *out, hx_error *err) {
     const char *token = j->message->token;
+    struct patience p = patience(c);
     hx_failure failure = {.reason = j->reason, .delay_ms = j->delay_ms};
     switch (verdict) {
     case HX_DONE:
-        return hx_ack(c->client, token, j->result, j->content_type, j->effect_id, out, err);
+        return ack_within(c->client, p, token, j->result, j->content_type, j->effect_id, out, err);
     case HX_GIVE_BACK:
     case HX_GIVE_BACK_AND_STOP:
-        return hx_release(c->client, token, out, err);
+        return plain_within(c->client, p, "release", token, out, err);
     case HX_FAIL_TRANSIENT:
         failure.failure_class = HX_TRANSIENT;
         break;
@@ -326,7 +343,7 @@ static hx_status settle_verdict(hx_consumer *c, job *j, hx_verdict verdict, hx_s
         failure.failure_class = HX_CLASS_UNKNOWN;
         break;
     }
-    return hx_nack(c->client, token, &failure, out, err);
+    return nack_within(c->client, p, token, &failure, out, err);
 }
 
 static bool stopping(hx_consumer *c) {
@@ -336,28 +353,46 @@ static bool stopping(hx_consumer *c) {
     return stop;
 }
 
+/* The broker has not taken it, and whoever asked for the stop does not want to wait any longer. */
+static void give_up(hx_consumer *c, job *j, bool maybe, const hx_error *last) {
+    hx_error err;
+    error_set(&err, HX_CANCELLED, maybe ? HX_APPLIED_UNKNOWN : HX_APPLIED_NO, "cancelled",
+              "stopped before the broker took it: %s", last->detail);
+    trouble(c, j->message, &err);
+}
+
 /* Until it is settled or refused for good: the work is done, and whoever lets go of it here has it done again. A broker
  * without room for the result gets some, one that is away comes back and gives leases their full length again. Once a
- * stop is asked for, no longer than a lease. */
-static void settle(hx_consumer *c, job *j, hx_verdict verdict) {
+ * stop is asked for, no longer than a lease; in a hurry, one last try. false: it is not settled. */
+static bool settle_call(hx_consumer *c, job *j, hx_verdict verdict, hx_settled *settled) {
     i64 until = clock_mono_ms() + c->options.lease_ms, backoff = BACKOFF_MS;
+    bool maybe = false; /* some try may have been applied */
+    for (;;) {
+        hx_error err;
+        bool last = hurried(c);
+        if (settle_verdict(c, j, verdict, settled, &err) == HX_OK) return true;
+        hx_settled_free(settled);
+        maybe = maybe || err.applied == HX_APPLIED_UNKNOWN;
+        bool passes = problem_passes(&err) || err.status == HX_UNREACHABLE;
+        bool due = clock_mono_ms() + backoff >= until;
+        if (passes && (last || (due && stopping(c)))) {
+            give_up(c, j, maybe, &err);
+            return false;
+        }
+        if (!passes || due) trouble(c, j->message, &err);
+        if (!passes) return false;
+        if (due) until = clock_mono_ms() + c->options.lease_ms;
+        conn_pause(backoff, c->hurry_fd);
+        backoff = backoff * 2 < BACKOFF_MS_MAX ? backoff * 2 : BACKOFF_MS_MAX;
+    }
+}
+
+static void settle(hx_consumer *c, job *j, hx_verdict verdict) {
     hx_settled settled;
-    hx_error err;
     pthread_mutex_lock(&c->lock);
     j->settling = true;
     pthread_mutex_unlock(&c->lock);
-    hx_status st;
-    while ((st = settle_verdict(c, j, verdict, &settled, &err)) != HX_OK) {
-        hx_settled_free(&settled);
-        bool passes = problem_passes(&err) || st == HX_UNREACHABLE;
-        if (!passes || clock_mono_ms() + backoff >= until) {
-            trouble(c, j->message, &err);
-            if (!passes || stopping(c)) return;
-            until = clock_mono_ms() + c->options.lease_ms;
-        }
-        conn_pause(backoff, -1);
-        backoff = backoff * 2 < BACKOFF_MS_MAX ? backoff * 2 : BACKOFF_MS_MAX;
-    }
+    if (!settle_call(c, j, verdict, &settled)) return;
     bool given_back = verdict == HX_GIVE_BACK || verdict == HX_GIVE_BACK_AND_STOP;
     pthread_mutex_lock(&c->lock);
     if (given_back)
@@ -372,10 +407,11 @@ static void settle(hx_consumer *c, job *j, hx_verdict verdict) {
 /* true: the handler may run. Otherwise the message is somebody else's by now, or comes back when its lease ends. */
 static bool start(hx_consumer *c, job *j) {
     hx_error err;
-    hx_status st = atomic_load(&j->lost) ? HX_FENCED : hx_start(c->client, j->message->token, NULL, &err);
+    hx_status st = atomic_load(&j->lost) ? HX_FENCED
+                                         : plain_within(c->client, patience(c), "start", j->message->token, NULL, &err);
     if (st == HX_OK) return true;
     if (st == HX_FENCED || st == HX_SETTLED || st == HX_NOT_FOUND) return false;
-    trouble(c, j->message, &err);
+    if (st != HX_CANCELLED) trouble(c, j->message, &err);
     /* It may count as started; nothing was done, so say so if anybody listens. */
     if (err.applied == HX_APPLIED_UNKNOWN) settle(c, j, HX_GIVE_BACK);
     return false;
@@ -480,8 +516,12 @@ hx_status hx_consume(hx_client *client, const hx_consume_options *options, hx_co
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "lease_invalid", "a lease is at least one second");
     hx_consume_options o = *options;
     set_defaults(&o);
-    int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (stop_fd < 0) return error_set(err, HX_BUSY, HX_APPLIED_NO, "no_descriptor", "no file descriptor left");
+    int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), hurry_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (stop_fd < 0 || hurry_fd < 0) {
+        if (stop_fd >= 0) close(stop_fd);
+        if (hurry_fd >= 0) close(hurry_fd);
+        return error_set(err, HX_BUSY, HX_APPLIED_NO, "no_descriptor", "no file descriptor left");
+    }
     hx_consumer *c = mem_zalloc(sizeof(*c) + (size_t)o.workers * sizeof(c->workers[0]));
     c->client = client;
     c->options = o;
@@ -490,6 +530,7 @@ hx_status hx_consume(hx_client *client, const hx_consume_options *options, hx_co
     c->options.consumer = c->consumer_name;
     copy_gate(c);
     c->stop_fd = stop_fd;
+    c->hurry_fd = hurry_fd;
     c->queue_tail = &c->queue;
     pthread_mutex_init(&c->lock, NULL);
     cond_init(&c->work);
@@ -514,6 +555,11 @@ void hx_consumer_stop(hx_consumer *c) {
     eventfd_write(c->stop_fd, 1);
 }
 
+void hx_consumer_hurry(hx_consumer *c) {
+    hx_consumer_stop(c);
+    eventfd_write(c->hurry_fd, 1);
+}
+
 bool hx_consumer_wait(hx_consumer *c, i64 wait_ms) {
     i64 until = clock_mono_ms() + wait_ms;
     pthread_mutex_lock(&c->lock);
@@ -534,7 +580,7 @@ static void give_back(hx_consumer *c) {
     size_t n = 0;
     for (job *j = c->queue; j && n < RESERVED_MAX; j = j->next_queued) items[n++].token = j->message->token;
     hx_error err;
-    if (n && settle_many(c->client, "release", items, n, 0, 0, &err) != HX_OK)
+    if (n && settle_many(c->client, patience(c), "release", items, n, 0, &err) != HX_OK)
         trouble(c, NULL, &err);
     else
         c->stats.given_back += (i64)n;
@@ -563,6 +609,7 @@ void hx_consumer_close(hx_consumer *c) {
     pthread_cond_destroy(&c->stopped);
     pthread_mutex_destroy(&c->lock);
     close(c->stop_fd);
+    close(c->hurry_fd);
     mem_free(c->queue_name);
     mem_free(c->consumer_name);
     mem_free(c->gate_scope);

@@ -199,6 +199,10 @@ hx_status receive_call(hx_client *c, const char *queue, const hx_receive_options
         buf_char(&why, '\0');
         st = error_protocol(err, reply.status, why.p);
         hx_received_free(out);
+    } else if (st != HX_OK && reply.status) {
+        struct arena *a = arena_new();
+        slice body = arena_adopt(a, &reply.body);
+        *out = (hx_received){.memory = a, .json = hx_bytes_of(body.p, body.n)};
     }
     reply_free(&reply);
     buf_free(&target);

@@ -1,5 +1,7 @@
 #include "client/client_priv.h"
 
+static const struct patience plain_patience = {.cancel_fd = -1};
+
 static void body_token(struct buf *b, const char *token) {
     buf_char(b, '{');
     put_text(b, "token", token);
@@ -55,20 +57,23 @@ static bool token_ok(const char *token, hx_error *err) {
     return false;
 }
 
-static hx_status post(hx_client *c, const char *verb, slice body, i64 timeout_ms, struct reply *reply, hx_error *err) {
+static hx_status post(hx_client *c, struct patience p, const char *verb, slice body, struct reply *reply,
+                      hx_error *err) {
     struct buf target = {0};
     buf_printf(&target, "/v1/%s", verb);
     struct call call = CALL(.method = "POST", .target = buf_slice(&target), .content_type = SL("application/json"),
-                            .body = body, .timeout_ms = timeout_ms);
+                            .body = body, .timeout_ms = p.timeout_ms);
+    call.cancel_fd = p.cancel_fd;
     hx_status st = client_call(c, &call, reply, err);
     buf_free(&target);
     return st;
 }
 
 /* One settling call. `body` is freed. */
-static hx_status settle(hx_client *c, const char *verb, struct buf *body, hx_settled *out, hx_error *err) {
+static hx_status settle(hx_client *c, struct patience p, const char *verb, struct buf *body, hx_settled *out,
+                        hx_error *err) {
     struct reply reply = {0};
-    hx_status st = post(c, verb, buf_slice(body), 0, &reply, err);
+    hx_status st = post(c, p, verb, buf_slice(body), &reply, err);
     hx_settled got = {0};
     if (reply.status) {
         struct arena *a = arena_new();
@@ -97,8 +102,8 @@ static bool begin(const char *token, hx_settled *out, hx_error *err) {
     return token_ok(token, err);
 }
 
-hx_status hx_ack(hx_client *c, const char *token, hx_bytes result, const char *content_type, const char *effect_id,
-                 hx_settled *out, hx_error *err) {
+hx_status ack_within(hx_client *c, struct patience p, const char *token, hx_bytes result, const char *content_type,
+                     const char *effect_id, hx_settled *out, hx_error *err) {
     hx_error spare;
     if (!err) err = &spare;
     if (!begin(token, out, err)) return HX_INVALID;
@@ -106,10 +111,16 @@ hx_status hx_ack(hx_client *c, const char *token, hx_bytes result, const char *c
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "field_invalid", "content type or effect id is not UTF-8");
     struct buf body = {0};
     body_ack(&body, token, result, content_type, effect_id);
-    return settle(c, "ack", &body, out, err);
+    return settle(c, p, "ack", &body, out, err);
 }
 
-hx_status hx_nack(hx_client *c, const char *token, const hx_failure *failure, hx_settled *out, hx_error *err) {
+hx_status hx_ack(hx_client *c, const char *token, hx_bytes result, const char *content_type, const char *effect_id,
+                 hx_settled *out, hx_error *err) {
+    return ack_within(c, plain_patience, token, result, content_type, effect_id, out, err);
+}
+
+hx_status nack_within(hx_client *c, struct patience p, const char *token, const hx_failure *failure, hx_settled *out,
+                      hx_error *err) {
     hx_error spare;
     if (!err) err = &spare;
     if (!begin(token, out, err)) return HX_INVALID;
@@ -117,7 +128,11 @@ hx_status hx_nack(hx_client *c, const char *token, const hx_failure *failure, hx
         return error_set(err, HX_INVALID, HX_APPLIED_NO, "field_invalid", "reason or content type is not UTF-8");
     struct buf body = {0};
     body_nack(&body, token, failure);
-    return settle(c, "nack", &body, out, err);
+    return settle(c, p, "nack", &body, out, err);
+}
+
+hx_status hx_nack(hx_client *c, const char *token, const hx_failure *failure, hx_settled *out, hx_error *err) {
+    return nack_within(c, plain_patience, token, failure, out, err);
 }
 
 hx_status hx_extend(hx_client *c, const char *token, i64 lease_ms, hx_settled *out, hx_error *err) {
@@ -128,25 +143,26 @@ hx_status hx_extend(hx_client *c, const char *token, i64 lease_ms, hx_settled *o
     body_token(&body, token);
     put_duration(&body, "lease", lease_ms);
     buf_char(&body, '}');
-    return settle(c, "extend", &body, out, err);
+    return settle(c, plain_patience, "extend", &body, out, err);
 }
 
-static hx_status settle_plain(hx_client *c, const char *verb, const char *token, hx_settled *out, hx_error *err) {
+hx_status plain_within(hx_client *c, struct patience p, const char *verb, const char *token, hx_settled *out,
+                       hx_error *err) {
     hx_error spare;
     if (!err) err = &spare;
     if (!begin(token, out, err)) return HX_INVALID;
     struct buf body = {0};
     body_token(&body, token);
     buf_char(&body, '}');
-    return settle(c, verb, &body, out, err);
+    return settle(c, p, verb, &body, out, err);
 }
 
 hx_status hx_start(hx_client *c, const char *token, hx_settled *out, hx_error *err) {
-    return settle_plain(c, "start", token, out, err);
+    return plain_within(c, plain_patience, "start", token, out, err);
 }
 
 hx_status hx_release(hx_client *c, const char *token, hx_settled *out, hx_error *err) {
-    return settle_plain(c, "release", token, out, err);
+    return plain_within(c, plain_patience, "release", token, out, err);
 }
 
 /* ---- steps */
@@ -181,7 +197,7 @@ static hx_status step_record(hx_client *c, const char *token, const char *name, 
     put_bytes(&body, "result", result);
     buf_char(&body, '}');
     struct reply reply = {0};
-    hx_status st = post(c, "step", buf_slice(&body), 0, &reply, err);
+    hx_status st = post(c, plain_patience, "step", buf_slice(&body), &reply, err);
     if (reply.status) {
         struct arena *a = arena_new();
         slice text = arena_adopt(a, &reply.body);
@@ -254,8 +270,8 @@ static bool items_read(slice json, struct settle_item *items, size_t count) {
     return ok;
 }
 
-hx_status settle_many(hx_client *c, const char *verb, struct settle_item *items, size_t count, i64 lease_ms,
-                      i64 timeout_ms, hx_error *err) {
+hx_status settle_many(hx_client *c, struct patience p, const char *verb, struct settle_item *items, size_t count,
+                      i64 lease_ms, hx_error *err) {
     struct buf body = {0};
     buf_char(&body, '[');
     for (size_t i = 0; i < count; i++) {
@@ -266,7 +282,7 @@ hx_status settle_many(hx_client *c, const char *verb, struct settle_item *items,
     }
     buf_char(&body, ']');
     struct reply reply = {0};
-    hx_status st = post(c, verb, buf_slice(&body), timeout_ms, &reply, err);
+    hx_status st = post(c, p, verb, buf_slice(&body), &reply, err);
     if (st == HX_OK && !items_read(buf_slice(&reply.body), items, count))
         st = error_protocol(err, reply.status, "not an array of as many answers");
     reply_free(&reply);

@@ -41,6 +41,12 @@ static void result_fill(struct reply *reply, hx_result *out) {
     out->content_type = arena_string(a, slice_str(reply->content_type));
 }
 
+static void refusal_fill(struct reply *reply, hx_result *out) {
+    struct arena *a = arena_new();
+    slice body = arena_adopt(a, &reply->body);
+    *out = (hx_result){.memory = a, .problem = hx_bytes_of(body.p, body.n), .state = problem_state(body)};
+}
+
 hx_status hx_wait(hx_client *c, const char *queue, const char *key, i64 wait_ms, hx_result *out, hx_error *err) {
     hx_error spare_err;
     hx_result spare_out;
@@ -55,8 +61,11 @@ hx_status hx_wait(hx_client *c, const char *queue, const char *key, i64 wait_ms,
         i64 began = clock_mono_ms(), left = until - began;
         i64 ask = left < 0 ? 0 : left < POLL_MS_MAX ? left : POLL_MS_MAX;
         hx_status st = poll_result(c, queue, key, ask, &reply, err);
-        if (st == HX_OK) result_fill(&reply, result);
-        if (st == HX_NOT_SETTLED) result->state = problem_state(buf_slice(&reply.body));
+        hx_result_free(result);
+        if (st == HX_OK)
+            result_fill(&reply, result);
+        else if (reply.status)
+            refusal_fill(&reply, result);
         reply_free(&reply);
         /* Answered before its time: it is dead, more waiting would not help. */
         bool early = clock_mono_ms() - began < ask / 2;

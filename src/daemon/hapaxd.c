@@ -681,6 +681,7 @@ int main(int argc, char **argv) {
     struct daemon d = {.settings = &s};
     struct errbuf err = {{0}};
     struct place at;
+    streams_hold();
     settings_parse(argc, argv, &s);
     process_lock_down(s.allow_dumps);
     struct config *config = settings_config(&s);

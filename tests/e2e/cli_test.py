@@ -49,6 +49,22 @@ def hapax(*args, stdin=b"", url=None, timeout=60, **more):
     return Ran(p.returncode, p.stdout, p.stderr.decode())
 
 
+def unheard(*args, shell=">/dev/full"):
+    """With streams as the shell makes them: a standard output that is full, or some of them closed."""
+    p = subprocess.run(["sh", "-c", f'"$@" {shell}', "sh", HAPAX, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                       env=env(), timeout=60, check=False)
+    return Ran(p.returncode, p.stdout, p.stderr.decode())
+
+
+def unread(*args):
+    """Into a pipe whose reader has gone."""
+    read, write = os.pipe()
+    os.close(read)
+    p = subprocess.run([HAPAX, *args], stdout=write, stderr=subprocess.PIPE, env=env(), timeout=60, check=False)
+    os.close(write)
+    return Ran(p.returncode, b"", p.stderr.decode())
+
+
 def ok(ran):
     assert ran.code == 0, ran
     return ran
@@ -111,6 +127,12 @@ def help_lists_every_verb_and_explains_each():
     family = ok(hapax("help", "key")).text
     assert "hapax key show" in family and "hapax help key VERB" in family and len(family.splitlines()) < 24, family
     assert "hapax relay init" in ok(hapax("help", "relay")).text
+    for first in {verb.split()[0] for verb in VERBS if " " in verb}:
+        page = ok(hapax("help", first)).text
+        for flag in ("--help", "-h"):
+            assert ok(hapax(first, flag)).text == page, (first, flag)
+    assert ok(hapax("key", "show", "-h")).text == ok(hapax("help", "key", "show")).text
+    assert ok(hapax("-h")).text == listing
     assert ok(hapax("--help")).text == listing
 
 
@@ -436,10 +458,75 @@ def receive_counts_waits_and_acks():
 def key_result_waits_for_the_settlement():
     send("h7", "k")
     exits(1, hapax("key", "result", "h7", "k"), "not_settled")
+    for path, args in (("/v1/queues/h7/keys/k/result", ["key", "result", "h7", "k"]), ("/v1/queues/h7/keys/no/result", ["key", "result", "h7", "no"])):
+        assert exits(1, hapax(*args, "--json")).json == hx.broker.get(path).json(), "the broker's own words"
+    refused = hx.broker.call("POST", "/v1/queues/b%20ad/receive")
+    assert exits(1, hapax("receive", "b ad", "--json")).json == refused.json(), "the broker's own words"
     waiter = subprocess.Popen([HAPAX, "key", "result", "h7", "k", "--wait", "30s"], stdout=subprocess.PIPE, env=env())
     ok(hapax("ack", take("h7")["token"], "finally"))
     out, _ = waiter.communicate(timeout=30)
     assert waiter.returncode == 0 and out == b"finally"
+
+
+@test
+def a_message_that_cannot_be_printed_is_neither_acked_nor_kept():
+    for n, receive in enumerate((unheard, lambda *args: unheard(*args, shell=">&-"), unread)):
+        for flags in ([], ["--json"], ["--ack"], ["--ack", "--json"], ["--explicit"], ["--ack", "--count", "5"], ["--max", "9", "--json"]):
+            q = "unprinted-%d%s" % (n, "".join(flags))
+            send(q, "k")
+            exits(1, receive("receive", q, *flags), "cannot write to standard output", "1 message could not be printed and went back")
+            again = take(q)
+            assert (again["key"], again["attempt"]) == ("k", 1), (n, flags, again)
+
+
+@test
+def of_many_messages_those_that_were_printed_stay_taken_and_the_rest_goes_back():
+    for key in ("k1", "k2", "k3"):
+        send("half", key, "x" * 6000)
+    out = os.path.join(WORK, "half")
+    with open(out, "wb") as file:  # room for the first two
+        p = subprocess.run(["bash", "-c", 'ulimit -f 13; trap "" XFSZ; exec "$@"', "bash", HAPAX, "receive", "half", "--max", "3", "--ack"], stdout=file,
+                           stderr=subprocess.PIPE, env=env(), timeout=60, check=False)
+    exits(1, Ran(p.returncode, b"", p.stderr.decode()), "File too large", "1 message could not be printed")
+    assert open(out, "rb").read().count(b"x" * 6000) == 2
+    assert [state_of("half", key) for key in ("k1", "k2", "k3")] == ["done", "done", "pending"]
+
+
+@test
+def an_unprinted_message_that_cannot_be_given_back_is_named():
+    ok(hapax("queues", "set", "once", "semantics=at_most_once"))
+    send("once", "k")
+    exits(1, unheard("receive", "once"), "neither printed nor given back", "the first is k")
+
+
+@test
+def output_that_cannot_be_written_is_said_and_exits_3():
+    q = "unheard"
+    send(q, "done")
+    ok(hapax("ack", take(q)["token"], "result"))
+    for args in (["send", q, "x", "--key", "k", "--json"], ["send", q, "x", "--key", "k2"], ["stats"], ["stats", "--json"], ["audit"], ["queues", "list"],
+                 ["queues", "list", "--json"], ["queues", "show", q], ["key", "show", q, "k"], ["key", "result", q, "done"],
+                 ["key", "result", q, "done", "--json"], ["messages", "list", q], ["queues", "pause", q], ["version"], ["help"], ["--help"], ["key", "--help"],
+                 ["top"], ["alerts", "--json"], ["consumers"], ["token", "new", "me", "--allow", "observe"]):
+        for shell, why in ((">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")):
+            ran = unheard(*args, shell=shell)
+            if not (args == ["audit"] and "none" in ran.err):  # which said all it had on standard error
+                exits(3, ran, "cannot write to standard output: " + why, "is done")
+            assert ran.err.count("cannot write") <= 1, ran
+    assert state_of(q, "k") == "pending"
+    exits(1, unheard("key", "show", q, "nobody", "--json"), "no_such_key", "cannot write")
+    exits(0, unheard("queues", "resume", q, shell="2>&- <&-"))
+
+
+@test
+def a_closed_stream_is_never_taken_for_the_connection_to_the_broker():
+    for shell in ("<&- >&- 2>&-", "<&-", "2>&-", "<&- 2>&-"):
+        ran = unheard("receive", "shut", "--exec", "cat", "--json", shell=shell)
+        assert ran.code == 1, (shell, ran)
+        send("shut", "k" + shell)
+        ran = unheard("receive", "shut", "--exec", "cat", "--json", shell=shell)
+        assert ran.code == (3 if ">&- 2" in shell else 0), (shell, ran)
+        assert state_of("shut", "k" + shell) == "done"
 
 
 # ---- looking
@@ -583,7 +670,9 @@ def verify_reads_a_data_directory_and_names_what_is_wrong():
         f.write(b"THE")
     ran = exits(1, hapax("verify", data), os.path.basename(segment))
     assert "DAMAGE" in ran.text, ran
-    exits(1, hapax("verify", os.path.join(WORK, "missing")), "No such file")
+    assert exits(1, hapax("verify", data, "--json")).json["ok"] is False
+    ran = exits(1, hapax("verify", os.path.join(WORK, "missing"), "--json"), "No such file")
+    assert ran.json["ok"] is False and "No such file" in ran.json["error"], ran
     os.remove(os.path.join(data, "meta"))
     exits(1, hapax("verify", data), "meta is missing, but other files of a journal are there")
     empty = os.path.join(WORK, "empty")
@@ -597,6 +686,8 @@ def verify_does_not_call_a_directory_damaged_that_a_broker_is_writing_to():
     broker = hx.Broker(data)
     ran = exits(1, hapax("verify", data), f"in use by process {broker.process.pid}")
     assert "DAMAGE" not in ran.text and "stop it first" in ran.err, ran
+    ran = exits(1, hapax("verify", data, "--json"))
+    assert ran.json["ok"] is False and "in use by process" in ran.json["error"], ran
     assert broker.stop() == 0
     ok(hapax("verify", data))
 

@@ -119,10 +119,13 @@ def commands_may_ignore_their_input_print_much_or_leave_somebody_behind(q):
     b.put(q, "both", payload=big)
     run(q, "tee /dev/stderr")
     same(b.get(f"/v1/queues/{q}/keys/both/result").body, big)
-    b.put(q, "much")
-    ran = run(q, "head -c 2000000 /dev/zero")
-    assert "without a result" in ran.err, ran
-    same(b.state(q, "much"), "done")
+    for key, code, state in (("much", 0, "done"), ("too-much", 100, "rejected")):
+        b.put(q, key)
+        ran = run(q, f"head -c 2000000 /dev/zero; exit {code}")
+        assert "larger than 1048576 bytes: settled without a result" in ran.err, ran
+        same(b.state(q, key), state)
+        same(b.get(f"/v1/queues/{q}/keys/{key}/result").status, 204, "half a result would be a wrong one")
+        same(b.key(q, key)["result"]["content_type"], "", "and an empty one would be the command's")
     # A daemon that keeps standard error open does not hold the message back.
     pid = path(q, "pid")
     b.put(q, "daemon")
@@ -206,6 +209,18 @@ def a_command_that_hangs_is_ended_with_all_it_started_and_its_outcome_is_unknown
     for pid in map(int, text(pids).split()):
         until(lambda pid=pid: not alive(pid), f"process {pid} is gone")
     same(len(text(pids).split()), 3)
+
+
+@test
+def the_reason_of_a_command_that_was_ended_has_its_last_line_too(q):
+    b = hx.broker
+    b.put(q, "k")
+    run(q, "echo first >&2; echo 'waiting for the bank' >&2; sleep 300", "--timeout", "500ms")
+    members(attempts(q, "k")[-1], **{"class": "unknown"}, reason="the command took longer than 500ms and was ended; its last line: waiting for the bank")
+    b.put(q + "-long", "k")
+    run(q + "-long", "printf 'x%.0s' $(seq 5000) >&2; sleep 300", "--timeout", "500ms")
+    reason = attempts(q + "-long", "k")[-1]["reason"]
+    assert reason.startswith("the command took longer than 500ms and was ended; its last line: xxx") and len(reason) <= 1024, reason
 
 
 @test
@@ -314,6 +329,60 @@ def a_second_signal_ends_the_command_and_its_outcome_is_unknown(q):
     process.communicate(timeout=hx.TIMEOUT)
     same(process.returncode, 0)
     members(attempts(q, "k")[-1], **{"class": "unknown"}, reason="the command was ended by a second signal to hapax")
+
+
+def done_and_untold(q, broker, how):
+    """A command that has ended after its broker was killed or frozen: the ack is due, and nobody takes it. The lease is long: whoever waits
+    for its end waits too long."""
+    broker.put(q, "k")
+    go = path(q, "go")
+    os.mkfifo(go)
+    process = hx.start_hapax("receive", q, "--lease", "1h", "--exec", f"cat {go}", of=broker)
+    running.append(process)
+    with open(go, "w", encoding="utf-8") as file:  # open once the command reads
+        broker.stop(how) if how == signal.SIGKILL else broker.signal(how)
+        file.write("done")
+    until(lambda: not children(process.pid), "the command has ended")
+    return process
+
+
+def children(pid):
+    return [child for task in os.listdir(f"/proc/{pid}/task") for child in text(f"/proc/{pid}/task/{task}/children").split()]
+
+
+def told_to_stop(process):
+    """What it says then. A signal that comes before it has seen that its command is over is one for the command."""
+    process.send_signal(signal.SIGTERM)
+    line = process.stderr.readline().decode()
+    if "what runs may finish" in line:
+        process.send_signal(signal.SIGTERM)
+    return line + process.communicate(timeout=hx.TIMEOUT)[1].decode()
+
+
+@test
+def a_signal_ends_the_waiting_for_a_broker_that_does_not_answer_and_says_what_is_not_known(q):
+    for how in (signal.SIGKILL, signal.SIGSTOP):
+        with hx.Broker() as broker:
+            queue = f"{q}-{how}"
+            process = done_and_untold(queue, broker, how)
+            same(process.poll(), None, "done work is not let go of")
+            said = told_to_stop(process)
+            same(process.returncode, 3, said)
+            last = said.splitlines()[-1]
+            assert last.startswith("hapax: k: ") and "not known whether it is settled" in last and f"hapax key show {queue} k" in last, said
+            if how == signal.SIGSTOP:
+                broker.signal(signal.SIGCONT)
+
+
+@test
+def done_work_is_told_to_a_broker_that_is_back_when_the_signal_comes(q):
+    with hx.Broker() as broker:
+        process = done_and_untold(q, broker, signal.SIGKILL)
+        broker.start()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=hx.TIMEOUT)
+        same((process.returncode, out), (0, b"k  done\n"), err.decode())
+        same(broker.get(f"/v1/queues/{q}/keys/k/result").body, b"done")
 
 
 # ---- usage

@@ -58,6 +58,14 @@ def a_life_is_told_in_lines_that_are_logfmt():
 
 
 @test
+def a_stream_that_is_closed_is_never_taken_for_a_file_or_a_socket_of_the_brokers():
+    with own("--allow-dumps", wrapper=("sh", "-c", 'exec "$@" <&- 2>&-', "sh")) as broker:
+        broker.put("q", "k")
+        same([os.readlink(f"/proc/{broker.process.pid}/fd/{fd}") for fd in (0, 2)], ["/dev/null", "/dev/null"])
+        same(broker.stop(), 0)
+
+
+@test
 def with_json_every_line_is_an_object():
     with own("--log", "json") as broker:
         line(broker, "listening")

@@ -12,7 +12,7 @@ TEXT_SUFFIXES = tuple(".c .h .def .py .sh .md .yml .yaml .js .mjs .html .css .in
 PURE = "assert ctype errno float inttypes limits math stdalign stdarg stdbool stddef stdint stdnoreturn string strings"
 SYSTEM = PURE + (
     " dirent dlfcn fcntl getopt grp ifaddrs locale malloc netdb poll pthread pwd regex sched semaphore setjmp signal spawn stdatomic"
-    " stdio stdlib syslog termios threads time ucontext unistd"
+    " stdio stdio_ext stdlib syslog termios threads time ucontext unistd"
 )
 SYSTEM_DIRS = ("sys/", "netinet/", "arpa/", "net/", "linux/")
 PROCESSOR = {"nmmintrin.h", "immintrin.h", "emmintrin.h", "cpuid.h", "arm_acle.h"}

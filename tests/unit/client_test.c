@@ -834,6 +834,7 @@ static void waiting_tells_state_and_result(void **state) {
     hx_result r;
     assert_int_equal(hx_wait(c, "q", "a/b", 30000, &r, NULL), HX_NOT_SETTLED);
     assert_int_equal(r.state, HX_STATE_DEAD);
+    assert_non_null(memmem(r.problem.data, r.problem.size, "\"state\":\"dead\"", 14)); /* as it came */
     hx_result_free(&r);
     assert_non_null(strstr(s->requests[0].text.p, "GET /v1/queues/q/keys/a%2Fb/result?wait=20s HTTP/1.1\r\n"));
     assert_int_equal(hx_wait(c, "q", "k", 0, &r, NULL), HX_OK);
@@ -1530,6 +1531,35 @@ static void a_stop_ends_the_repeating_of_a_settling_call_after_a_lease(void **st
     scene_end(&sc);
 }
 
+static atomic_int given_up;
+
+static void note_giving_up(void *ctx, hx_message *m, const hx_error *error) {
+    count_trouble(ctx, m, error);
+    if (m && error->status == HX_CANCELLED) atomic_fetch_add(&given_up, 1);
+}
+
+static void a_hurry_ends_the_repeating_of_a_settling_call_after_one_more_try(void **state) {
+    (void)state;
+    struct scene sc;
+    supply = "{\"messages\":[" MESSAGE("1") "]}";
+    scene_init(&sc);
+    sc.server->script = never_room;
+    gate_open(sc.server);
+    hx_client *c = client_of(sc.server, 10000);
+    hx_consume_options o = {
+        .queue = "q", .handler = handle_plainly, .ctx = &sc, .on_trouble = note_giving_up, .lease_ms = 3600000};
+    hx_consumer *consumer;
+    assert_int_equal(hx_consume(c, &o, &consumer, NULL), HX_OK);
+    await_requests(sc.server, "/v1/ack", 2);
+    hx_consumer_hurry(consumer);
+    assert_true(hx_consumer_wait(consumer, -1));
+    hx_consumer_close(consumer);
+    assert_int_equal(atomic_load(&given_up), 1);
+    assert_true(count_target(sc.server, "/v1/ack") >= 3);
+    hx_close(c);
+    scene_end(&sc);
+}
+
 static void every_status_has_a_text(void **state) {
     (void)state;
     for (int i = 0; i <= HX_CLOSED; i++) assert_true(strlen(hx_status_text((hx_status)i)) > 2);
@@ -1582,6 +1612,7 @@ int main(void) {
         cmocka_unit_test(a_poll_that_can_never_work_stops_the_consumer),
         cmocka_unit_test(done_work_is_not_let_go_of_while_the_broker_has_no_room_for_its_result),
         cmocka_unit_test(a_stop_ends_the_repeating_of_a_settling_call_after_a_lease),
+        cmocka_unit_test(a_hurry_ends_the_repeating_of_a_settling_call_after_one_more_try),
         cmocka_unit_test(every_status_has_a_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
