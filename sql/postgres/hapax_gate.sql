@@ -434,10 +434,10 @@ BEGIN
 END
 $$;
 
--- commit_outcome of what is not a claim of this very transaction. Internal.
+-- commit_outcome of what is not a claim of this very transaction; under its enable_seqscan. Internal.
 CREATE OR REPLACE FUNCTION hapax.settle(scope text, key text, result bytea, content_type text, effect_id text, fence bigint,
     state text, attempt int, OUT status text) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     held hapax.entry;

@@ -72,6 +72,8 @@ BEGIN
     END LOOP;
 END
 $$;
+CREATE FUNCTION evil.later(timestamptz, interval) RETURNS timestamptz LANGUAGE sql AS 'SELECT CASE WHEN evil.planted() THEN now() END';
+CREATE OPERATOR evil.+ (FUNCTION = evil.later, LEFTARG = timestamptz, RIGHTARG = interval);
 CREATE COLLATION evil."C" (provider = icu, locale = 'und-u-ks-level1', deterministic = false);
 CREATE COLLATION evil."POSIX" FROM evil."C";
 CREATE DOMAIN evil.text AS pg_catalog.text CHECK (evil.planted());
