@@ -84,7 +84,8 @@ static int run_lite(enum statement s, const char *const *values) {
     static sqlite3_stmt *prepared[STATEMENTS];
     if (!prepared[s] && sqlite3_prepare_v2(lite, statements[s].lite, -1, &prepared[s], NULL) != SQLITE_OK)
         fatal(statements[s].lite);
-    for (int i = 0; i < statements[s].params; i++) sqlite3_bind_text(prepared[s], i + 1, values[i], -1, SQLITE_STATIC);
+    for (int i = 0; i < PARAMS && i < statements[s].params; i++)
+        sqlite3_bind_text(prepared[s], i + 1, values[i], -1, SQLITE_STATIC);
     int rc = sqlite3_step(prepared[s]);
     if (rc == SQLITE_ROW && sqlite3_column_bytes(prepared[s], 0) == 0) fatal("no result");
     if (rc != SQLITE_ROW && rc != SQLITE_DONE) fatal(statements[s].lite);
@@ -109,7 +110,8 @@ static int run(enum statement s, const char *const *values) {
 static void book(void) {
     char id[16];
     snprintf(id, sizeof(id), "%u", (unsigned)rng_below(&rng, ACCOUNTS));
-    run(BOOK, (const char *[]){id});
+    const char *const values[PARAMS] = {id, NULL, NULL};
+    run(BOOK, values);
 }
 
 static void by_hand(enum kind kind, const char *key) {
@@ -160,13 +162,12 @@ static double process_cpu_us(void) {
 /* Of the backend that serves us, as the kernel counts it. */
 static double backend_cpu_us(void) {
     if (!pg) return 0;
-    char path[64];
-    unsigned long long ns = 0;
+    char path[64], line[64] = "";
     snprintf(path, sizeof(path), "/proc/%d/schedstat", PQbackendPID(pg));
     FILE *f = fopen(path, "r");
-    if (!f || fscanf(f, "%llu", &ns) != 1) ns = 0;
+    if (!f || !fgets(line, sizeof(line), f)) line[0] = 0;
     if (f) fclose(f);
-    return (double)ns / 1e3;
+    return (double)strtoull(line, NULL, 10) / 1e3;
 }
 
 /* Of one transaction, averaged over a round. */
