@@ -7,13 +7,17 @@
 -- The user's guide is docs/GATE.md; this header is for whoever reads or changes the code.
 --
 -- WHOSE RIGHTS. The tables are the installer's alone; the functions run as him (SECURITY DEFINER), so that an application
--- can do with a key what the functions do, and nothing else. Hence every function has a search_path of its own:
--- what somebody plants in a schema of the caller's path (an operator `=` for our types, say) is never run here. The two
--- helpers without one are inlined into their callers, and name the schema of every function and operator they use.
+-- can do with a key what the functions do, and nothing else. What somebody plants in a schema of the caller's path (an
+-- operator `=` for our types, say) must never run here. So a function has a search_path of its own; or it names the schema of
+-- every function, operator, type and collation it uses, and has none of the words that stand for an operator (BETWEEN, IN,
+-- IS DISTINCT FROM). Setting and resetting the path costs as much as an INSERT by hand, hence the second kind where every
+-- claim comes by: claim and commit_outcome, with all that is less common in functions of the first kind.
 -- For the same reason this file refuses a schema `hapax` with anything of somebody else's in it.
 --
 -- WHICH PLANS. A session keeps the plan of a statement, made perhaps when a table was small enough to be read whole, while
--- the table grows. What looks a row up here is meant for an index, so those functions say enable_seqscan = off.
+-- the table grows. What looks a row up here is meant for an index, so those functions say enable_seqscan = off; and for the
+-- index of the key, not the one of the windows, which begins with the scope, too, and in a small table looks as good. So
+-- that one has a collation of its own: what compares scopes in "C" cannot use it. (Both compare bytes.)
 --
 -- HOW IT WORKS
 --
@@ -75,7 +79,7 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $$
 DECLARE
-    needed  constant int := 2;
+    needed  constant int := 3;
     present int;
     alien   text;
 BEGIN
@@ -155,7 +159,7 @@ BEGIN
         PRIMARY KEY (scope, key)
     ) WITH (fillfactor = 90);
 
-    CREATE INDEX entry_since ON hapax.entry (scope, since);
+    CREATE INDEX entry_due ON hapax.entry (scope COLLATE "POSIX", since);
     CREATE INDEX entry_in_flight ON hapax.entry (since) WHERE lease_until IS NOT NULL;
 
     CREATE TABLE hapax.steps (
@@ -193,22 +197,23 @@ BEGIN
 
     CREATE TYPE hapax.step_answer AS (status text, result bytea);
 
-    INSERT INTO hapax.schema_version (version) VALUES (2);
+    INSERT INTO hapax.schema_version (version) VALUES (3);
 END
 $$;
 
--- Of version 1: what has grown, since both at once would be ambiguous, and what is no more.
+-- Of versions 1 and 2: what has grown, since both at once would be ambiguous, and what is no more.
 DROP FUNCTION IF EXISTS hapax.commit_outcome(text, text, bytea, text, text, bigint, text), hapax.release(text, text, bigint),
     hapax.step(text, text, text, bytea, bigint), hapax.verdict(hapax.entry, bytea, bigint, text, timestamptz),
-    hapax.same_claimant(hapax.entry, bigint, text), hapax.hold(text, text, text, bigint), hapax.is_settled(hapax.entry);
+    hapax.same_claimant(hapax.entry, bigint, text), hapax.hold(text, text, text, bigint), hapax.is_settled(hapax.entry),
+    hapax.admit(text, text, bytea, bigint, text, interval);
 
--- For clients: fail early and clearly when the installed gate is not one they can use. What version 1 had is all here.
+-- For clients: fail early and clearly when the installed gate is not one they can use. What versions 1 and 2 had is all here.
 CREATE OR REPLACE FUNCTION hapax.require_version(version int) RETURNS void
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     present int := (SELECT max(v.version) FROM hapax.schema_version v);
 BEGIN
-    IF present IS DISTINCT FROM 2 OR (require_version.version BETWEEN 1 AND 2) IS NOT TRUE THEN
+    IF present IS DISTINCT FROM 3 OR (require_version.version BETWEEN 1 AND 3) IS NOT TRUE THEN
         RAISE EXCEPTION 'hapax: schema version % is installed, % is needed; nothing was applied',
             coalesce(present::text, 'none'), coalesce(require_version.version::text, 'NULL') USING ERRCODE = 'HX006';
     END IF;
@@ -243,8 +248,9 @@ BEGIN
 END
 $$;
 
--- claim and reserve in one: lease is NULL for the one-transaction form. Names were checked. Internal.
-CREATE OR REPLACE FUNCTION hapax.admit(scope text, key text, fingerprint bytea, fence bigint, owner text, lease interval,
+-- claim and reserve in one: lease is NULL for the one-transaction form. lost: the caller has tried to insert the row and did
+-- not get it. Internal.
+CREATE OR REPLACE FUNCTION hapax.admit(scope text, key text, fingerprint bytea, fence bigint, owner text, lease interval, lost boolean,
     OUT status text, OUT result bytea, OUT content_type text, OUT first_seen timestamptz, OUT attempt int)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
@@ -256,21 +262,28 @@ DECLARE
     again  boolean;
     locked boolean;
 BEGIN
+    IF (length(admit.scope) BETWEEN 1 AND 255 AND length(admit.key) BETWEEN 1 AND 255) IS NOT TRUE THEN
+        PERFORM hapax.check_name('scope', admit.scope);
+        PERFORM hapax.check_name('key', admit.key);
+    END IF;
     <<race>>
     LOOP
-        at := greatest(clock_timestamp(), now());
-        INSERT INTO hapax.entry (scope, key, state, fence, xact, first_seen, since, lease_until, owner, fingerprint)
-        VALUES (admit.scope, admit.key, CASE WHEN lease IS NULL THEN 'claimed' ELSE 'in_flight' END::hapax.state, admit.fence,
-                pg_current_xact_id(), at, at, at + lease, admit.owner, admit.fingerprint)
-        ON CONFLICT (scope, key) DO NOTHING;
-        IF FOUND THEN
-            status := 'new';
-            first_seen := CASE WHEN clock_timestamp() - at > interval '10 ms' THEN hapax.made_late(admit.scope, admit.key, lease) ELSE at END;
-            attempt := 1;
-            INSERT INTO hapax.tally VALUES (admit.scope, 'new');
-            RETURN;
+        IF NOT lost THEN
+            at := greatest(clock_timestamp(), now());
+            INSERT INTO hapax.entry (scope, key, state, fence, xact, first_seen, since, lease_until, owner, fingerprint)
+            VALUES (admit.scope, admit.key, CASE WHEN lease IS NULL THEN 'claimed' ELSE 'in_flight' END::hapax.state, admit.fence,
+                    pg_current_xact_id(), at, at, at + lease, admit.owner, admit.fingerprint)
+            ON CONFLICT (scope, key) DO NOTHING;
+            IF FOUND THEN
+                status := 'new';
+                first_seen := CASE WHEN clock_timestamp() - at > interval '10 ms' THEN hapax.made_late(admit.scope, admit.key, lease) ELSE at END;
+                attempt := 1;
+                INSERT INTO hapax.tally VALUES (admit.scope, 'new');
+                RETURN;
+            END IF;
         END IF;
 
+        lost := false;
         locked := false;
         LOOP
             IF locked THEN
@@ -334,29 +347,30 @@ BEGIN
 END
 $$;
 
--- What most claims meet, a key nobody has used, is dealt with here; whatever else by admit.
+-- What most claims meet, a key nobody has used, is dealt with here; whatever else by admit. A name that may not be inserts
+-- nothing, and admit says what is wrong with it. No search_path: every schema is named.
 CREATE OR REPLACE FUNCTION hapax.claim(scope text, key text, fingerprint bytea DEFAULT NULL, fence bigint DEFAULT NULL,
     owner text DEFAULT NULL,
     OUT status text, OUT result bytea, OUT content_type text, OUT first_seen timestamptz, OUT attempt int)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
-DECLARE
-    at constant timestamptz := greatest(clock_timestamp(), now());
 BEGIN
-    IF (length(claim.scope) BETWEEN 1 AND 255 AND length(claim.key) BETWEEN 1 AND 255) IS NOT TRUE THEN
-        PERFORM hapax.check_name('scope', claim.scope);
-        PERFORM hapax.check_name('key', claim.key);
-    END IF;
+    first_seen := greatest(pg_catalog.clock_timestamp(), pg_catalog.now());
     INSERT INTO hapax.entry (scope, key, state, fence, xact, first_seen, since, owner, fingerprint)
-    VALUES (claim.scope, claim.key, 'claimed', claim.fence, pg_current_xact_id(), at, at, claim.owner, claim.fingerprint)
+    SELECT claim.scope, claim.key, 'claimed'::hapax.state, claim.fence, pg_catalog.pg_current_xact_id(), claim.first_seen,
+           claim.first_seen, claim.owner, claim.fingerprint
+     WHERE pg_catalog.length(claim.scope) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.length(claim.scope) OPERATOR(pg_catalog.<=) 255
+       AND pg_catalog.length(claim.key) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.length(claim.key) OPERATOR(pg_catalog.<=) 255
     ON CONFLICT (scope, key) DO NOTHING;
-    IF NOT FOUND THEN
-        SELECT a.* INTO status, result, content_type, first_seen, attempt
-          FROM hapax.admit(claim.scope, claim.key, claim.fingerprint, claim.fence, claim.owner, NULL) a;
-        RETURN;
+    IF NOT FOUND OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>) (first_seen OPERATOR(pg_catalog.+) interval '10 ms') THEN
+        IF NOT FOUND THEN
+            SELECT a.* INTO status, result, content_type, first_seen, attempt
+              FROM hapax.admit(claim.scope, claim.key, claim.fingerprint, claim.fence, claim.owner, NULL, true) a;
+            RETURN;
+        END IF;
+        first_seen := hapax.made_late(claim.scope, claim.key, NULL);
     END IF;
     status := 'new';
-    first_seen := CASE WHEN clock_timestamp() - at > interval '10 ms' THEN hapax.made_late(claim.scope, claim.key, NULL) ELSE at END;
     attempt := 1;
     INSERT INTO hapax.tally VALUES (claim.scope, 'new');
 END
@@ -367,24 +381,25 @@ CREATE OR REPLACE FUNCTION hapax.reserve(scope text, key text, fingerprint bytea
     OUT status text, OUT result bytea, OUT content_type text, OUT first_seen timestamptz, OUT attempt int)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM hapax.check_name('scope', scope);
-    PERFORM hapax.check_name('key', key);
     IF lease IS NULL OR lease <= interval '0' THEN
         RAISE EXCEPTION 'hapax: lease must be longer than nothing, this one is %; nothing was applied',
             coalesce(lease::text, 'NULL') USING ERRCODE = 'HX003';
     END IF;
     SELECT a.* INTO status, result, content_type, first_seen, attempt
-      FROM hapax.admit(reserve.scope, reserve.key, reserve.fingerprint, reserve.fence, reserve.owner, reserve.lease) a;
+      FROM hapax.admit(reserve.scope, reserve.key, reserve.fingerprint, reserve.fence, reserve.owner, reserve.lease, false) a;
 END
 $$;
 
--- How a duplicate was settled: claim's row has no room for it. NULL: it is not, or not yet.
+-- How a duplicate was settled: claim's row has no room for it. NULL: it is not, or not yet. No search_path: every schema is
+-- named.
 CREATE OR REPLACE FUNCTION hapax.settled_as(scope text, key text) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off AS $$
 BEGIN
-    RETURN (SELECT CASE WHEN e.state = 'rejected' THEN 'rejected' WHEN e.state IN ('claimed', 'done') THEN 'done' END
+    RETURN (SELECT CASE WHEN e.state OPERATOR(pg_catalog.=) 'rejected' THEN 'rejected'
+                        WHEN e.state OPERATOR(pg_catalog.=) 'claimed' OR e.state OPERATOR(pg_catalog.=) 'done' THEN 'done' END
               FROM hapax.entry e
-             WHERE e.scope = settled_as.scope COLLATE "C" AND e.key = settled_as.key COLLATE "C");
+             WHERE e.scope OPERATOR(pg_catalog.=) settled_as.scope COLLATE pg_catalog."C"
+               AND e.key OPERATOR(pg_catalog.=) settled_as.key COLLATE pg_catalog."C");
 END
 $$;
 
@@ -419,46 +434,58 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION hapax.commit_outcome(scope text, key text, result bytea DEFAULT NULL,
-    content_type text DEFAULT NULL, effect_id text DEFAULT NULL, fence bigint DEFAULT NULL, state text DEFAULT 'done',
-    attempt int DEFAULT NULL, OUT status text) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+-- commit_outcome of what is not a claim of this very transaction; under its enable_seqscan. Internal.
+CREATE OR REPLACE FUNCTION hapax.settle(scope text, key text, result bytea, content_type text, effect_id text, fence bigint,
+    state text, attempt int, OUT status text) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     held hapax.entry;
 BEGIN
-    IF commit_outcome.state IS NULL OR commit_outcome.state NOT IN ('done', 'rejected') THEN
+    IF settle.state IS NULL OR settle.state NOT IN ('done', 'rejected') THEN
         RAISE EXCEPTION 'hapax: state must be done or rejected, not %; nothing was applied',
-            coalesce(commit_outcome.state, 'NULL') USING ERRCODE = 'HX003';
+            coalesce(settle.state, 'NULL') USING ERRCODE = 'HX003';
     END IF;
-
-    -- The common case, one statement: the claim is this transaction's own.
-    UPDATE hapax.entry e
-       SET state = commit_outcome.state::hapax.state, result = commit_outcome.result, content_type = commit_outcome.content_type,
-           effect_id = commit_outcome.effect_id, fence = greatest(e.fence, commit_outcome.fence)
-     WHERE e.scope = commit_outcome.scope COLLATE "C" AND e.key = commit_outcome.key COLLATE "C"
-       AND e.state = 'claimed' AND hapax.is_ours(e.xact, e.since)
-       AND (commit_outcome.fence < e.fence) IS NOT TRUE;
-    status := 'committed';
-    IF FOUND THEN
-        RETURN;
-    END IF;
-
-    held := hapax.hold('commit_outcome', commit_outcome.scope, commit_outcome.key, commit_outcome.fence, commit_outcome.attempt);
+    held := hapax.hold('commit_outcome', settle.scope, settle.key, settle.fence, settle.attempt);
     IF held.state IN ('done', 'rejected') THEN
         status := 'duplicate';
-        IF commit_outcome.effect_id IS DISTINCT FROM held.effect_id COLLATE "C" AND commit_outcome.effect_id IS NOT NULL THEN
-            INSERT INTO hapax.extra_effect
-            VALUES (commit_outcome.scope, commit_outcome.key, commit_outcome.effect_id, clock_timestamp())
+        IF settle.effect_id IS DISTINCT FROM held.effect_id COLLATE "C" AND settle.effect_id IS NOT NULL THEN
+            INSERT INTO hapax.extra_effect VALUES (settle.scope, settle.key, settle.effect_id, clock_timestamp())
             ON CONFLICT DO NOTHING;
         END IF;
         RETURN;
     END IF;
+    status := 'committed';
     UPDATE hapax.entry e
-       SET state = commit_outcome.state::hapax.state, result = commit_outcome.result, content_type = commit_outcome.content_type,
-           effect_id = commit_outcome.effect_id, fence = greatest(e.fence, commit_outcome.fence), unsure = false,
+       SET state = settle.state::hapax.state, result = settle.result, content_type = settle.content_type,
+           effect_id = settle.effect_id, fence = greatest(e.fence, settle.fence), unsure = false,
            xact = pg_current_xact_id(), since = clock_timestamp(), lease_until = NULL
-     WHERE e.scope = commit_outcome.scope COLLATE "C" AND e.key = commit_outcome.key COLLATE "C";
+     WHERE e.scope = settle.scope COLLATE "C" AND e.key = settle.key COLLATE "C";
+END
+$$;
+
+-- The common case, one statement: the claim is this transaction's own. No search_path: every schema is named.
+CREATE OR REPLACE FUNCTION hapax.commit_outcome(scope text, key text, result bytea DEFAULT NULL,
+    content_type text DEFAULT NULL, effect_id text DEFAULT NULL, fence bigint DEFAULT NULL, state text DEFAULT 'done',
+    attempt int DEFAULT NULL, OUT status text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE hapax.entry e
+       SET state = CASE WHEN commit_outcome.state OPERATOR(pg_catalog.=) 'done' THEN 'done'::hapax.state ELSE 'rejected'::hapax.state END,
+           result = commit_outcome.result, content_type = commit_outcome.content_type, effect_id = commit_outcome.effect_id,
+           fence = greatest(e.fence, commit_outcome.fence)
+     WHERE e.scope OPERATOR(pg_catalog.=) commit_outcome.scope COLLATE pg_catalog."C"
+       AND e.key OPERATOR(pg_catalog.=) commit_outcome.key COLLATE pg_catalog."C"
+       AND e.state OPERATOR(pg_catalog.=) 'claimed' AND hapax.is_ours(e.xact, e.since)
+       AND (commit_outcome.fence OPERATOR(pg_catalog.<) e.fence) IS NOT TRUE
+       AND (commit_outcome.state OPERATOR(pg_catalog.=) 'done' OR commit_outcome.state OPERATOR(pg_catalog.=) 'rejected');
+    IF FOUND THEN
+        status := 'committed';
+    ELSE
+        status := hapax.settle(commit_outcome.scope, commit_outcome.key, commit_outcome.result, commit_outcome.content_type,
+                               commit_outcome.effect_id, commit_outcome.fence, commit_outcome.state, commit_outcome.attempt);
+    END IF;
 END
 $$;
 
@@ -584,7 +611,7 @@ BEGIN
     WITH gone AS (
         DELETE FROM hapax.entry WHERE ctid = ANY (ARRAY(
             SELECT e.ctid FROM hapax.entry e
-             WHERE e.scope = sweep_scope.scope COLLATE "C" AND e.lease_until IS NULL
+             WHERE e.scope = sweep_scope.scope COLLATE "POSIX" AND e.lease_until IS NULL
                AND e.since <= before AND e.since + keep <= at
              ORDER BY e.since LIMIT batch FOR UPDATE SKIP LOCKED))
         RETURNING entry.key
@@ -666,7 +693,8 @@ SELECT s.scope, coalesce(a.claims, 0)::bigint AS claims, coalesce(a.duplicates, 
 
 -- Whoever may use the schema may call the rest.
 REVOKE EXECUTE ON FUNCTION hapax.check_name(text, text, int), hapax.made_late(text, text, interval),
-    hapax.admit(text, text, bytea, bigint, text, interval), hapax.hold(text, text, text, bigint, int),
+    hapax.admit(text, text, bytea, bigint, text, interval, boolean), hapax.hold(text, text, text, bigint, int),
+    hapax.settle(text, text, bytea, text, text, bigint, text, int),
     hapax.sweep_scope(text, interval, bigint), hapax.sweep(int) FROM PUBLIC;
 
 COMMIT;

@@ -32,7 +32,7 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc p
               WHERE p.pronamespace = to_regnamespace('hapax')
                 AND p.proname IN ('claim', 'reserve', 'commit_outcome', 'release', 'step', 'expect', 'stranded', 'sweep', 'settled_as',
-                                  'sweep_scope', 'admit', 'made_late', 'hold', 'bytes_of', 'is_ours', 'check_name', 'require_version',
+                                  'sweep_scope', 'admit', 'made_late', 'hold', 'settle', 'bytes_of', 'is_ours', 'check_name', 'require_version',
                                   'verdict', 'same_claimant', 'is_settled') LOOP
         EXECUTE format('DROP FUNCTION %s', f);
     END LOOP;

@@ -1,8 +1,9 @@
 /* gate install, upgrade, status, uninstall.
  *
  * The SQL is embedded (cli/gate_sql.h): migrations in order, the whole of the current version, its removal. Each file is
- * one transaction that takes the schema's lock and checks the version for itself, so nothing here need be atomic over
- * files: an upgrade that was interrupted is simply run again. */
+ * one transaction that takes the schema's lock and checks the version for itself, or one statement that allows no
+ * transaction and may be repeated. So nothing here need be atomic over files: an upgrade that was interrupted is simply
+ * run again. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -37,8 +38,8 @@ const char about_gate_install[] =
     "be\n"
     "no superuser.";
 const char about_gate_upgrade[] =
-    "Runs the migrations above the installed version in order, then replaces the functions. Each step is one\n"
-    "transaction; interrupted, it is run again. A newer gate is refused.";
+    "Runs the migrations above the installed version in order, then replaces the functions. Each step is done wholly\n"
+    "or not at all; interrupted, it is run again. A newer gate is refused.";
 const char about_gate_status[] = "Exit code 1: it is not installed, or not of this version.";
 const char about_gate_uninstall[] = "Without --yes it only says what would be lost. Refused while reservations are in "
                                     "flight, unless --force is given,\n"
@@ -111,9 +112,16 @@ static int wrong_start(struct cli *cli, bool upgrade, long version) {
 
 /* ---- changing it */
 
-/* Each file is one transaction; what goes before it is in it, too, and so stays behind on no pooled connection. */
+/* Making or dropping an index while others work: in no transaction. */
+static bool stands_alone(const struct gate_file *f) {
+    return strstr(f->sql, "INDEX CONCURRENTLY");
+}
+
+/* Each file is one transaction; what goes before it is in it, too, and so stays behind on no pooled connection. A file that
+ * stands alone has nothing before it: an index belongs to its table's owner whoever makes it, and whoever may become the
+ * owner may make it. */
 static hx_st apply_file(struct cli *cli, struct pg *pg, const struct gate_file *f, struct errbuf *err) {
-    const char *owner = args_get(cli, "owner");
+    const char *owner = stands_alone(f) ? NULL : args_get(cli, "owner");
     struct buf sql = {0};
     if (owner || args_has(cli, "force")) buf_lit(&sql, "BEGIN;\n");
     if (owner) {

@@ -175,6 +175,13 @@ hx_status gate_begin_admit(hx_gate *gate, const hx_gate_key *key, bool two_phase
     return st;
 }
 
+hx_status gate_end_duplicate(hx_gate *gate, const hx_gate_key *key, bool keep, hx_gate_reply *out, hx_error *err) {
+    if (driver_of(gate)->end_duplicate) return gate->driver->end_duplicate(gate, key, keep, out, err);
+    if (keep) return hx_gate_commit(gate, err);
+    hx_gate_rollback(gate);
+    return HX_OK;
+}
+
 static hx_status settle_check(hx_gate *gate, const hx_gate_key *key, const hx_gate_outcome *outcome, hx_error *err) {
     if (!key_ok(key, err)) return HX_INVALID;
     if (!text_ok(outcome->content_type) || !text_ok(outcome->effect_id))

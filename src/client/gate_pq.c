@@ -1,7 +1,8 @@
 /* The gate on PostgreSQL: each call is one of the SQL functions of sql/postgres/hapax_gate.sql. Results come in binary
  * form. Statements are named only if the caller asked for it: without names there is no session state, and any pooler in
- * transaction mode will do. BEGIN goes with the claim and COMMIT with the outcome, in one round trip (libpq's pipeline
- * mode, entered and left within a call): what the functions cost more than an INSERT by hand is less than that saves. */
+ * transaction mode will do. BEGIN goes with the claim, and COMMIT with the outcome or with the question how a duplicate was
+ * settled, in one round trip (libpq's pipeline mode, entered and left within a call): what the functions cost more than
+ * an INSERT by hand is about what that saves. */
 #include <libpq-fe.h>
 #include <stdio.h>
 
@@ -12,6 +13,7 @@
 #define STATEMENTS(X)                                                                                                  \
     X(BEGIN, "BEGIN")                                                                                                  \
     X(COMMIT, "COMMIT")                                                                                                \
+    X(ROLLBACK, "ROLLBACK")                                                                                            \
     X(VERSION, "SELECT hapax.require_version($1)")                                                                     \
     X(CLAIM, "SELECT hapax.claim($1, $2, $3, $4, $5)")                                                                 \
     X(RESERVE, "SELECT hapax.reserve($1, $2, $3, $4, $5, $6)")                                                         \
@@ -445,7 +447,20 @@ static hx_status begin_admit(hx_gate *gate, const hx_gate_key *key, i64 lease_ms
     if (st == HX_OK) st = read_admitted(r[1], out, err);
     PQclear(r[0]);
     PQclear(r[1]);
-    return st == HX_OK ? read_rejected(gate, key, out, err) : st;
+    return st;
+}
+
+static hx_status end_duplicate(hx_gate *gate, const hx_gate_key *key, bool keep, hx_gate_reply *out, hx_error *err) {
+    struct params p = params_key(key), none = {0};
+    PGresult *r[2];
+    exec_both(self(gate), (enum statement[]){S_SETTLED_AS, keep ? S_COMMIT : S_ROLLBACK},
+              (const struct params *const[]){&p, &none}, r);
+    hx_status st = check_both(self(gate), r, keep, err);
+    if (st == HX_OK && keep) st = check_committed(r[1], err);
+    out->rejected = st == HX_OK && value_is(r[0], "rejected");
+    PQclear(r[0]);
+    PQclear(r[1]);
+    return st;
 }
 
 static void add_settle(struct params *p, const hx_gate_key *key, const hx_gate_outcome *outcome) {
@@ -546,6 +561,7 @@ static const struct gate_driver driver = {.state = state,
                                           .step = step,
                                           .begin_admit = begin_admit,
                                           .settle_commit = settle_commit,
+                                          .end_duplicate = end_duplicate,
                                           .stranded = stranded,
                                           .sweep = sweep,
                                           .free = pq_free};

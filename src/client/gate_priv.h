@@ -25,9 +25,11 @@ struct gate_driver {
     /* result NULL: only ask. */
     hx_status (*step)(hx_gate *gate, const hx_gate_key *key, const char *name, const hx_bytes *result,
                       hx_gate_reply *out, hx_error *err);
-    /* begin and admit, settle and commit, each in one round trip. NULL: two calls are as good. */
+    /* begin and admit, settle and commit, each in one round trip. NULL: two calls are as good. What such an admit does not
+     * say of a duplicate, whether it was rejected, end_duplicate adds while it commits (keep) or rolls back. */
     hx_status (*begin_admit)(hx_gate *gate, const hx_gate_key *key, i64 lease_ms, hx_gate_reply *out, hx_error *err);
     hx_status (*settle_commit)(hx_gate *gate, const hx_gate_key *key, const hx_gate_outcome *outcome, hx_error *err);
+    hx_status (*end_duplicate)(hx_gate *gate, const hx_gate_key *key, bool keep, hx_gate_reply *out, hx_error *err);
     /* Appends hx_gate_orphan to `list`, GATE_ORPHANS_MAX at most; their strings go to the arena. lapsed: only those whose
      * lease has ended. */
     hx_status (*stranded)(hx_gate *gate, i64 older_than_ms, bool lapsed, struct arena *a, struct buf *list,
@@ -53,6 +55,8 @@ static inline void gate_init(hx_gate *gate, const struct gate_driver *driver) {
 
 hx_status gate_idle(hx_gate *gate, hx_error *err); /* refuses an open transaction */
 hx_status gate_begin_admit(hx_gate *gate, const hx_gate_key *key, bool two_phase, hx_gate_reply *out, hx_error *err);
+/* The end of what gate_begin_admit began, if its answer was DUPLICATE; only then is the reply whole. keep: COMMIT. */
+hx_status gate_end_duplicate(hx_gate *gate, const hx_gate_key *key, bool keep, hx_gate_reply *out, hx_error *err);
 /* The outcome of a claim of this very transaction, and its COMMIT. */
 hx_status gate_settle_commit(hx_gate *gate, const hx_gate_key *key, const hx_gate_outcome *outcome, hx_error *err);
 hx_status gate_stranded(hx_gate *gate, i64 older_than_ms, bool lapsed, hx_gate_orphans *out, hx_error *err);

@@ -66,8 +66,9 @@ static hx_status finish_duplicate(flow *f) {
     hx_gate_reply_free(f->out);
     hx_status st = gate_begin_admit(f->gate, &f->key, false, f->out, f->err);
     if (st != HX_OK) return st;
-    hx_gate_rollback(f->gate); /* it was counted when it was admitted */
-    return f->out->answer == HX_GATE_DUPLICATE ? finish(f, HX_GATE_DUPLICATE) : say_again(f);
+    if (f->out->answer != HX_GATE_DUPLICATE) return say_again(f);
+    st = gate_end_duplicate(f->gate, &f->key, false, f->out, f->err); /* it was counted when it was admitted */
+    return st == HX_OK ? finish(f, HX_GATE_DUPLICATE) : st;
 }
 
 /* Stores what is known, if there is anything to tell the duplicates, and commits. */
@@ -166,7 +167,8 @@ static hx_status admit(flow *f) {
     hx_gate_answer answer = f->out->answer;
     f->turn.attempt = f->key.attempt = f->out->attempt;
     if (answer == HX_GATE_NEW && !f->two_phase) return record(f);
-    st = hx_gate_commit(f->gate, f->err);
+    st = answer == HX_GATE_DUPLICATE ? gate_end_duplicate(f->gate, &f->key, true, f->out, f->err)
+                                     : hx_gate_commit(f->gate, f->err);
     if (st != HX_OK) return st;
     f->absent = false;
     if (answer == HX_GATE_NEW) return act(f);

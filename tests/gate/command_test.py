@@ -160,6 +160,20 @@ def the_gate_belongs_to_the_owner_it_is_given_and_says_so(env):
 
 
 @test
+def a_gate_of_version_1_is_upgraded_as_its_owner_and_keeps_its_keys(env):
+    fresh_database(env, "owned_v1")
+    env.monitor.rows("DROP ROLE IF EXISTS hapax_owner_v1")
+    env.monitor.rows("CREATE ROLE hapax_owner_v1 LOGIN")
+    env.monitor.rows("GRANT CREATE ON DATABASE owned_v1 TO hapax_owner_v1")
+    env.install(harness.V1, database="owned_v1", user="hapax_owner_v1")
+    s = env.session(database="owned_v1", user="hapax_owner_v1")
+    equal(s.one("SELECT status FROM hapax.claim('t', 'k')"), "new")
+    gate(env, "owned_v1", "upgrade", "--owner", "hapax_owner_v1", says="to " + VERSION)
+    equal(s.one("SELECT status FROM hapax.claim('t', 'k')"), "duplicate")
+    equal(s.one("SELECT count(*) FROM pg_class WHERE relnamespace = 'hapax'::regnamespace AND pg_get_userbyid(relowner) <> 'hapax_owner_v1'"), "0")
+
+
+@test
 def hapax_gate_sweep_drops_what_is_due_once_or_again_and_again(env):
     fresh_database(env, "swept")
     gate(env, "swept", "sweep", code=1, says="not_installed")

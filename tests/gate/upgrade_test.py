@@ -111,4 +111,18 @@ def a_migration_refuses_any_version_but_the_one_before(env):
     refused()
 
 
+@test
+def an_index_whose_making_was_interrupted_is_not_taken_for_one(env):
+    s = v1(env, "upgrade_cut")
+    files = newer_files()
+    env.install(*files[:-1], database="upgrade_cut")
+    s.rows("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'hapax.entry_due'::regclass")
+    done = env.server.psql("-v", "VERBOSITY=verbose", "-d", "upgrade_cut", "-f", files[-1])
+    assert "HX006" in done.stdout and "DROP INDEX hapax.entry_due" in done.stdout, done.stdout
+    equal(s.one("SELECT max(version) FROM hapax.schema_version"), "2")
+    s.rows("DROP INDEX hapax.entry_due")
+    env.install(files[1], files[-1], env.gate, database="upgrade_cut")
+    equal(status(claim(s, "bare", scope="pay")), "duplicate")
+
+
 harness.main()
