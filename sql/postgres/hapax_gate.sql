@@ -68,7 +68,7 @@
 --   HX005  step() of a key that is settled already.
 --   HX006  the installed schema version is not the one needed.
 --   HX007  uninstall while reservations are in flight.
---   HX008  schema hapax, or something in it, belongs to another role than the installing one.
+--   HX008  schema hapax, or something in it, belongs to another role than the installing one, or others may create in it.
 -- PostgreSQL's own, of interest here: 40001, 40P01 run the transaction again; 55P03 lock_timeout while waiting for a rival;
 -- 25P02 the transaction was aborted before the call; 42501 rights are missing (see "Rights" in docs/GATE.md); and a lost
 -- connection during COMMIT, the one case where the caller cannot know: claim again, the answer tells.
@@ -98,6 +98,15 @@ BEGIN
         RAISE EXCEPTION 'hapax: %, not to %, who is installing; nothing was applied', alien, current_user
             USING ERRCODE = 'HX008', HINT = 'Its owner could change what others call. If he is to be trusted, '
                   'SET ROLE to him first (hapax gate install --owner); else drop it.';
+    END IF;
+    SELECT CASE a.grantee WHEN 0 THEN 'everybody' ELSE pg_get_userbyid(a.grantee) END INTO alien
+      FROM pg_namespace n, aclexplode(n.nspacl) a
+     WHERE n.nspname = 'hapax' AND a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner
+     LIMIT 1;
+    IF alien IS NOT NULL THEN
+        RAISE EXCEPTION 'hapax: % may create in schema hapax; nothing was applied', alien
+            USING ERRCODE = 'HX008', HINT = 'What is made there could be called instead of the gate, by whoever calls it: '
+                  'REVOKE CREATE ON SCHEMA hapax first.';
     END IF;
     IF to_regclass('hapax.schema_version') IS NOT NULL THEN
         SELECT coalesce(max(version), 0) INTO present FROM hapax.schema_version;

@@ -168,6 +168,9 @@ def a_schema_or_an_object_of_somebody_elses_is_not_built_upon(env):
     s.rows("SET client_min_messages = error; DROP SCHEMA hapax CASCADE; CREATE SCHEMA hapax; GRANT CREATE ON SCHEMA hapax TO mallory")
     mallory.rows("CREATE TABLE hapax.schema_version (version int)")
     refused("hapax.schema_version belongs to mallory")
+    for whom in ("mallory", "PUBLIC"):
+        s.rows(f"DROP SCHEMA hapax CASCADE; CREATE SCHEMA hapax AUTHORIZATION postgres; GRANT CREATE ON SCHEMA hapax TO {whom}")
+        refused("everybody may create in schema hapax" if whom == "PUBLIC" else "mallory may create in schema hapax")
     s.rows("DROP SCHEMA hapax CASCADE; CREATE SCHEMA hapax AUTHORIZATION postgres")
     env.install(env.gate, database="premade")
     # Nor is a gate of somebody else's replaced by whoever has the power to: its functions would then have two owners.
