@@ -50,6 +50,7 @@ void clock_seen(struct core *c, i64 wall_ms, i64 delay_ms) {
         if (e[n].ahead_ms > now.ahead_ms) now.ahead_ms = e[n].ahead_ms;
         if (e[n].wall_ms > now.wall_ms) now.wall_ms = e[n].wall_ms;
     }
+    if (n > 1 && e[n - 2].wall_ms >= e[n - 1].wall_ms) n--; /* it has ended, and the one before tells as much */
     if (n == ERAS_MAX) n = two_oldest_as_one(e, n);
     e[n] = now;
     c->era_count = n + 1;

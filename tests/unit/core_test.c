@@ -1154,6 +1154,20 @@ static void a_record_that_no_message_in_that_state_can_have_is_damage(void **sta
     core_free(c);
 }
 
+static void however_often_the_clock_is_set_back_what_is_old_stays_old(void **state) {
+    (void)state;
+    const i64 hour = 3600000;
+    i64 began = w.now.wall_ms, passed = 0;
+    pass(1000);
+    for (int i = 0; i < 40; i++) {
+        w.now.wall_ms -= hour;
+        pass(60000);
+        passed += 60000;
+    }
+    i64 old = w.now.wall_ms - began + core_set_back_ms(w.core, w.now, began);
+    if (old < passed) fail_msg("%lld ms old after %lld", (long long)old, (long long)passed);
+}
+
 /* What was begun before it was set back is older than the clock says, also where no record of that time is left. */
 static void that_the_clock_was_set_back_outlives_compaction_and_restarts(void **state) {
     (void)state;
@@ -1235,6 +1249,7 @@ int main(void) {
         T(a_record_naming_a_message_the_journal_lost_is_damage),
         T(tokens_made_side_by_side_are_those_made_one_by_one),
         T(tokens_are_told_apart_garbled_foreign_and_good),
+        T(however_often_the_clock_is_set_back_what_is_old_stays_old),
         T(that_the_clock_was_set_back_outlives_compaction_and_restarts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
