@@ -200,9 +200,29 @@ static const char *const transport_names[] = {"messageid",
                                               "cetime",
                                               NULL};
 /* However it goes on before: "x-amz-sns-message-id", "webhook-timestamp". */
-static const char *const transport_ends[] = {"timestamp",    "requestid",  "traceid",     "snsmessageid",
-                                             "sqsmessageid", "retrycount", "deliverytag", "deliveryattempt",
-                                             "receivecount", NULL};
+static const char *const transport_ends[] = {"timestamp",
+                                             "requestid",
+                                             "traceid",
+                                             "snsmessageid",
+                                             "sqsmessageid",
+                                             "retrycount",
+                                             "deliverytag",
+                                             "deliveryattempt",
+                                             "receivecount",
+                                             "deliverycount",
+                                             "redeliveries",
+                                             "trycount",
+                                             "retryno",
+                                             "attemptno",
+                                             "timestampms",
+                                             "unixtime",
+                                             "insertedat",
+                                             "correlationid",
+                                             "kafkaoffset",
+                                             "webhookid",
+                                             "githubdelivery",
+                                             "svixid",
+                                             NULL};
 /* Of nothing in particular, or of an envelope, it names the message; of an order it names the order. */
 static const char *const bare_names[] = {"uuid", "guid", "ulid", "random", NULL};
 static const char *const envelope_names[] = {"",         "meta",    "metadata", "header",  "headers",
