@@ -66,10 +66,14 @@ static void take_prefer(slice value, struct send_fields *f) {
     slice item;
     while (value.n) {
         slice_cut(value, ',', &item, &value);
-        slice name, seconds;
+        slice name, seconds, parameters;
         u64 n;
+        slice_cut(item, ';', &item, &parameters);
         if (!slice_cut(slice_trim(item), '=', &name, &seconds)) continue;
-        if (!slice_eq_nocase(slice_trim(name), SL("wait")) || !slice_u64(slice_trim(seconds), &n)) continue;
+        seconds = slice_trim(seconds);
+        if (seconds.n > 2 && seconds.p[0] == '"' && seconds.p[seconds.n - 1] == '"')
+            seconds = slice_of(seconds.p + 1, seconds.n - 2);
+        if (!slice_eq_nocase(slice_trim(name), SL("wait")) || !slice_u64(seconds, &n)) continue;
         f->wait_s = n > WAIT_MS_MAX / 1000 ? WAIT_MS_MAX / 1000 : (i64)n;
     }
 }

@@ -104,9 +104,12 @@ hx_st doors_stay_guarded(const struct doors *d, const struct config *before, con
     return ST_OK;
 }
 
+/* Of one with a certificate. Port 0, which is any, may be said of a plain one beside it. */
 static const struct listener_config *said_of(const struct door *door, const struct config *config) {
-    for (u32 i = 0; i < config->listen.count; i++)
-        if (slice_eq(config->listen.at[i].address, slice_str(door->text))) return &config->listen.at[i];
+    for (u32 i = 0; i < config->listen.count; i++) {
+        const struct listener_config *l = &config->listen.at[i];
+        if (l->tls_cert.n && slice_eq(l->address, slice_str(door->text))) return l;
+    }
     return NULL;
 }
 
@@ -121,7 +124,7 @@ hx_st doors_read_again(const struct doors *d, const struct config *config, struc
     hx_st st = ST_OK;
     for (u32 i = 0; i < d->count && st == ST_OK; i++) {
         const struct listener_config *l = said_of(&d->at[i], config);
-        if (!d->at[i].tls || !l || !l->tls_cert.n) continue;
+        if (!d->at[i].tls || !l) continue;
         st = load(l, d->at[i].tls, &out->at[i], err);
         if (st == ST_OK && tls_same(out->at[i], d->at[i].tls)) {
             tls_release(out->at[i]);

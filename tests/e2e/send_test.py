@@ -488,6 +488,8 @@ def prefer_wait_gives_up_after_its_seconds_and_says_it_was_honoured(q):
     same(reply.status, 202)
     same(reply.header("Preference-Applied"), "wait=1")
     members(reply.json(), outcome="accepted", state="pending", expires_at=None)
+    for spelled in ('wait="1"', "WAIT = 1; how=patiently", 'respond-async, wait="1";a=b'):  # as RFC 7240 allows
+        same(hx.broker.send(q, "k", b"x", [("Prefer", spelled)]).header("Preference-Applied"), "wait=1", spelled)
 
 
 @test

@@ -61,7 +61,7 @@ class TlsBroker(hx.Broker):
 
     def text(self, cert=None, key=None):
         return ("auto_create: true\nlisten:\n  - {address: 127.0.0.1:0}\n"
-                f"  - {{address: 127.0.0.1:00, tls: {{cert: {cert or self.cert}, key: {key or self.key}{self.extra}}}}}\n")
+                f"  - {{address: 127.0.0.1:0, tls: {{cert: {cert or self.cert}, key: {key or self.key}{self.extra}}}}}\n")
 
     def stats(self):
         return self.get("/v1/stats").json()["http"]
@@ -392,7 +392,7 @@ def the_doctor_tells_over_the_plain_address_that_a_certificate_is_about_to_expir
     with Authority() as authority:
         authority.certificate("server", days=5)
         with TlsBroker(authority) as b:
-            assert re.match("The certificate of 127.0.0.1:00 expires in 4d, on ", told(b)[0]), told(b)
+            assert re.match("The certificate of 127.0.0.1:0 expires in 4d, on ", told(b)[0]), told(b)
             authority.certificate("server", days=20)
             b.reload(b.text())
             same(told(b), [])
