@@ -62,7 +62,9 @@ hx_status hx_wait(hx_client *c, const char *queue, const char *key, i64 wait_ms,
         i64 ask = left < 0 ? 0 : left < POLL_MS_MAX ? left : POLL_MS_MAX;
         hx_status st = poll_result(c, queue, key, ask, &reply, err);
         hx_result_free(result);
-        if (st == HX_OK)
+        if (st == HX_OK && !*reply.state) /* anybody may answer 200, with whatever he has */
+            st = error_protocol(err, reply.status, "a result that does not say its state; is this a broker?");
+        else if (st == HX_OK)
             result_fill(&reply, result);
         else if (reply.status)
             refusal_fill(&reply, result);

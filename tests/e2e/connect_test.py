@@ -280,6 +280,14 @@ def a_worker_whose_token_is_refused_ends():
 
 
 @test
+def what_is_no_broker_has_no_results():
+    with Side((200, b"<html>welcome</html>")) as side:
+        ran = hapax(side, "key", "result", "q", "k", exits=3)
+        assert "welcome" not in ran.text, ran
+        assert "is this a broker?" in ran.err, ran
+
+
+@test
 def a_send_that_was_cut_and_then_refused_may_have_been_applied():
     for answer in (problem(401, "unauthorized"), problem(403, "forbidden"), problem(404, "no_such_queue")):
         tries = []
