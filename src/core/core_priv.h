@@ -366,7 +366,7 @@ void write_clock(struct core *c);
 void write_past_clocks(struct core *c); /* what told of them is about to be dropped */
 void clock_seen(struct core *c, i64 wall_ms, i64 delay_ms);
 void past_clock_seen(struct core *c, i64 wall_ms, i64 delay_ms); /* before it was set back */
-void note_clock(struct core *c); /* if there is room */
+void note_clock(struct core *c);                                 /* if there is room */
 void write_counts(struct core *c);
 
 /* audit.c */
