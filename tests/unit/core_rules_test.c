@@ -1619,6 +1619,32 @@ static void bytes_kept_for_a_replay_are_live_no_longer_than_their_key(void **sta
     assert_true(core_live_bytes(w.core) < before + 4096);
 }
 
+static void bytes_kept_with_forgotten_keys_go_though_nothing_else_is_forgotten_later(void **state) {
+    (void)state;
+    rules.window_ms = 3000;
+    rules.keep_payload_ms = 24 * HOUR;
+    use_rules();
+    pass(10);
+    u64 before = core_live_bytes(w.core);
+    char payload[4097], key[16];
+    memset(payload, 'x', 4096);
+    payload[4096] = 0;
+    for (u32 i = 0; i < 20; i++) { /* the first are forgotten before the last settle */
+        snprintf(key, sizeof key, "k%u", i);
+        send(key, payload);
+        struct leased l = receive();
+        assert_int_equal(ack(&l, ""), SETTLE_OK);
+        pass(300);
+    }
+    assert_true(core_live_bytes(w.core) > before + 10 * 4096);
+    for (u32 i = 0; i < 10; i++) pass(1000); /* nothing settles, nothing more is forgotten */
+    assert_int_equal(info().settled_keys, 0);
+    assert_true(core_live_bytes(w.core) < before + 4096);
+    restart_after(0);
+    pass(1000);
+    assert_true(core_live_bytes(w.core) < before + 4096);
+}
+
 static void keys_of_a_shortened_window_are_let_go_while_older_promises_stand(void **state) {
     (void)state;
     rules.window_ms = 24 * HOUR;
@@ -1918,6 +1944,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         R(what_was_erased_gets_no_new_words),
         R(bytes_kept_for_a_replay_are_live_no_longer_than_their_key),
+        R(bytes_kept_with_forgotten_keys_go_though_nothing_else_is_forgotten_later),
         R(keys_of_a_shortened_window_are_let_go_while_older_promises_stand),
         R(a_release_does_not_make_an_old_message_young),
         R(an_idle_hour_on_a_full_disk_leaves_room_for_those_who_make_more),
