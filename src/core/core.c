@@ -49,6 +49,7 @@ void core_free(struct core *c) {
         mem_free(q->buckets);
         mem_free(q->forgotten);
         mem_free(q->kept);
+        mem_free(q->waited.at);
         mem_free(q);
     }
     free_groups(c);

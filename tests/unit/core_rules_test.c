@@ -1693,6 +1693,63 @@ static void a_release_does_not_make_an_old_message_young(void **state) {
     assert_int_equal(send("another", "v"), SEND_BACKPRESSURE);
 }
 
+static void a_reservation_that_ran_out_does_not_make_an_old_message_young(void **state) {
+    (void)state;
+    rules.limit_lag_ms = 60000;
+    use_rules();
+    send("k", "v");
+    pass(50000);
+    for (u32 i = 0; i < 3; i++) {
+        assert_true(receive_as(1000, true).ok);
+        pass(1001);
+        assert_true(info().oldest_ready_ms >= 50000);
+    }
+    restart_after(0);
+    assert_true(receive_as(1000, true).ok);
+    pass(1001);
+    pass(60000);
+    assert_int_equal(send("another", "v"), SEND_BACKPRESSURE);
+    struct leased l = receive();
+    assert_int_equal(ack(&l, ""), SETTLE_OK);
+    assert_int_equal(info().oldest_ready_ms, 0);
+    assert_int_equal(send("another", "v"), SEND_ACCEPTED);
+}
+
+static void the_longest_wait_is_known_wherever_in_the_line_its_message_stands(void **state) {
+    (void)state;
+    send("old", "v");
+    pass(50000);
+    send("young", "v");
+    assert_true(receive_as(1000, true).ok);
+    pass(1001); /* it ran out: behind the young one */
+    assert_true(info().oldest_ready_ms >= 50000);
+    struct leased young = receive(), old = receive();
+    assert_string_equal(old.key, "old");
+    assert_int_equal(info().oldest_ready_ms, 0);
+    assert_int_equal(verb(&old, VERB_RELEASE), SETTLE_OK);
+    assert_int_equal(verb(&young, VERB_RELEASE), SETTLE_OK); /* before the old one */
+    assert_true(info().oldest_ready_ms >= 50000);
+    young = receive();
+    assert_string_equal(young.key, "young");
+    core_unlease(w.core, w.now, &young.ref, young.fence);
+    assert_true(info().oldest_ready_ms >= 50000);
+    young = receive();
+    old = receive();
+    assert_int_equal(ack(&old, ""), SETTLE_OK);
+    core_unlease(w.core, w.now, &young.ref, young.fence);
+    assert_in_range(info().oldest_ready_ms, 1, 49999);
+}
+
+static void an_undone_delivery_does_not_make_an_old_message_young(void **state) {
+    (void)state;
+    send("k", "v");
+    pass(50000);
+    struct leased l = receive();
+    pass(1000);
+    core_unlease(w.core, w.now, &l.ref, l.fence);
+    assert_true(info().oldest_ready_ms >= 50000);
+}
+
 static void an_idle_hour_on_a_full_disk_leaves_room_for_those_who_make_more(void **state) {
     (void)state;
     send("k", "v");
@@ -1947,6 +2004,9 @@ int main(void) {
         R(bytes_kept_with_forgotten_keys_go_though_nothing_else_is_forgotten_later),
         R(keys_of_a_shortened_window_are_let_go_while_older_promises_stand),
         R(a_release_does_not_make_an_old_message_young),
+        R(a_reservation_that_ran_out_does_not_make_an_old_message_young),
+        R(the_longest_wait_is_known_wherever_in_the_line_its_message_stands),
+        R(an_undone_delivery_does_not_make_an_old_message_young),
         R(an_idle_hour_on_a_full_disk_leaves_room_for_those_who_make_more),
         R(short_of_memory_new_work_is_refused_and_the_accepted_can_be_settled),
         R(a_directory_is_not_worn_out_by_queues_that_come_and_go),
