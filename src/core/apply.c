@@ -467,6 +467,8 @@ static hx_st apply_lease(struct core *c, const struct rec_lease *r, u32 about, s
     m->ended = ENDED_OPEN;
     m->lease_paid = false;
     history_begin(&m->history, &c->spares);
+    history_yield(&m->history);
+    history_reserve(&m->history, history_first_bytes(c));
     history_add(&m->history, &(struct history_item){
                                  .kind = HISTORY_ATTEMPT,
                                  .fence = r->fence,

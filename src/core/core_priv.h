@@ -78,7 +78,7 @@ enum heap_kind {
 };
 struct heap {
     struct heap_item *at; /* least when_ms first */
-    u32 count, cap;
+    u32 count, cap, top;  /* top: the most there ever were, and so what of it is memory in use */
     enum heap_kind kind;
 };
 #define HEAP_NONE UINT32_MAX
@@ -220,7 +220,8 @@ struct core {
 
     struct message **message_chunks;
     u32 message_chunk_count, message_chunk_cap, messages_top, message_free;
-    u64 message_count, history_bytes, group_bytes, group_count;
+    u64 message_count, group_bytes, group_count;
+    u64 history_bytes, history_counted; /* what histories take, and what they may come to: memory.c */
 
     u32 *moving; /* groups, by entry, whose members have not all followed their head yet */
     u32 moving_count, moving_cap;
@@ -378,6 +379,16 @@ bool is_behind(const struct core *c, u32 no); /* in a group, and not its turn */
 bool is_group_head(const struct core *c, u32 no);
 bool is_taken(const struct core *c, u32 no); /* dead because its group's head is */
 u32 group_waiting(const struct core *c, u32 head);
+
+/* memory.c */
+#define BRIEF_NAME_BYTES   16u
+#define BRIEF_REASON_BYTES 24u
+/* What the history of an unsettled message is counted as: what it takes, and what is still to come. */
+u64 history_counted(const struct history *h);
+u32 history_first_bytes(const struct core *c); /* what one should have room for when a lease is added */
+/* What of a name, or of a reason, goes into a history: all, unless memory is short. */
+slice brief_name(const struct core *c, slice name);
+slice brief_reason(const struct core *c, slice reason, char store[BRIEF_REASON_BYTES]);
 
 /* message.c */
 u8 message_traits(const struct message *m);

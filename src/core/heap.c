@@ -43,6 +43,7 @@ void heap_push(struct core *c, struct heap *h, u32 no, i64 when_ms) {
         h->cap = h->cap ? h->cap * 2 : 4; /* there may be as many of them as there are groups, with one item each */
         h->at = mem_realloc(h->at, h->cap * sizeof *h->at);
     }
+    if (h->count == h->top) h->top++;
     heap_up(c, h, h->count++, (struct heap_item){.when_ms = when_ms, .message = no});
 }
 

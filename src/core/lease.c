@@ -94,7 +94,7 @@ enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, 
         .started = !in->reserve_only,
         .again = m->fence != 0,
         .lookup = m->reconcile,
-        .consumer = in->consumer,
+        .consumer = brief_name(c, in->consumer),
     };
     core_emit(c, &r);
     return LEASE_OK;

@@ -1806,10 +1806,6 @@ static void short_of_memory_new_work_is_refused_and_the_accepted_can_be_settled(
     assert_int_equal(send("m-0", ""), SEND_DUPLICATE);
     struct leased l = receive();
     struct settle_in step = {.verb = VERB_STEP, .name = SL("small"), .result = SL("r")};
-    assert_int_equal(settle_as(&l, step, NULL), SETTLE_OK);
-    char large[8192];
-    memset(large, 'x', sizeof large);
-    step = (struct settle_in){.verb = VERB_STEP, .name = SL("large"), .result = slice_of(large, sizeof large)};
     assert_int_equal(settle_as(&l, step, NULL), SETTLE_FULL);
     assert_int_equal(ack(&l, "done"), SETTLE_OK);
 }
