@@ -161,7 +161,7 @@ static void refuse(enum settle_verdict v, const struct settle_out *out, struct f
         break;
     default:
         failure_set(f, PROBLEM_storage_full,
-                    "the disk has no room for this; an ack with a result up to 1 KiB still goes through");
+                    "no room for this on the disk or in memory; an ack with a result up to 1 KiB still goes through");
     }
     json_put_member(&f->more, "state", slice_str(state));
 }

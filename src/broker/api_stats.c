@@ -23,6 +23,7 @@ static void put_memory(struct broker *b, struct buf *body) {
     json_put_member_i64(body, "needed_bytes", (i64)m.needed_bytes);
     json_put_member_i64(body, "pending_bytes", (i64)m.message_bytes);
     json_put_member_i64(body, "group_bytes", (i64)m.group_bytes);
+    json_put_member_i64(body, "reserved_bytes", (i64)m.reserved_bytes);
     json_put_member_i64(body, "settled_keys", (i64)m.settled_keys);
     json_put_member_i64(body, "pending_messages", (i64)m.messages);
     json_put_member_i64(body, "repeated_keys", (i64)m.repeated_keys);

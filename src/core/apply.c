@@ -210,6 +210,7 @@ static void queue_clear(struct core *c, struct queue *q) {
     mem_free(q->buckets);
     mem_free(q->forgotten);
     mem_free(q->kept);
+    mem_free(q->waited.at);
     *q = (struct queue){.id = q->id, .since = q->since, .rules = rules_default()};
 }
 
@@ -470,6 +471,8 @@ static hx_st apply_lease(struct core *c, const struct rec_lease *r, u32 about, s
     m->ended = ENDED_OPEN;
     m->lease_paid = false;
     history_begin(&m->history, &c->spares);
+    history_yield(&m->history);
+    history_reserve(&m->history, history_first_bytes(c));
     history_add(&m->history, &(struct history_item){
                                  .kind = HISTORY_ATTEMPT,
                                  .fence = r->fence,
@@ -525,6 +528,12 @@ static hx_st apply_extend(struct core *c, const struct rec_extend *r, u32 about,
     return ST_OK;
 }
 
+/* How long it has been ready, in all. A lease that comes to nothing does not end that. */
+static i64 waiting_ms(const struct core *c, const struct message *m) {
+    i64 since_ms = is_ready(m->place) ? c->now.run_ms - m->when_ms : 0;
+    return since_ms > m->waited_ms ? since_ms : m->waited_ms;
+}
+
 static void count_return(struct queue *q, const struct rec_return *r) {
     if (r->ended == ENDED_NACKED) q->counters.nacked++;
     if (r->ended == ENDED_EXPIRED) q->counters.leases_expired++;
@@ -546,6 +555,7 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, u32 about,
     bool given_back = r->ended == ENDED_RELEASED || r->ended == ENDED_UNDONE,
          held = given_back && r->state == STATE_HELD;
     bool attempted = !given_back && r->ended != ENDED_LAPSED;
+    i64 waited_ms = attempted ? 0 : waiting_ms(c, m);
     reserve_off(c, m);
     unplace_message(c, no);
     if (attempted) {
@@ -572,7 +582,7 @@ static hx_st apply_return(struct core *c, const struct rec_return *r, u32 about,
     m->crashes = r->crashes;
     m->due_ms = r->due_ms;
     place_as(c, no, (enum state)r->state, r->traits, given_back);
-    if (given_back && is_ready(m->place)) m->when_ms -= m->waited_ms; /* nobody did anything for it meanwhile */
+    if (waited_ms && is_ready(m->place)) ready_since(c, no, c->now.run_ms - waited_ms);
     reserve_on(c, m);
     if (r->state != STATE_PENDING && c->sink) c->sink->on_outcome(c->sink->ctx, &r->ref);
     return ST_OK;

@@ -1,4 +1,4 @@
-/* The core's frame: birth, the end of recovery, the end, and what it all takes. */
+/* The core's frame: birth, the end of recovery, and the end. */
 #include "base/pages.h"
 #include "core/state.h"
 
@@ -49,6 +49,7 @@ void core_free(struct core *c) {
         mem_free(q->buckets);
         mem_free(q->forgotten);
         mem_free(q->kept);
+        mem_free(q->waited.at);
         mem_free(q);
     }
     free_groups(c);
@@ -97,7 +98,7 @@ static hx_st check_queues(struct core *c, struct errbuf *err) {
 static void sum_reserves(struct core *c) {
     c->reserved_bytes = 0;
     for (u32 id = 1; id <= c->queue_count; id++) c->reserved_bytes += resume_room(c, queue_at(c, (u16)id));
-    c->history_bytes = 0;
+    c->history_bytes = c->history_counted = 0;
     for (u32 id = 1; id <= c->queue_count; id++)
         for (u32 p = 0; p < PLACE_COUNT; p++)
             for (u32 no = c->queues[id]->places[p].head; no != MESSAGE_NONE; no = message_at(c, no)->next)
@@ -144,21 +145,6 @@ void core_stop(struct core *c, struct core_now now) {
     note_clock(c);
 }
 
-void core_memory(const struct core *c, struct core_memory *out) {
-    *out = (struct core_memory){
-        .index_bytes = index_bytes(&c->keys),
-        .arrivals_bytes = c->written_bytes,
-        .needed_bytes = c->needed.bytes,
-        .message_bytes = (u64)c->message_chunk_count * MESSAGE_CHUNK * sizeof(struct message) + c->history_bytes +
-                         ((u64)c->leases.cap + c->delays.cap + c->ttls.cap) * sizeof(struct heap_item),
-        .group_bytes = c->group_bytes + index_bytes(&c->groups),
-        .messages = c->message_count,
-        .groups = c->group_count,
-        .repeated_keys = c->repeated_keys,
-    };
-    out->settled_keys = c->keys.live_entries - c->message_count;
-}
-
 u64 core_live_bytes(const struct core *c) {
     return c->live_bytes;
 }
@@ -184,14 +170,4 @@ u64 core_said_bytes(const struct core *c, u32 message) {
 u64 core_tick_bytes(const struct core *c, u32 budget) {
     u64 moves = (u64)c->leases.count + c->tally_count;
     return (moves < budget ? moves : budget) * 2 * ARRIVALS_BYTES;
-}
-
-static u64 memory_used(const struct core *c) {
-    return index_bytes(&c->keys) + c->written_bytes + c->needed.bytes + c->history_bytes + c->group_bytes +
-           index_bytes(&c->groups) + c->message_count * sizeof(struct message) +
-           ((u64)c->leases.cap + c->delays.cap + c->ttls.cap) * sizeof(struct heap_item);
-}
-
-bool core_memory_short(const struct core *c) {
-    return c->options.memory_max && memory_used(c) >= c->options.memory_max;
 }

@@ -571,10 +571,12 @@ u64 core_reserved_bytes(const struct core *c); /* room promised to accepted mess
 
 struct core_memory {
     u64 index_bytes, arrivals_bytes, needed_bytes, message_bytes, group_bytes;
+    u64 reserved_bytes; /* more that accepted messages may come to take */
     u64 settled_keys, messages, groups, repeated_keys;
 };
 void core_memory(const struct core *c, struct core_memory *out);
-/* Over memory_max: sends, replays and large steps are refused as if the disk were full. What was accepted can be settled. */
+/* What is taken and reserved is over memory_max: sends, replays and steps are refused as if the disk were full, and of names and
+ * reasons the beginning is kept. What was accepted can be leased and settled. */
 bool core_memory_short(const struct core *c);
 
 /* ---- tokens and ids, opaque to users: what they carry is checked, never trusted */

@@ -31,7 +31,7 @@ struct message {
     u32 entry;
     u32 prev, next; /* in its place's list */
     u32 group, group_prev, group_next;
-    u32 heap_at;
+    u32 heap_at; /* among the delayed or the leased; ready: among those that waited before, HEAP_NONE if it is none */
     union {
         u32 ttl_at;     /* with a time to live: its place in that heap */
         u32 former_len; /* without one, as replays are: of the outcome before it; message_former() */
@@ -56,7 +56,7 @@ struct message {
     u16 queue;
     u8 key_len, request_id_len; /* for the room its settlement takes */
     u32 payload_len;
-    u32 waited_ms; /* leased: how long it had been ready; given back, it goes on waiting from there */
+    u32 waited_ms; /* leased: how long it had been ready; given back or lapsed, it goes on waiting from there */
     struct history history;
 };
 _Static_assert(sizeof(struct message) <= 128, "a message is 128 bytes: DESIGN.md budget");
@@ -72,15 +72,16 @@ struct heap_item {
     u32 message;
 };
 enum heap_kind {
-    HEAP_DUE,  /* delays and leases, by when_ms: a message is in one of them at most */
+    HEAP_DUE,  /* delays, leases, and what waited before, by when_ms: a message is in one of them at most */
     HEAP_TTL,  /* by when they have to be started */
     HEAP_LATE, /* a group's members that came late, by their numbers */
 };
 struct heap {
     struct heap_item *at; /* least when_ms first */
-    u32 count, cap;
+    u32 count, cap, top;  /* top: the most there ever were, and so what of it is memory in use */
     enum heap_kind kind;
 };
+#define HEAP_NONE UINT32_MAX
 
 struct group {
     u64 hash;
@@ -142,8 +143,9 @@ struct queue {
     struct kept_stretch *kept; /* by number */
     u32 kept_count, kept_cap;
     struct list places[PLACE_COUNT];
-    u64 pos, size; /* of its QUEUE record */
-    u64 since;     /* what lies before this in the journal is of a former queue with this number; 0: there was none */
+    struct heap waited; /* of the ready those whose time began before they came into their list, the longest first */
+    u64 pos, size;      /* of its QUEUE record */
+    u64 since; /* what lies before this in the journal is of a former queue with this number; 0: there was none */
     struct bucket *buckets;
     u32 bucket_count, bucket_cap;
     struct forgotten_range {
@@ -220,7 +222,8 @@ struct core {
 
     struct message **message_chunks;
     u32 message_chunk_count, message_chunk_cap, messages_top, message_free;
-    u64 message_count, history_bytes, group_bytes, group_count;
+    u64 message_count, group_bytes, group_count;
+    u64 history_bytes, history_counted; /* what histories take, and what they may come to: memory.c */
 
     u32 *moving; /* groups, by entry, whose members have not all followed their head yet */
     u32 moving_count, moving_cap;
@@ -380,6 +383,16 @@ bool is_behind(const struct core *c, u32 no); /* in a group, and not its turn */
 bool is_group_head(const struct core *c, u32 no);
 bool is_taken(const struct core *c, u32 no); /* dead because its group's head is */
 u32 group_waiting(const struct core *c, u32 head);
+
+/* memory.c */
+#define BRIEF_NAME_BYTES   16u
+#define BRIEF_REASON_BYTES 24u
+/* What the history of an unsettled message is counted as: what it takes, and what is still to come. */
+u64 history_counted(const struct history *h);
+u32 history_first_bytes(const struct core *c); /* what one should have room for when a lease is added */
+/* What of a name, or of a reason, goes into a history: all, unless memory is short. */
+slice brief_name(const struct core *c, slice name);
+slice brief_reason(const struct core *c, slice reason, char store[BRIEF_REASON_BYTES]);
 
 /* message.c */
 u8 message_traits(const struct message *m);

@@ -25,9 +25,11 @@ static bool passage(struct core *c, u32 budget) {
 /* It only goes behind the others: no news for whoever waits. */
 static void passed_over(struct core *c, u32 no) {
     enum place place = (enum place)message_at(c, no)->place;
+    i64 since_ms = message_at(c, no)->when_ms;
     unplace_message(c, no);
     queue_mut(c, message_at(c, no)->queue)->announced[place] = true;
     place_message(c, no, place, false);
+    ready_since(c, no, since_ms);
 }
 
 static void renewed(struct core *c, u32 no) {

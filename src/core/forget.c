@@ -203,8 +203,12 @@ void kept_add(struct core *c, struct queue *q, i64 settled_run_ms, u64 bytes) {
     q->kept_count++;
 }
 
-/* Their keys are gone, whatever the rules would keep. */
+/* Their keys are gone, whatever the rules would keep. No bucket has any: then no key that settled in this time is known, but those that
+ * are known for ever, which are in none. */
 static bool stretch_forgotten(const struct queue *q, i64 from_ms, i64 upto_ms) {
+    u32 at = bucket_lower(q, from_ms);
+    bool bucketed = at < q->bucket_count && q->buckets[at].from_ms < upto_ms;
+    if (!bucketed && window_of(q, from_ms) != WINDOW_FOREVER) return true;
     for (u32 i = 0; i < q->forgotten_count; i++)
         if (q->forgotten[i].from_ms <= from_ms && q->forgotten[i].upto_ms >= upto_ms) return true;
     return false;

@@ -109,7 +109,7 @@ static void moving_remove(struct core *c, struct group *g) {
 
 static void group_end(struct core *c, struct group *g) {
     moving_remove(c, g);
-    c->group_bytes -= sizeof *g + g->name_len;
+    c->group_bytes -= sizeof *g + g->name_len + g->late.cap * sizeof *g->late.at;
     c->group_count--;
     index_remove(&c->groups, g->entry);
     index_release(&c->groups, g->entry);
@@ -211,7 +211,9 @@ static void group_link(struct core *c, struct group *g, u32 no) {
         link_first(c, g, no);
     } else {
         m->late = true;
+        c->group_bytes -= g->late.cap * sizeof *g->late.at;
         heap_push(c, &g->late, no, (i64)m->seq);
+        c->group_bytes += g->late.cap * sizeof *g->late.at;
     }
     if (old_head == MESSAGE_NONE || head_of(c, g) == old_head) return;
     const struct message *was = message_at(c, old_head);

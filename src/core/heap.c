@@ -40,9 +40,10 @@ static void heap_down(struct core *c, struct heap *h, u32 at, struct heap_item i
 
 void heap_push(struct core *c, struct heap *h, u32 no, i64 when_ms) {
     if (h->count == h->cap) {
-        h->cap = h->cap ? h->cap * 2 : 256;
+        h->cap = h->cap ? h->cap * 2 : 4; /* there may be as many of them as there are groups, with one item each */
         h->at = mem_realloc(h->at, h->cap * sizeof *h->at);
     }
+    if (h->count == h->top) h->top++;
     heap_up(c, h, h->count++, (struct heap_item){.when_ms = when_ms, .message = no});
 }
 

@@ -163,6 +163,10 @@ void history_reserve(struct history *h, u32 len) {
     h->p = block + CAP_HEAD;
 }
 
+u64 history_block(const struct history *h) {
+    return h->p ? 2 * CAP_HEAD + (u64)capacity(h) : 0; /* malloc has a head of its own */
+}
+
 void history_begin(struct history *h, struct history_spares *s) {
     if (!h->p && s->count) h->p = s->at[--s->count];
 }
@@ -247,6 +251,29 @@ void history_end(struct history *h, const struct history_item *how) {
     splice(h, from, old_size, size);
     memcpy(h->p + from, encoded, size);
     mem_free(encoded);
+}
+
+static bool is_cut(slice reason) {
+    slice mark = SL(HISTORY_CUT);
+    return reason.n >= mark.n && memcmp(reason.p + reason.n - mark.n, mark.p, mark.n) == 0;
+}
+
+void history_yield(struct history *h) {
+    struct history_item item;
+    u32 first = UINT32_MAX, absent = UINT32_MAX;
+    for (u32 at = 0, from = 0; history_next(view(h), &at, &item); from = at) {
+        if (item.kind != HISTORY_ATTEMPT) continue;
+        if (!item.lookup && first == UINT32_MAX) first = from;
+        if (item.failure_class == CLASS_ABSENT) absent = from;
+    }
+    u32 dropped = 0;
+    for (u32 at = 0, from = 0; history_next(view(h), &at, &item); from = at) {
+        bool spared = from + dropped == first || from + dropped == absent;
+        if (item.kind != HISTORY_ATTEMPT || spared || !is_cut(item.reason)) continue;
+        splice(h, from, at - from, 0);
+        dropped += at - from;
+        at = from;
+    }
 }
 
 void history_set_attempt(struct history *h, u64 fence, u16 attempt) {

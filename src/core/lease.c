@@ -13,10 +13,14 @@ u32 core_next_lookup(const struct core *c, u16 queue) {
     return q->paused ? MESSAGE_NONE : q->places[PLACE_LOOKUP].head;
 }
 
+static u32 longer_ready(const struct core *c, u32 a, u32 b) {
+    if (a == MESSAGE_NONE || b == MESSAGE_NONE) return a == MESSAGE_NONE ? b : a;
+    return message_at(c, b)->when_ms < message_at(c, a)->when_ms ? b : a;
+}
+
 u32 longest_ready(const struct core *c, const struct queue *q) {
-    u32 lookup = q->places[PLACE_LOOKUP].head, other = q->places[PLACE_READY].head;
-    if (lookup == MESSAGE_NONE || other == MESSAGE_NONE) return lookup == MESSAGE_NONE ? other : lookup;
-    return message_at(c, lookup)->when_ms < message_at(c, other)->when_ms ? lookup : other;
+    u32 longest = longer_ready(c, q->places[PLACE_READY].head, q->places[PLACE_LOOKUP].head);
+    return longer_ready(c, longest, q->waited.count ? q->waited.at[0].message : MESSAGE_NONE);
 }
 
 static const char *const delivery_names[] = {
@@ -90,7 +94,7 @@ enum lease_verdict core_lease(struct core *c, struct core_now now, u32 message, 
         .started = !in->reserve_only,
         .again = m->fence != 0,
         .lookup = m->reconcile,
-        .consumer = in->consumer,
+        .consumer = brief_name(c, in->consumer),
     };
     core_emit(c, &r);
     return LEASE_OK;

@@ -89,8 +89,16 @@ void place_message(struct core *c, u32 no, enum place place, bool front) {
     if (place == PLACE_HELD || place == PLACE_DEAD) m->when_ms = c->now.run_ms;
     if (is_ready(place)) {
         m->when_ms = c->now.run_ms;
+        m->heap_at = HEAP_NONE;
         announce_ready(c, q, place);
     }
+}
+
+void ready_since(struct core *c, u32 no, i64 run_ms) {
+    struct message *m = message_mut(c, no);
+    CHECK(is_ready(m->place) && m->heap_at == HEAP_NONE);
+    m->when_ms = run_ms;
+    heap_push(c, &queue_mut(c, m->queue)->waited, no, run_ms);
 }
 
 void unplace_message(struct core *c, u32 no) {
@@ -100,6 +108,7 @@ void unplace_message(struct core *c, u32 no) {
     if (c->purges) purges_unplaced(c, m, no);
     struct list *l = &q->places[m->place];
     struct heap *h = heap_of(c, (enum place)m->place);
+    if (is_ready(m->place) && m->heap_at != HEAP_NONE) h = &q->waited;
     if (h) heap_remove(c, h, no);
     if (awaits_ttl(m, (enum place)m->place)) heap_remove(c, &c->ttls, no);
     if (m->prev != MESSAGE_NONE)

@@ -17,15 +17,15 @@ static struct history_item decision_item(const struct core *c, enum decision wha
 
 /* An unsettled message stays so: all its attempts again, unless it is to be dead. */
 static struct record decide_record(const struct core *c, const struct message *m, enum decision what, slice by,
-                                   slice note) {
+                                   slice note, char brief[BRIEF_REASON_BYTES]) {
     struct record r = {.type = REC_DECIDE, .about = message_no(c, m)};
     r.decide = (struct rec_decide){
         .ref = message_ref(c, m),
         .at_ms = c->now.wall_ms,
         .what = (u8)what,
         .state = STATE_PENDING,
-        .by = by,
-        .note = note,
+        .by = brief_name(c, by),
+        .note = brief_reason(c, note, brief),
     };
     return r;
 }
@@ -63,7 +63,8 @@ static enum resolve_verdict resolve_settled(struct core *c, const struct seen *s
 static enum resolve_verdict resolve_unsettled(struct core *c, const struct seen *seen, const struct resolve_in *in,
                                               const struct audit_in *audit, enum state *state) {
     const struct message *m = message_at(c, seen->at.message);
-    struct record r = decide_record(c, m, in->as, audit->who, audit->why);
+    char brief[BRIEF_REASON_BYTES];
+    struct record r = decide_record(c, m, in->as, audit->who, audit->why, brief);
     if (in->as == DECISION_NEW) r.decide.group = seen->message->group;
     if (in->as == DECISION_DEAD) {
         u8 doubt = message_doubt(m) ? TRAIT_DOUBT : 0;
@@ -128,9 +129,10 @@ enum revoke_verdict core_revoke(struct core *c, struct core_now now, const struc
     *state = message_state(m);
     if (m->place != PLACE_LEASED) return REVOKE_NOT_LEASED;
     struct record r = lease_over_record(c, m, ENDED_REVOKED);
-    r.ret.reason = reason;
+    char brief[BRIEF_REASON_BYTES];
+    r.ret.reason = brief_reason(c, reason, brief);
     /* Itself, the reason once more in the history, and the next lease. */
-    u64 room = c->sink->cost(record_size(&r)) + history_room(reason.n) + lease_room(c);
+    u64 room = c->sink->cost(record_size(&r)) + history_room(r.ret.reason.n) + lease_room(c);
     if (!audit_deed(c, audit, m->queue, &r.ret.ref, seen->message->key, room)) return REVOKE_FULL;
     core_emit(c, &r);
     *state = (enum state)r.ret.state;
@@ -173,7 +175,8 @@ enum redrive_verdict core_redrive(struct core *c, struct core_now now, const str
     if (v == REDRIVE_NO_OP) COUNT(c, queue_at(c, ref->queue), no_op);
     if (v != REDRIVE_OK) return v;
     const struct message *m = message_at(c, core_message_find(c, ref->hash, ref->seq));
-    struct record r = decide_record(c, m, DECISION_REDRIVE, by, note);
+    char brief[BRIEF_REASON_BYTES];
+    struct record r = decide_record(c, m, DECISION_REDRIVE, by, note, brief);
     if (doubt) r.decide.traits = TRAIT_DOUBT | TRAIT_RECONCILE;
     r.decide.taken = *count - 1;
     if (!room_for_deed(c, decide_room(c, &r))) {

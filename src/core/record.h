@@ -475,6 +475,7 @@ struct history {
 };
 
 void history_reserve(struct history *h, u32 len);
+u64 history_block(const struct history *h); /* the memory it takes */
 
 /* The memory of small histories that ended is for those that begin: a lease begins one, and most settlements end one. malloc keeps
  * only a few at hand, and a consumer leases and settles by the hundred. */
@@ -496,6 +497,11 @@ void history_append(struct history *h, const struct history_item *item);
 /* End the attempt of this fence that way: ended_ms, ended, failure_class and reason, and attempt unless that is 0. One that was struck out because nothing was done
  * under it comes back as what `lookup` says it was. */
 void history_end(struct history *h, const struct history_item *how);
+/* Memory is short: an attempt that was cut ends in this, and gives way to the next. */
+#define HISTORY_CUT "[cut]"
+/* Drops the attempts that were cut, but the first of the work and the last look-up that found nothing: what is decided by (when the
+ * work began, that it was once absent) stays known. */
+void history_yield(struct history *h);
 void history_set_attempt(struct history *h, u64 fence, u16 attempt);
 void history_remove_attempt(struct history *h, u64 fence);
 void history_free(struct history *h);

@@ -48,12 +48,14 @@ static u64 promised(const struct core *c, const struct message *m) {
 }
 
 void reserve_off(struct core *c, const struct message *m) {
-    c->history_bytes -= m->history.len;
+    c->history_bytes -= history_block(&m->history);
+    c->history_counted -= history_counted(&m->history);
     if (c->sink) c->reserved_bytes -= promised(c, m);
 }
 
 void reserve_on(struct core *c, const struct message *m) {
-    c->history_bytes += m->history.len;
+    c->history_bytes += history_block(&m->history);
+    c->history_counted += history_counted(&m->history);
     if (c->sink) c->reserved_bytes += promised(c, m);
 }
 

@@ -2,8 +2,7 @@
  * the checks is CONTRACT.md's. */
 #include "core/core_priv.h"
 
-#define STEP_ALWAYS_BYTES 4096u      /* a step that takes no more memory is recorded, however short that is */
-#define KEPT_RECORD_MAX   (3u << 20) /* a settlement with a kept payload beyond this goes without it */
+#define KEPT_RECORD_MAX (3u << 20) /* a settlement with a kept payload beyond this goes without it */
 
 /* ---- settle records */
 
@@ -218,13 +217,14 @@ static enum settle_verdict nack(struct core *c, const struct settle_in *in, cons
     if (in->failure_class == CLASS_REJECTED) return settle_with(c, in, seen, STATE_REJECTED, out);
     if (in->failure_class == CLASS_ABSENT && !m->lookup) return SETTLE_NOT_RECONCILE;
     struct record r = {.type = REC_RETURN, .about = seen->at.message, .ret = return_record(c, m, ENDED_NACKED)};
-    r.ret.reason = in->reason;
+    char brief[BRIEF_REASON_BYTES];
+    r.ret.reason = brief_reason(c, in->reason, brief);
     r.ret.attempts = attempts_spent(m);
     speak_up(&r.ret, m);
     i64 wait_ms;
     lease_end_decide(c, m, &r.ret, in, &wait_ms);
     /* Itself, the reason once more in the history, and the next lease. */
-    if (!room_for(c, c->sink->cost(record_size(&r)) + history_room(in->reason.n) + lease_room(c))) return SETTLE_FULL;
+    if (!room_for(c, c->sink->cost(record_size(&r)) + history_room(r.ret.reason.n) + lease_room(c))) return SETTLE_FULL;
     core_emit(c, &r);
     out->state = (enum state)r.ret.state;
     if (out->state == STATE_PENDING) out->due_ms = wait_ms;
@@ -289,8 +289,7 @@ static enum settle_verdict step(struct core *c, const struct message *m, const s
     u64 kept = history_item_size(&(struct history_item){
         .kind = HISTORY_STEP, .name = in->name, .content_type = in->content_type, .result = in->result});
     if (m->history.len + kept > HISTORY_BYTES_MAX) return SETTLE_TOO_LARGE;
-    if (kept > STEP_ALWAYS_BYTES && core_memory_short(c)) return SETTLE_FULL;
-    if (!room_for(c, c->sink->cost(record_size(&r)) + history_room(kept))) return SETTLE_FULL;
+    if (core_memory_short(c) || !room_for(c, c->sink->cost(record_size(&r)) + history_room(kept))) return SETTLE_FULL;
     core_emit(c, &r);
     out->step_result = in->result;
     out->step_content_type = in->content_type;
@@ -316,7 +315,8 @@ static enum settle_verdict hold(struct core *c, const struct message *m, slice r
     struct record r = {.type = REC_RETURN, .about = message_no(c, m), .ret = return_record(c, m, ENDED_RELEASED)};
     r.ret.state = STATE_HELD;
     r.ret.traits = lease_end_traits(c, m, STATE_HELD, r.ret.traits, &r.ret.taken);
-    r.ret.reason = reason;
+    char brief[BRIEF_REASON_BYTES];
+    r.ret.reason = brief_reason(c, reason, brief);
     u64 size = record_size(&r);
     if (!room_for(c, c->sink->cost(size) + history_room(size))) return SETTLE_FULL;
     core_emit(c, &r);
@@ -429,7 +429,7 @@ static u32 record_refused_effect(struct core *c, const struct seen *seen, slice 
     if (seen->message) {
         r.effect = (struct rec_effect){.ref = seen->message->ref, .effect_id = effect_id};
         u64 size = record_size(&r);
-        if (!room_for(c, c->sink->cost(size) + history_room(size))) return 0;
+        if (core_memory_short(c) || !room_for(c, c->sink->cost(size) + history_room(size))) return 0;
         core_emit(c, &r);
         return count + 1;
     }

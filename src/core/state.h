@@ -39,6 +39,8 @@ void place_message(struct core *c, u32 no, enum place place, bool front);
 /* There is something ready in that place: whoever waits is told, unless he was. */
 void announce_ready(struct core *c, struct queue *q, enum place place);
 void unplace_message(struct core *c, u32 no);
+/* It is ready, and has been waiting since that moment of running time, wherever in its list it stands. */
+void ready_since(struct core *c, u32 no, i64 run_ms);
 /* Pending: where does it belong? Behind its group's head, delayed, or ready: to be looked up, or to be done. */
 void place_pending(struct core *c, u32 no, bool front);
 /* In this state with these traits; it was unplaced before. Its group moves on, waits, or goes along as they say. */

@@ -99,7 +99,9 @@ void write_counts(struct core *c) {
 /* A lease ran out. Started work may have taken effect: a crash, counted as such. A reservation is simply given back. */
 static bool decide_expiry(struct core *c, u32 no) {
     struct record r = lease_over_record(c, message_at(c, no), ENDED_EXPIRED);
-    if (!room_for(c, c->sink->cost(record_size(&r)))) return false;
+    char brief[BRIEF_REASON_BYTES];
+    if (r.ret.ended == ENDED_EXPIRED) r.ret.reason = brief_reason(c, SL(""), brief);
+    if (!room_for(c, c->sink->cost(record_size(&r)) + history_room(r.ret.reason.n))) return false;
     core_emit(c, &r);
     return true;
 }

@@ -520,6 +520,7 @@ static void do_restart(void) {
         w.records[i].type = REC_NONE;
     }
     w.now.wall_ms += (i64)roll(5000);
+    w.memory_max = one_in(3) ? 1 : 0; /* short of memory in some of its lives */
     start_core();
     assign_accounts();
 }

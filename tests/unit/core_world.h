@@ -184,7 +184,7 @@ struct leased {
     char key[KEY_BYTES_MAX + 1];
 };
 
-static inline struct leased receive_as(u32 lease_ms, bool reserve_only) {
+static inline struct leased receive_by(slice consumer, u32 lease_ms, bool reserve_only) {
     struct leased l = {0};
     u32 no = core_next_ready(w.core, w.queue);
     if (no == MESSAGE_NONE) return l;
@@ -195,14 +195,17 @@ static inline struct leased receive_as(u32 lease_ms, bool reserve_only) {
     while (core_find(w.core, v.ref.hash, &cursor, &f) && f.message != no) {
     }
     load(&f);
-    struct lease_in in = {.lease_ms = lease_ms, .reserve_only = reserve_only, .consumer = SL("tester")};
+    struct lease_in in = {.lease_ms = lease_ms, .reserve_only = reserve_only, .consumer = consumer};
     struct lease_out out;
     enum lease_verdict verdict = core_lease(w.core, w.now, no, &w.base.message, &in, &out);
-    if (verdict == LEASE_TTL_OVER) return receive_as(lease_ms, reserve_only);
+    if (verdict == LEASE_TTL_OVER) return receive_by(consumer, lease_ms, reserve_only);
     if (verdict != LEASE_OK) return l;
     l = (struct leased){.ok = true, .fence = out.fence, .ref = v.ref, .attempt = out.attempt, .delivery = out.delivery};
     memcpy(l.key, w.base.message.key.p, w.base.message.key.n);
     return l;
+}
+static inline struct leased receive_as(u32 lease_ms, bool reserve_only) {
+    return receive_by(SL("tester"), lease_ms, reserve_only);
 }
 static inline struct leased receive(void) {
     return receive_as(30000, false);
