@@ -1,0 +1,186 @@
+/* What one turn does is bounded, and so is a reply: pages of lists, deliveries, parts of long requests, payloads that are compared, a
+ * file that comes into force. Work is counted, and time is what looks at the clock cost. */
+#include "unit/broker_world.h"
+
+#include "broker/broker_priv.h"
+
+enum { REPLY_MOST = 16 << 20, MANY = 12 };
+
+static u32 times_said(const char *part) {
+    u32 n = 0;
+    for (const char *at = w.body.p; (at = strstr(at, part)); at++) n++;
+    return n;
+}
+
+/* Messages whose payloads are all `c`. */
+static void send_large(const char *queue, char c, size_t bytes, u32 count) {
+    struct buf payload = {0};
+    char line[64], key[16];
+    snprintf(line, sizeof line, "POST /v1/queues/%s/messages", queue);
+    while (payload.len < bytes) buf_char(&payload, c);
+    for (u32 i = 0; i < count; i++) {
+        snprintf(key, sizeof key, "k%u", i);
+        assert_int_equal(request(line, key, buf_slice(&payload), NULL), 202);
+    }
+    buf_free(&payload);
+}
+
+struct pages {
+    u32 count, shown, most; /* most: items of the longest */
+};
+
+/* All of a list, with the cursor of each page's end; each item once says `each`. */
+static struct pages read_pages(const char *path, const char *each) {
+    struct pages p = {0};
+    char line[256];
+    snprintf(line, sizeof line, "GET %s", path);
+    for (bool more = true; more; p.count++) {
+        assert_true(p.count < 1000);
+        assert_int_equal(submit(line, NULL, SL(""), NULL), 200);
+        assert_true(w.body.len <= REPLY_MOST);
+        u32 here = times_said(each);
+        p.shown += here;
+        if (here > p.most) p.most = here;
+        const char *next = strstr(w.body.p, "\"next_cursor\":\"");
+        more = next != NULL;
+        if (!more) continue;
+        next += sizeof "\"next_cursor\":\"" - 1;
+        snprintf(line, sizeof line, "GET %s&cursor=%.*s", path, (int)strcspn(next, "\""), next);
+    }
+    return p;
+}
+
+/* ---- pages */
+
+static void a_page_of_large_messages_ends_with_its_time_and_loses_none(void **state) {
+    (void)state;
+    send_large("q", '"', 300000, MANY);
+    w.us_a_look = 1500; /* three looks, of a page's 4 ms */
+    struct pages p = read_pages("/v1/queues/q/messages?state=pending&limit=1000", "\"id\":");
+    assert_int_equal(p.shown, MANY);
+    assert_in_range(p.most, 1, 4);
+    p = read_pages("/v1/queues/q/messages?accepted_since=1h&limit=1000", "\"id\":");
+    assert_int_equal(p.shown, MANY);
+    assert_in_range(p.most, 1, 4);
+    w.us_a_look = 0;
+    p = read_pages("/v1/queues/q/messages?state=pending&limit=1000", "\"id\":");
+    assert_int_equal(p.count, 1);
+}
+
+static void a_short_list_comes_whole_however_slow_the_machine_is(void **state) {
+    (void)state;
+    send_many("q", "k", 20);
+    w.us_a_look = 10000;
+    assert_int_equal(read_pages("/v1/queues/q/messages?state=pending", "\"id\":").count, 1);
+    assert_int_equal(read_pages("/v1/queues?limit=100", "\"created_at\"").count, 1);
+    assert_int_equal(call("POST /v1/queues/q/receive?max=20", ""), 200);
+    assert_int_equal(times_said("\"token\""), 20);
+}
+
+static void no_page_is_longer_than_a_reply_may_be(void **state) {
+    (void)state;
+    send_large("q", 1, 480000, 8); /* six bytes each in a JSON text: 23 MB */
+    struct pages p = read_pages("/v1/queues/q/messages?state=pending&limit=1000", "\"id\":");
+    assert_int_equal(p.shown, 8);
+    assert_int_equal(p.most, 5);
+    p = read_pages("/v1/queues/q/messages?accepted_since=1h&limit=1000", "\"id\":");
+    assert_int_equal(p.shown, 8);
+    assert_int_equal(p.most, 5);
+    assert_int_equal(call("PUT /v1/queues/r", "{\"semantics\":\"at_least_once\"}"), 201);
+    struct buf payload = {0};
+    while (payload.len < 480000) buf_char(&payload, 1);
+    for (u32 i = 0; i < 8; i++)
+        assert_int_equal(request("POST /v1/queues/r/messages", "k", buf_slice(&payload), NULL), 202);
+    buf_free(&payload);
+    p = read_pages("/v1/queues/r/keys?key=k", "\"id\":");
+    assert_int_equal(p.shown, 8);
+    assert_int_equal(p.most, 5);
+}
+
+static void queues_with_long_rules_are_listed_in_several_pages(void **state) {
+    (void)state;
+    struct buf rules = {0};
+    char line[64];
+    enum { QUEUES = 500 };
+    buf_lit(&rules, "{\"schema\":{\"enum\":{");
+    for (u32 i = 0; i < 60; i++) {
+        buf_printf(&rules, "%s\"f%u\":[", i ? "," : "", i);
+        for (u32 j = 0; j < 14; j++) buf_printf(&rules, "%s\"v%u-%020u\"", j ? "," : "", j, j);
+        buf_char(&rules, ']');
+    }
+    buf_lit(&rules, "}}}");
+    for (u32 i = 0; i < QUEUES; i++) {
+        snprintf(line, sizeof line, "PUT /v1/queues/q%u", i);
+        assert_int_equal(submit(line, NULL, buf_slice(&rules), NULL), 201);
+        if (i % 50 == 0) work();
+    }
+    buf_free(&rules);
+    work();
+    struct pages p = read_pages("/v1/queues?limit=1000", "\"created_at\"");
+    assert_int_equal(p.shown, QUEUES);
+    assert_true(p.count > 1);
+    w.us_a_look = 500;
+    p = read_pages("/v1/queues?limit=1000", "\"created_at\"");
+    assert_int_equal(p.shown, QUEUES);
+    assert_in_range(p.most, 1, 20);
+}
+
+/* ---- deliveries */
+
+static void a_receive_of_large_messages_ends_with_its_time_and_leases_no_more_than_it_gives(void **state) {
+    (void)state;
+    u32 got = 0, replies = 0;
+    send_large("q", '"', 300000, MANY);
+    for (w.us_a_look = 1500; got < MANY; replies++) {
+        assert_int_equal(call("POST /v1/queues/q/receive?max=1000", ""), 200);
+        assert_in_range(times_said("\"token\""), 1, 4);
+        got += times_said("\"token\"");
+    }
+    assert_true(replies >= 3);
+    assert_int_equal(call("GET /v1/queues/q", ""), 200);
+    assert_said("\"leased\":12");
+}
+
+static void no_receive_is_longer_than_a_reply_may_be(void **state) {
+    (void)state;
+    u32 got = 0;
+    for (send_large("q", 1, 480000, 8); got < 8; got += times_said("\"token\"")) {
+        assert_int_equal(call("POST /v1/queues/q/receive?max=1000", ""), 200);
+        assert_true(w.body.len <= REPLY_MOST);
+        assert_true(times_said("\"token\"") > 0);
+    }
+    assert_int_equal(got, 8);
+}
+
+static void results_that_repeat_do_not_make_a_batch_longer_than_a_reply_may_be(void **state) {
+    (void)state;
+    struct buf text = {0};
+    assert_int_equal(send("q", "k", "x"), 202);
+    assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
+    buf_printf(&text, "{\"token\":\"%s\",\"result\":\"", w.token);
+    for (u32 i = 0; i < 480000; i++) buf_lit(&text, "\\u0001");
+    buf_lit(&text, "\"}");
+    assert_int_equal(request("POST /v1/ack", NULL, buf_slice(&text), NULL), 200);
+    buf_reset(&text);
+    for (u32 i = 0; i < 8; i++) buf_lit(&text, "{\"key\":\"k\",\"payload\":\"x\"}\n");
+    assert_int_equal(request("POST /v1/queues/q/batch", NULL, buf_slice(&text), NULL), 200);
+    assert_true(w.body.len <= REPLY_MOST);
+    assert_int_equal(times_said("\"outcome\":\"duplicate\""), 8);
+    assert_int_equal(times_said("\"result_omitted\":true"), 3);
+    buf_free(&text);
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        T(a_page_of_large_messages_ends_with_its_time_and_loses_none),
+        T(a_short_list_comes_whole_however_slow_the_machine_is),
+        T(no_page_is_longer_than_a_reply_may_be),
+        T(queues_with_long_rules_are_listed_in_several_pages),
+        T(a_receive_of_large_messages_ends_with_its_time_and_leases_no_more_than_it_gives),
+        T(no_receive_is_longer_than_a_reply_may_be),
+        T(results_that_repeat_do_not_make_a_batch_longer_than_a_reply_may_be),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
