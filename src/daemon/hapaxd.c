@@ -28,6 +28,7 @@
     30000u /* for requests to other servers: those that have not ended by then are cut, and unknown after the next start */
 #define FINDINGS_TOLD 20u   /* of what hapax lint calls an error */
 #define LINES_TOLD    1000u /* of what a reload changes, or of what is wrong with it */
+#define TURN_LONG_US  20000u
 #define DAY_MS        ((i64)24 * 3600 * 1000)
 
 /* The config file being read again. */
@@ -222,8 +223,10 @@ static void arm_timer(struct daemon *d) {
     loop_timer(d->loop, ms < 1 ? 1 : (u64)ms, on_tick, d);
 }
 
+/* It may come up in the turn that set it, which has had its end: what is left to do can wait for the next where that took long. */
 static void on_tick(void *ctx) {
     struct daemon *d = ctx;
+    if (loop_turn_us(d->loop) > TURN_LONG_US) return arm_timer(d);
     broker_tick(d->broker, time_now());
     broker_turn_end(d->broker, time_now());
     stop_if_failed(d);

@@ -170,6 +170,39 @@ static void results_that_repeat_do_not_make_a_batch_longer_than_a_reply_may_be(v
     buf_free(&text);
 }
 
+/* ---- parts of long requests */
+
+static void assert_pending(u32 count) {
+    struct queue_info q;
+    u16 queue;
+    assert_true(core_queue_find(w.broker->core, SL("q"), &queue));
+    core_queue_info(w.broker->core, w.broker->now, queue, &q);
+    assert_int_equal(q.ready, count);
+}
+
+static void a_turn_whose_requests_took_long_leaves_the_rest_of_a_batch_to_the_next(void **state) {
+    (void)state;
+    struct buf lines = {0};
+    for (u32 i = 0; i < 4; i++) buf_printf(&lines, "{\"key\":\"k%u\",\"payload\":\"x\"}\n", i);
+    w.us_a_look = 15000; /* each line takes all that a turn has time for */
+    u32 answers = w.answers;
+    assert_int_equal(submit("POST /v1/queues/q/batch", NULL, buf_slice(&lines), NULL), 0);
+    assert_pending(1);
+    work();
+    assert_pending(1);
+    /* Who was passed over comes before who is new. */
+    assert_int_equal(submit("POST /v1/queues/q/batch", NULL, buf_slice(&lines), NULL), 0);
+    assert_pending(1);
+    work();
+    assert_pending(2);
+    for (u32 i = 0; w.answers < answers + 2; i++) {
+        assert_true(i < 20);
+        work();
+    }
+    assert_pending(4);
+    buf_free(&lines);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -181,6 +214,7 @@ int main(void) {
         T(a_receive_of_large_messages_ends_with_its_time_and_leases_no_more_than_it_gives),
         T(no_receive_is_longer_than_a_reply_may_be),
         T(results_that_repeat_do_not_make_a_batch_longer_than_a_reply_may_be),
+        T(a_turn_whose_requests_took_long_leaves_the_rest_of_a_batch_to_the_next),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
