@@ -31,6 +31,7 @@ struct rulebook {
     struct queue_rules *of; /* [queue] */
     u32 cap;
     u32 made_on_use;
+    u32 version; /* rules_version */
 };
 
 struct rulebook *rulebook_new(void) {
@@ -41,6 +42,10 @@ struct rulebook *rulebook_new(void) {
 
 const struct config *config_in_force(const struct broker *b) {
     return b->rulebook->config;
+}
+
+u32 rules_version(const struct broker *b) {
+    return b->rulebook->version + 1;
 }
 
 u32 queues_made_on_use(const struct broker *b) {
@@ -100,6 +105,7 @@ static void bind_queue(struct broker *b, u16 queue, struct queue_config *config,
     at->scoped = config ? config->key_scope == KEY_SCOPE_CREDENTIAL : scope_said(q.config);
     at->undeclared = q.origin == ORIGIN_AUTO && !b->rulebook->config->auto_create;
     at->special = at->undeclared || (config && is_special(config));
+    b->rulebook->version++;
     bind_target(b, &q, config);
     push_rules_changed(b, queue);
     if (!q.deleted) waits_queue_made(b, queue, q.name);
