@@ -426,6 +426,8 @@ void config_queue_free(struct queue_config *q); /* NULL is fine */
 /* The effective values under the config's key names, unset ones left out; read again it makes the same queue. */
 void config_queue_to_json(const struct queue_config *q, struct buf *out);
 bool config_queue_equal(const struct queue_config *a, const struct queue_config *b);
+/* Some that are called with, beside what the rules say as text. */
+bool config_queue_has_secrets(const struct queue_config *q);
 /* The longest of upstream_replay and upstreams; 0: nothing said. */
 i64 config_longest_replay_ms(const struct queue_config *q);
 #define QUEUE_NAME_MAX 128u

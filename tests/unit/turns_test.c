@@ -3,6 +3,7 @@
 #include "unit/broker_world.h"
 
 #include "broker/broker_priv.h"
+#include "broker/queue_rules.h"
 
 #undef fail                   /* cmocka's */
 #define respond reply_respond /* the world has its own */
@@ -245,6 +246,37 @@ static void a_large_payload_is_not_read_again_for_each_that_is_in_conflict_with_
     buf_free(&payload);
 }
 
+/* ---- a file */
+
+static const struct queue_config *rules_of_queue(const char *name) {
+    u16 queue;
+    assert_true(core_queue_find(w.broker->core, slice_str(name), &queue));
+    return queue_rules_of(w.broker, queue)->config;
+}
+
+static void rules_of_queues_a_file_lets_go_are_not_read_anew(void **state) {
+    (void)state;
+    reload("queues: {a: {window: 2h, key: 'o:${id}'}, b: {deliver: {url: 'https://there.example/'}}, "
+           "c: {deliver: {url: 'https://there.example/', sign: {secrets: "
+           "['whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz']}}}}\n");
+    const struct queue_config *a = rules_of_queue("a"), *b = rules_of_queue("b"), *c = rules_of_queue("c");
+    reload("auto_create: true\n");
+    assert_ptr_equal(rules_of_queue("a"), a);
+    assert_ptr_equal(rules_of_queue("b"), b);
+    assert_ptr_not_equal(rules_of_queue("c"), c); /* the file had its secret, and has it no more */
+    assert_int_equal(send("a", NULL, "{\"id\":1}"), 202);
+    assert_int_equal(call("GET /v1/queues/a", ""), 200);
+    assert_said("\"window\":\"2h\"");
+    assert_said("\"origin\":\"auto\"");
+    assert_null(strstr(w.body.p, "defined_at"));
+    reload("queues: {a: {window: 3h}}\n");
+    reload("auto_create: true\n");
+    assert_int_equal(call("DELETE /v1/queues/b", ""), 204);
+    restart();
+    assert_int_equal(call("GET /v1/queues/a", ""), 200);
+    assert_said("\"window\":\"3h\"");
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -258,6 +290,7 @@ int main(void) {
         T(results_that_repeat_do_not_make_a_batch_longer_than_a_reply_may_be),
         T(a_turn_whose_requests_took_long_leaves_the_rest_of_a_batch_to_the_next),
         T(a_large_payload_is_not_read_again_for_each_that_is_in_conflict_with_it),
+        T(rules_of_queues_a_file_lets_go_are_not_read_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
