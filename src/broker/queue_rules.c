@@ -232,6 +232,7 @@ static void put_changes(const struct broker *b, const struct queue_info *was, co
         buf_lit(out, "all: the rules before could not be read\n");
         return;
     }
+    if (bound->config && bound->config == q->former) return buf_slice_add(out, q->differences);
     struct queue_config *none_said = bound->config ? NULL : config_queue_default(q->name);
     config_queue_diff(bound->config ? bound->config : none_said, q, out);
     config_queue_free(none_said);

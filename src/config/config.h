@@ -129,6 +129,9 @@ struct queue_config {
     struct said_at at; /* of its name there */
     struct said_at said[QUEUE_KEY_COUNT];
     slice json; /* what was said, as one line of JSON: config_queue_from_json makes the same queue of it */
+    const struct queue_config
+        *former;       /* of config_queues_compare: in the file before, if it said something else there */
+    slice differences; /* from that one, as config_queue_diff has them */
     struct arena *arena;
 };
 
@@ -440,6 +443,10 @@ void config_diff(const struct config *before, const struct config *after, struct
 
 /* The same of one queue, without its name ("window: 24h -> 7d"). */
 void config_queue_diff(const struct queue_config *before, const struct queue_config *after, struct buf *out);
+
+/* Has every queue of a file that differs from the file before say in what: thousands of them take a while, and whoever puts the file in
+ * force has none. `before` is not looked at again, but its queues are known by their addresses. */
+void config_queues_compare(const struct config *before, struct config *after);
 
 /* ---- the table of keys, for help and tests */
 

@@ -397,6 +397,7 @@ static void *read_config(void *ctx) {
     struct reload *r = ctx;
     r->st = config_load(r->path, &r->use, &r->config, &r->errors);
     if (r->st == ST_OK) config_diff(r->in_force, r->config, &r->changes);
+    if (r->st == ST_OK) config_queues_compare(r->in_force, r->config);
     if (r->st == ST_OK) look_at_doors(r);
     if (r->st == ST_OK) lint_run(r->config, &r->lint);
     atomic_store_explicit(&r->done, true, memory_order_release);

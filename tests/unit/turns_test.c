@@ -277,6 +277,28 @@ static void rules_of_queues_a_file_lets_go_are_not_read_anew(void **state) {
     assert_said("\"window\":\"3h\"");
 }
 
+static void what_a_file_changes_in_a_queue_is_compared_before_it_comes_into_force(void **state) {
+    (void)state;
+    struct config *config;
+    struct errbuf err = {{0}};
+    struct buf errors = {0};
+    reload("queues: {a: {window: 1h}, b: {window: 1h}, c: {}}\n");
+    assert_int_equal(config_parse(SL("queues: {a: {window: 2h}, b: {window: 1h}, c: {}, d: {}}\n"), "hapax.yaml",
+                                  &(struct config_use){0}, &config, &errors),
+                     ST_OK);
+    config_queues_compare(broker_config(w.broker), config);
+    struct queue_config *a = config->queues.at[0];
+    assert_ptr_equal(a->former, rules_of_queue("a"));
+    assert_true(slice_eq(a->differences, SL("window: 1h -> 2h\n")));
+    assert_null(config->queues.at[1]->former);
+    assert_null(config->queues.at[3]->former);
+    a->differences = SL("as it was compared");
+    assert_int_equal(broker_configure(w.broker, w.t, config, "test", SL(""), &err), ST_OK);
+    work();
+    assert_int_equal(call("GET /v1/audit?what=queue_put", ""), 200);
+    assert_said("\"changes\":\"as it was compared\"");
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -291,6 +313,7 @@ int main(void) {
         T(a_turn_whose_requests_took_long_leaves_the_rest_of_a_batch_to_the_next),
         T(a_large_payload_is_not_read_again_for_each_that_is_in_conflict_with_it),
         T(rules_of_queues_a_file_lets_go_are_not_read_anew),
+        T(what_a_file_changes_in_a_queue_is_compared_before_it_comes_into_force),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
