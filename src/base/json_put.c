@@ -55,19 +55,31 @@ static void close_string(struct buf *b, char *out) {
     b->len = (size_t)(out - b->p);
 }
 
+#define ESCAPED_TOGETHER 64u
+
+/* As many as there are in a row: a text may be nothing else, and to look for runs between them would take most of the time. Returns
+ * how many were written. */
+static inline size_t put_escapes(struct buf *b, char **out, slice s) {
+    size_t i = 0, most = s.n < ESCAPED_TOGETHER ? s.n : ESCAPED_TOGETHER;
+    b->len = (size_t)(*out - b->p);
+    buf_grow(b, s.n + ESCAPED_TOGETHER * ESCAPE_MAX);
+    char *p = b->p + b->len;
+    do p = put_escape(p, s.p[i]);
+    while (++i < most && ((u8)s.p[i] < 0x20 || s.p[i] == '"' || s.p[i] == '\\'));
+    *out = p;
+    return i;
+}
+
 /* From a byte on that `stops` stops at. false: it, or one after it, is not of UTF-8. */
 WRITTEN_OUT bool put_rest(struct buf *b, char *out, slice s, sixteen (*stops)(sixteen)) {
     while (s.n) {
-        size_t done = 1;
+        size_t done;
         if ((u8)*s.p >= 0x80) {
             done = utf8_sequence(s.p, s.n);
             if (done == 0) return false;
             for (size_t i = 0; i < done; i++) *out++ = s.p[i];
         } else {
-            out = put_escape(out, *s.p);
-            b->len = (size_t)(out - b->p);
-            buf_grow(b, s.n + ESCAPE_MAX);
-            out = b->p + b->len;
+            done = put_escapes(b, &out, s);
         }
         s = slice_of(s.p + done, s.n - done);
         size_t run = copy_run(out, s, stops);

@@ -8,17 +8,28 @@ struct chunk {
     char bytes[];
 };
 
-/* An entry belongs to the set only while its generation is the set's: clearing is one increment, whatever the
- * table's size, so a large object costs nothing to the small ones after it. */
+/* The names of one open object: in the order they came, and a table that leads to them. A place of the table is no more than a
+ * number, so that the table of a hundred thousand names stays near: it is looked into all over, once for each name.
+ *
+ * A place is taken only while its generation is the set's: clearing is one increment, whatever the table's size, so a large object
+ * costs nothing to the small ones after it. */
 struct name {
     slice text;
-    u32 hash, generation;
+    u64 hash;
+};
+
+struct place {
+    u32 name; /* its number */
+    u16 tag;  /* of its hash: another name is rarely looked at to see that it is another */
+    u16 generation;
 };
 
 struct name_set {
-    struct name *table; /* open addressing; the size is a power of two */
-    size_t size, count;
-    u32 generation;
+    struct name *names;
+    struct place *table; /* open addressing; the size is a power of two, and there are half as many names */
+    size_t size;
+    u32 count;
+    u16 generation;
 };
 
 struct json_scratch {
@@ -38,7 +49,10 @@ void json_scratch_free(struct json_scratch *s) {
         next = c->next;
         mem_free(c);
     }
-    for (int i = 0; i <= JSON_DEPTH_MAX; i++) mem_free(s->sets[i].table);
+    for (int i = 0; i <= JSON_DEPTH_MAX; i++) {
+        mem_free(s->sets[i].names);
+        mem_free(s->sets[i].table);
+    }
     mem_free(s);
 }
 
@@ -67,25 +81,39 @@ void json_scratch_rewind(struct json_scratch *s) {
     if (s->chunks) s->chunks->used = 0;
 }
 
+static u16 tag_of(u64 hash) {
+    return (u16)(hash >> 48);
+}
+
+static bool taken(const struct name_set *set, const struct place *at) {
+    return at->generation == set->generation;
+}
+
 /* Where the name is, or the free place where it belongs. */
-static struct name *find(const struct name_set *set, slice text, u32 hash) {
+static struct place *find(const struct name_set *set, slice text, u64 hash) {
     for (size_t i = hash;; i++) {
-        struct name *at = &set->table[i & (set->size - 1)];
-        if (at->generation != set->generation) return at;
-        if (at->hash == hash && slice_eq(at->text, text)) return at;
+        struct place *at = &set->table[i & (set->size - 1)];
+        if (!taken(set, at)) return at;
+        if (at->tag == tag_of(hash) && slice_eq(set->names[at->name].text, text)) return at;
     }
 }
 
+static struct place *free_place(const struct name_set *set, u64 hash) {
+    size_t i = hash;
+    while (taken(set, &set->table[i & (set->size - 1)])) i++;
+    return &set->table[i & (set->size - 1)];
+}
+
 static void enlarge(struct name_set *set) {
-    struct name *old = set->table;
-    size_t old_size = set->size;
-    set->size = old_size ? old_size * 2 : TABLE_FIRST;
+    mem_free(set->table);
+    set->size = set->size ? set->size * 2 : TABLE_FIRST;
+    set->names = mem_realloc(set->names, set->size / 2 * sizeof *set->names);
     set->table = mem_zalloc(set->size * sizeof *set->table);
-    if (set->generation == 0) set->generation = 1; /* 0 marks a place never used */
-    for (size_t i = 0; i < old_size; i++) {
-        if (old[i].generation == set->generation) *find(set, old[i].text, old[i].hash) = old[i];
+    set->generation = 1; /* 0 marks a place never used */
+    for (u32 i = 0; i < set->count; i++) {
+        u64 hash = set->names[i].hash;
+        *free_place(set, hash) = (struct place){i, tag_of(hash), set->generation};
     }
-    mem_free(old);
 }
 
 /* The hash is keyed anew for each text: nobody can prepare names that all collide. */
@@ -93,12 +121,12 @@ bool json_names_add(struct json_scratch *s, int level, slice name) {
     if (!s->keyed) random_bytes(&s->key, sizeof s->key);
     s->keyed = true;
     struct name_set *set = &s->sets[level];
-    if (set->count >= set->size / 2) enlarge(set);
-    u32 hash = (u32)siphash(&s->key, name.p, name.n);
-    struct name *at = find(set, name, hash);
-    if (at->generation == set->generation) return false;
-    *at = (struct name){name, hash, set->generation};
-    set->count++;
+    if (set->count == set->size / 2) enlarge(set);
+    u64 hash = siphash(&s->key, name.p, name.n);
+    struct place *at = find(set, name, hash);
+    if (taken(set, at)) return false;
+    *at = (struct place){set->count, tag_of(hash), set->generation};
+    set->names[set->count++] = (struct name){name, hash};
     return true;
 }
 
@@ -106,7 +134,7 @@ void json_names_clear(struct json_scratch *s, int level) {
     struct name_set *set = &s->sets[level];
     set->count = 0;
     if (++set->generation != 0) return;
-    /* After 2^32 objects the numbers start again, so the old entries must really go. */
+    /* After 2^16 objects the numbers start again, so the old places must really go. */
     memset(set->table, 0, set->size * sizeof *set->table);
     set->generation = 1;
 }

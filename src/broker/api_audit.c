@@ -6,6 +6,7 @@
 #include "broker/lookup.h"
 #include "broker/named.h"
 #include "broker/operator.h"
+#include "broker/page.h"
 #include "broker/parse.h"
 
 struct audit_query {
@@ -64,24 +65,24 @@ static void put_audit(struct buf *b, const struct rec_audit *r) {
 
 /* A page ends early when it has looked at many that were not wanted. */
 #define AUDIT_LOOKED_AT_MAX 10000u
+#define PAGE_LEAST          256u /* entries looked at however slow the machine is */
 
 static void put_trail(struct call *c, struct audit_query *q, struct buf *body) {
     struct broker *b = c->b;
     struct audit_at at;
-    u64 shown = 0;
-    u32 looked = 0;
-    bool more = true;
-    buf_lit(body, "{\"items\":[");
-    while (shown < q->limit && looked++ < AUDIT_LOOKED_AT_MAX && body->len < REPLY_BYTES_MAX) {
-        if (!(more = core_audit_prev(b->core, q->before, &at))) break;
+    struct page p;
+    page_begin(&p, b, body, q->limit, PAGE_LEAST);
+    while (!page_full(&p) && p.looked <= AUDIT_LOOKED_AT_MAX && core_audit_prev(b->core, q->before, &at)) {
         const struct record *r = lookup_record(b, b->lookup, at.pos, at.size_hint);
         CHECK(r->type == REC_AUDIT);
+        if (wanted(q, &r->audit) && may_see(c->who, &r->audit)) {
+            page_item(&p);
+            put_audit(body, &r->audit);
+            if (!page_keeps(&p)) break;
+        }
         q->before = at.number;
-        if (!wanted(q, &r->audit) || !may_see(c->who, &r->audit)) continue;
-        if (shown++) buf_char(body, ',');
-        put_audit(body, &r->audit);
     }
-    more = more && core_audit_prev(b->core, q->before, &at);
+    bool more = core_audit_prev(b->core, q->before, &at);
     buf_lit(body, "],\"next_cursor\":");
     if (more)
         buf_printf(body, "\"%llu\"}", (unsigned long long)q->before);

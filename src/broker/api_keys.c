@@ -6,11 +6,14 @@
 #include "broker/key_page.h"
 #include "broker/lookup.h"
 #include "broker/named.h"
+#include "broker/page.h"
 #include "broker/parse.h"
 #include "broker/render.h"
 #include "broker/scope.h"
 #include "broker/shared.h"
 #include "broker/waits.h"
+
+#define PAGE_LEAST 20u /* messages looked at however slow the machine is */
 
 /* Under at_least_once a key repeats: all of them, in the index's order, a page at a time. The cursor is how many have been
  * shown. */
@@ -22,16 +25,19 @@ static void reply_repeats(struct call *c, u16 queue, slice key) {
     key = key_meant(c, queue, key);
     u64 hash = core_hash(b->core, queue, key), count = 0, shown;
     bool more = false;
+    struct page p;
     if (!param_u64(c, "cursor", 0, UINT32_MAX, 0, &shown)) return reply_failure(c);
     buf_reset(body);
-    buf_lit(body, "{\"items\":[");
+    page_begin(&p, b, body, UINT64_MAX, PAGE_LEAST);
     while (core_find(b->core, hash, &cursor, &f)) {
         const struct seen *s = f.queue == queue ? lookup_found(b, b->lookup, &f) : NULL;
         if (!s || !slice_eq(seen_key(s), key) || !seen_in_force(b, s) || count++ < shown) continue;
-        more = body->len >= REPLY_BYTES_MAX;
+        more = page_full(&p);
         if (more) break;
-        if (body->p[body->len - 1] != '[') buf_char(body, ',');
+        page_item(&p);
         put_key_page(b, body, s, true);
+        more = !page_keeps(&p);
+        if (more) break;
     }
     buf_lit(body, "],\"next_cursor\":");
     if (more)

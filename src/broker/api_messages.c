@@ -2,12 +2,12 @@
 #include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
-#include "broker/budget.h"
 #include "broker/call.h"
 #include "broker/filter.h"
 #include "broker/key_page.h"
 #include "broker/lookup.h"
 #include "broker/named.h"
+#include "broker/page.h"
 #include "broker/parse.h"
 #include "broker/render.h"
 #include "broker/scope.h"
@@ -59,8 +59,8 @@ static bool parse_cursor(struct call *c, u16 queue, enum state state, u32 *after
     return (ok && !bad) || fail(c, PROBLEM_param_invalid, "cursor must be a next_cursor of an earlier page");
 }
 
-/* One page of a state, as far as it got. */
-struct page {
+/* A state's, as far as they were listed. */
+struct listing {
     u16 queue;
     enum state state;
     struct filter filter;
@@ -69,32 +69,33 @@ struct page {
     struct ref last; /* its name; seq 0: none */
 };
 
-static void put_page(struct broker *b, struct page *p, struct buf *body) {
-    u32 looked = 0, no;
-    struct budget g = budget_of(b, REQUEST_US);
-    for (u64 n = 0; n < p->limit && body->len < REPLY_BYTES_MAX && looked++ < LISTED_LOOKED_AT_MAX;) {
-        if (looked > PAGE_LEAST && budget_spent(&g)) return;
-        if ((no = core_list(b->core, p->queue, p->state, p->at)) == MESSAGE_NONE) return;
+static void put_listed(struct broker *b, struct listing *l, struct page *p) {
+    u32 no;
+    while (!page_full(p) && p->looked <= LISTED_LOOKED_AT_MAX) {
+        if ((no = core_list(b->core, l->queue, l->state, l->at)) == MESSAGE_NONE) return;
         struct message_view v;
         core_message_view(b->core, b->now, no, &v);
-        p->at = no;
-        p->last = v.ref;
-        if (!filter_passes(&p->filter, &v)) continue;
-        if (n++) buf_char(body, ',');
-        put_key_page(b, body, lookup_id(b, b->lookup, v.ref.hash, v.ref.seq), false);
+        if (filter_passes(&l->filter, &v)) {
+            page_item(p);
+            put_key_page(b, p->body, lookup_id(b, b->lookup, v.ref.hash, v.ref.seq), false);
+            if (!page_keeps(p)) return;
+        }
+        l->at = no;
+        l->last = v.ref;
     }
 }
 
-static void list_state(struct call *c, struct page *p) {
+static void list_state(struct call *c, struct listing *l) {
     struct broker *b = c->b;
     struct buf *body = &b->scratch->body;
+    struct page p;
     buf_reset(body);
-    buf_lit(body, "{\"items\":[");
-    put_page(b, p, body);
+    page_begin(&p, b, body, l->limit, PAGE_LEAST);
+    put_listed(b, l, &p);
     buf_char(body, ']');
-    bool more = p->last.seq && core_list(b->core, p->queue, p->state, p->at) != MESSAGE_NONE;
+    bool more = l->last.seq && core_list(b->core, l->queue, l->state, l->at) != MESSAGE_NONE;
     if (more)
-        put_id(body, "next_cursor", &p->last);
+        put_id(body, "next_cursor", &l->last);
     else
         json_put_member_raw(body, "next_cursor", SL("null"));
     buf_char(body, '}');
@@ -139,22 +140,23 @@ static void list_accepted(struct call *c, u16 queue, i64 since_ms, u64 limit, u3
     struct broker *b = c->b;
     struct buf *body = &b->scratch->body;
     i64 since_run_ms = b->now.run_ms - (b->now.wall_ms - since_ms); /* running time is never ahead of the clock */
-    u32 from = cursor;
+    u32 from = cursor, before = cursor;
     enum walk_verdict v = WALK_MORE;
-    struct budget g = budget_of(b, REQUEST_US);
+    struct page p;
     buf_reset(body);
-    buf_lit(body, "{\"items\":[");
-    for (u64 n = 0; n < limit && body->len < REPLY_BYTES_MAX && cursor - from < WALK_LOOKED_AT_MAX;) {
+    page_begin(&p, b, body, limit, 1);
+    while (v != WALK_END && !page_full(&p) && cursor - from < WALK_LOOKED_AT_MAX) {
         struct found f;
-        v = WALK_MORE;
-        if (budget_spent(&g)) break;
+        before = cursor;
         v = core_walk(b->core, queue, since_run_ms, WALK_AT_A_TIME, &cursor, &f);
-        if (v == WALK_END) break;
-        if (v == WALK_MORE) continue;
+        if (v != WALK_FOUND) continue;
         const struct seen *s = lookup_found(b, b->lookup, &f);
         if (!accepted_since(s, since_ms)) continue;
-        if (n++) buf_char(body, ',');
+        page_item(&p);
         put_accepted(b, body, s);
+        if (page_keeps(&p)) continue;
+        cursor = before;
+        break;
     }
     buf_lit(body, "],\"next_cursor\":");
     if (v == WALK_END)
@@ -183,11 +185,11 @@ static bool start_accepted(struct call *c, slice text, u16 queue, u64 limit) {
 }
 
 static bool start_state(struct call *c, u16 queue, u64 limit) {
-    struct page p = {.queue = queue, .limit = limit};
-    p.filter.payloads = shows_payload(c->b, core_queue_name(c->b->core, queue));
-    bool ok = parse_state(c, &p.state) && parse_cursor(c, queue, p.state, &p.at) && parse_filter(c, &p.filter);
-    if (ok) list_state(c, &p);
-    filter_free(&p.filter);
+    struct listing l = {.queue = queue, .limit = limit};
+    l.filter.payloads = shows_payload(c->b, core_queue_name(c->b->core, queue));
+    bool ok = parse_state(c, &l.state) && parse_cursor(c, queue, l.state, &l.at) && parse_filter(c, &l.filter);
+    if (ok) list_state(c, &l);
+    filter_free(&l.filter);
     return ok;
 }
 

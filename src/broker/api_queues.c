@@ -3,11 +3,11 @@
 #include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
-#include "broker/budget.h"
 #include "broker/call.h"
 #include "broker/consumers.h"
 #include "broker/named.h"
 #include "broker/operator.h"
+#include "broker/page.h"
 #include "broker/queue_page.h"
 #include "broker/queue_rules.h"
 #include "broker/room.h"
@@ -16,30 +16,27 @@
 #include "broker/tenants.h"
 #include "broker/waits.h"
 
-#define PASSED_BETWEEN 256u /* queues passed over between two looks at the clock */
+#define PAGE_LEAST 100u /* queues looked at however slow the machine is */
 
 /* By their numbers, which a queue keeps while it is there; the cursor is the number of the last one shown. */
 void api_queues(struct call *c) {
     struct broker *b = c->b;
     struct buf *body = &b->scratch->body;
-    u64 limit, after, shown = 0;
+    struct page p;
+    u64 limit, after;
     bool live;
     if (!param_bool(c, "live", &live) || !param_u64(c, "limit", 1, LIST_LIMIT_MAX, 100, &limit) ||
         !param_u64(c, "cursor", 0, QUEUES_MAX, 0, &after))
         return reply_failure(c);
     u32 count = core_queue_count(b->core), n = (u32)after + 1;
     buf_reset(body);
-    buf_lit(body, "{\"items\":[");
-    struct budget g = budget_of(b, REQUEST_US);
-    for (u32 passed = 0; n <= count && shown < limit; n++) {
+    page_begin(&p, b, body, limit, PAGE_LEAST);
+    for (; n <= count && !page_full(&p); n++) {
         slice name = core_queue_name(b->core, (u16)n);
-        if (name.n == 0 || !caller_may(c->who, RIGHT_OBSERVE, name)) {
-            if (++passed % PASSED_BETWEEN == 0 && budget_spent(&g))
-                break; /* a page may be short, but never takes long */
-            continue;
-        }
-        if (shown++) buf_char(body, ',');
+        if (name.n == 0 || !caller_may(c->who, RIGHT_OBSERVE, name)) continue;
+        page_item(&p);
         put_queue_page(b, body, (u16)n, live);
+        if (!page_keeps(&p)) break;
     }
     buf_lit(body, "],\"next_cursor\":");
     if (n <= count)

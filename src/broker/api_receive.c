@@ -5,6 +5,7 @@
 #include "broker/consumers.h"
 #include "broker/lookup.h"
 #include "broker/named.h"
+#include "broker/page.h"
 #include "broker/parse.h"
 #include "broker/receipts.h"
 #include "broker/render.h"
@@ -30,6 +31,8 @@ struct take {
     struct part seen; /* what the last one says of this time */
     i64 seen_ms;
     struct due *due;
+    struct budget g; /* once it is long */
+    bool full;       /* the next one does not fit into it */
 };
 
 /* Tokens whose places in the body are empty as yet. */
@@ -149,7 +152,23 @@ static void render_delivery(struct broker *b, struct take *t, const struct messa
     buf_char(body, '}');
 }
 
-/* Lease one message and add it to the reply. */
+/* Whatever it says, escaped, with what the broker says of it. Into a short reply any message does. */
+static bool fits_in(const struct take *t, const struct message_view *v, const struct rec_message *m) {
+    enum { SHORT = 3 << 20, BESIDE = 8192 };
+    if (t->body->len <= SHORT) return true;
+    u64 said = m->payload.n + m->attrs.n + m->key.n + v->history.n;
+    return t->body->len + said * ESCAPED_GROWS + BESIDE <= REPLY_BYTES_MAX;
+}
+
+/* What was asked for may be a thousand large ones. Few, or small ones, come together however slow the machine is, and without a look
+ * at the clock. */
+static bool takes_long(struct broker *b, struct take *t) {
+    if (t->body->len <= PAGE_LEAST_BYTES) return false;
+    if (!t->g.b) t->g = budget_of(b, REQUEST_US);
+    return budget_spent(&t->g);
+}
+
+/* Lease one message and add it to the reply. If it does not fit in, the reply is full. */
 static enum lease_verdict take_one(struct broker *b, struct take *t, u32 no) {
     struct message_view before;
     struct buf *history = &b->scratch->history;
@@ -157,6 +176,8 @@ static enum lease_verdict take_one(struct broker *b, struct take *t, u32 no) {
     core_message_view(b->core, b->now, no, &before);
     const struct record *base = lookup_record(b, b->lookup, before.pos, before.size_hint);
     CHECK(base->type == REC_MESSAGE);
+    t->full = !fits_in(t, &before, &base->message);
+    if (t->full) return LEASE_OK;
     /* Leasing changes the history the view points into: what is rendered is what was before it. */
     buf_reset(history);
     buf_slice_add(history, before.history);
@@ -180,12 +201,13 @@ static void prefetch_ready(struct broker *b, u16 queue) {
 }
 
 static void take_ready(struct broker *b, struct take *t) {
-    u32 full = 0, no;
+    u32 refused = 0, no;
     if (t->in.lease_ms == 0) t->in.lease_ms = core_queue_rules(b->core, t->queue)->lease_ms;
-    while (t->count < t->max && t->body->len < REPLY_BYTES_MAX + HTTP_HEAD_ROOM && full < FULL_TRIES) {
+    while (t->count < t->max && !t->full && refused < FULL_TRIES) {
+        if (takes_long(b, t)) break;
         if ((no = core_next_ready(b->core, t->queue)) == MESSAGE_NONE) break;
         if (t->count % READY_AHEAD == 0 && t->max > 1) prefetch_ready(b, t->queue);
-        if (take_one(b, t, no) == LEASE_FULL) full++;
+        if (take_one(b, t, no) == LEASE_FULL) refused++;
     }
 }
 

@@ -2,18 +2,18 @@
 #include "broker/access.h"
 #include "broker/api.h"
 #include "broker/broker_priv.h"
-#include "broker/budget.h"
 #include "broker/call.h"
 #include "broker/limits.h"
 #include "broker/named.h"
 #include "broker/operator.h"
+#include "broker/page.h"
 #include "broker/parse.h"
 #include "broker/room.h"
 #include "broker/target.h"
 #include "broker/target_page.h"
 #include "broker/target_reach.h"
 
-#define PASSED_BETWEEN 256u /* queues passed over between two looks at the clock */
+#define PAGE_LEAST 256u /* queues looked at however slow the machine is */
 
 /* ---- the list */
 
@@ -30,22 +30,23 @@ static bool put_one(struct call *c, slice name) {
     if (!core_queue_find(c->b->core, name, &queue))
         return fail(c, PROBLEM_no_such_queue, "queue '%.*s' does not exist", (int)name.n, name.p);
     if (!has_target(c, queue)) return false;
+    buf_lit(&c->b->scratch->body, "{\"items\":[");
     put_target_page(c->b, &c->b->scratch->body, queue);
     return true;
 }
 
-/* 0: that was all. A page may be short, but never takes long. */
+/* 0: that was all. */
 static u32 put_some(struct call *c, u32 after, u64 limit) {
     struct broker *b = c->b;
     struct buf *body = &b->scratch->body;
-    struct budget g = budget_of(b, REQUEST_US);
+    struct page p;
     u32 end = targets_end(b), n = after + 1;
-    u64 shown = 0;
-    for (u32 passed = 0; n < end && shown < limit; n++) {
-        if (++passed % PASSED_BETWEEN == 0 && budget_spent(&g)) break;
+    page_begin(&p, b, body, limit, PAGE_LEAST);
+    for (; n < end && !page_full(&p); n++) {
         if (!target_of(b, (u16)n) || !caller_may(c->who, RIGHT_OBSERVE, core_queue_name(b->core, (u16)n))) continue;
-        if (shown++) buf_char(body, ',');
+        page_item(&p);
         put_target_page(b, body, (u16)n);
+        if (!page_keeps(&p)) break;
     }
     return n < end ? n - 1 : 0;
 }
@@ -56,7 +57,6 @@ void api_targets(struct call *c) {
     u64 limit, after;
     u32 next = 0;
     buf_reset(body);
-    buf_lit(body, "{\"items\":[");
     bool ok = param_text(c, "queue", &store, &queue) && param_u64(c, "limit", 1, LIST_LIMIT_MAX, 100, &limit) &&
               param_u64(c, "cursor", 0, QUEUES_MAX, 0, &after) && (queue.n == 0 || put_one(c, queue));
     if (ok && queue.n == 0) next = put_some(c, (u32)after, limit);

@@ -262,6 +262,7 @@ void broker_turn_end(struct broker *b, struct broker_time t) {
     if (t.mono_ms - b->ticked_mono_ms >= TICK_BUSY_MS) broker_tick(b, t);
     fetches_run(b);
     jobs_run(b);
+    b->turn_us = 0;
     waits_run(b);
     gates_run(b);
     pushes_run(b);

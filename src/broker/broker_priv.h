@@ -14,6 +14,7 @@ struct broker {
     struct core_now now;                                /* the core's clocks, as of the last broker_advance */
     struct broker_time time;                            /* the machine's, as of then */
     i64 started_mono_ms, ticked_mono_ms, asked_mono_ms; /* asked: the last request */
+    u64 turn_us;                                        /* when the turn's first request came; 0: none has */
     const struct http_request *request;                 /* being decided; NULL: none */
     const struct caller *caller;                        /* who asks for it */
     u64 after; /* the position behind the last record appended: whatever is decided now may have seen all below it */

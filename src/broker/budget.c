@@ -10,6 +10,14 @@ struct budget budget_of(const struct broker *b, u32 us) {
     return (struct budget){.b = b, .until_us = b->options.port.now_us ? now_us(b) + us : UINT64_MAX};
 }
 
+void turn_begins(struct broker *b) {
+    if (b->options.port.now_us) b->turn_us = now_us(b);
+}
+
+bool turn_is_long(const struct broker *b) {
+    return b->turn_us && now_us(b) - b->turn_us > LONG_US;
+}
+
 i64 budget_left_us(const struct budget *g) {
     return g->until_us == UINT64_MAX ? INT64_MAX : (i64)(g->until_us - now_us(g->b));
 }

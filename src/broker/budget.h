@@ -9,7 +9,8 @@
 
 /* The network hands over requests for 16 ms of a turn, and writes for 8. The turn's end comes on top: together they stay below
  * 50 ms. */
-#define REQUEST_US 4000u /* the first part of a long request, a page of a list */
+#define LONG_US    20000u /* a turn's requests: more than the network hands over, unless the last of them was long */
+#define REQUEST_US 4000u  /* the first part of a long request, a page of a list */
 #define ANSWERS_US                                                                                                     \
     2000u /* waits that can be answered, at the end of a turn: outcomes, polls, those whose time is over */
 #define JOBS_US    4000u /* further parts of long requests */
@@ -33,6 +34,9 @@ struct budget budget_of(const struct broker *b, u32 us);
 bool budget_spent(struct budget *g);
 /* What was begun will take so much more, after the turn's own work: its writes. */
 void budget_charge(struct budget *g, u64 us);
+/* Of the requests of a turn: its first has come; and is it long already, because one that cannot be cut took long? */
+void turn_begins(struct broker *b);
+bool turn_is_long(const struct broker *b);
 /* Negative when it took longer; INT64_MAX in a world without a clock. */
 i64 budget_left_us(const struct budget *g);
 

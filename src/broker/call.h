@@ -31,6 +31,13 @@ struct last_route {
     char path[LAST_PATH_BYTES];
 };
 
+/* What a large payload's fingerprint is by the rules of this version. */
+#define REPRINTS 64u
+struct reprint {
+    u64 seq, print; /* of its message */
+    u32 version;    /* rules_version; 0: none */
+};
+
 /* Valid until the next request or answer; what outlives a call is copied. */
 struct scratch {
     struct last_route last;
@@ -42,6 +49,7 @@ struct scratch {
     struct buf history;                   /* of a message as it was before it was leased */
     bool drill;                           /* this request's sends try whether repeats are known */
     u64 compare_left;                     /* of payloads, in the pages of this request */
+    struct reprint reprints[REPRINTS];    /* outlive it: whoever conflicts with a message once does so again */
 };
 struct scratch *scratch_new(void);
 void scratch_free(struct scratch *s);

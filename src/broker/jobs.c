@@ -17,7 +17,8 @@ struct jobs {
     u32 count;
     u64 bytes;
     u32 round;
-    u32 gentle; /* of them */
+    u32 gentle;  /* of them */
+    bool passed; /* over, in a turn that was long without them */
 };
 
 struct jobs *jobs_new(void) {
@@ -103,7 +104,8 @@ void job_start(struct call *c, struct job *j) {
     j->reply = c->b->scratch->body;
     c->b->scratch->body = (struct buf){0};
     buf_reset(&j->reply);
-    bool done = j->kind->run(j, &g), crowded = j->kind->gentle && c->b->jobs->gentle >= GENTLE_MAX;
+    bool done = !c->b->jobs->passed && j->kind->run(j, &g),
+         crowded = j->kind->gentle && c->b->jobs->gentle >= GENTLE_MAX;
     if (!done && !crowded) return park(c, j);
     if (done) {
         j->kind->answer(j);
@@ -128,8 +130,17 @@ static void end_job(struct broker *b, struct job *j) {
     mem_free(j);
 }
 
+/* One part may be all that a turn has time for: a line with a megabyte to compare. Where the turn's requests had such a one, those who
+ * wait come in the next turn, and there before any that is new. */
+static bool passes_over(struct broker *b) {
+    struct jobs *js = b->jobs;
+    js->passed = js->first && !js->passed && turn_is_long(b);
+    return js->passed;
+}
+
 void jobs_run(struct broker *b) {
     struct jobs *js = b->jobs;
+    if (passes_over(b)) return;
     struct budget all = budget_of(b, JOBS_US);
     u32 had = 0; /* gentle ones in a row that have had their slice */
     js->round++;

@@ -31,6 +31,7 @@ struct rulebook {
     struct queue_rules *of; /* [queue] */
     u32 cap;
     u32 made_on_use;
+    u32 version; /* rules_version */
 };
 
 struct rulebook *rulebook_new(void) {
@@ -41,6 +42,10 @@ struct rulebook *rulebook_new(void) {
 
 const struct config *config_in_force(const struct broker *b) {
     return b->rulebook->config;
+}
+
+u32 rules_version(const struct broker *b) {
+    return b->rulebook->version + 1;
 }
 
 u32 queues_made_on_use(const struct broker *b) {
@@ -100,6 +105,7 @@ static void bind_queue(struct broker *b, u16 queue, struct queue_config *config,
     at->scoped = config ? config->key_scope == KEY_SCOPE_CREDENTIAL : scope_said(q.config);
     at->undeclared = q.origin == ORIGIN_AUTO && !b->rulebook->config->auto_create;
     at->special = at->undeclared || (config && is_special(config));
+    b->rulebook->version++;
     bind_target(b, &q, config);
     push_rules_changed(b, queue);
     if (!q.deleted) waits_queue_made(b, queue, q.name);
@@ -226,6 +232,7 @@ static void put_changes(const struct broker *b, const struct queue_info *was, co
         buf_lit(out, "all: the rules before could not be read\n");
         return;
     }
+    if (bound->config && bound->config == q->former) return buf_slice_add(out, q->differences);
     struct queue_config *none_said = bound->config ? NULL : config_queue_default(q->name);
     config_queue_diff(bound->config ? bound->config : none_said, q, out);
     config_queue_free(none_said);
@@ -294,13 +301,31 @@ static void let_go(struct broker *b, struct coming *to, u16 queue) {
     buf_free(&text);
 }
 
+/* Do the old file's rules say all that the core has of the queue? Not so where they have secrets, which it has only the names of. */
+static bool says_what_is_stored(struct broker *b, u16 queue, const struct queue_config *config) {
+    struct queue_info q;
+    core_queue_info(b->core, b->now, queue, &q);
+    return !config->proxy && !config_queue_has_secrets(config) && slice_eq(config->json, q.config);
+}
+
+/* The old file goes. The rules it leaves behind are taken out of it: to read those of thousands of queues anew, nobody should wait
+ * for. */
 static void bind_undeclared(struct broker *b, struct coming *to, u16 queue) {
     let_go(b, to, queue);
-    const struct queue_rules *now = queue_rules_of(b, queue);
-    if (now->unreadable || (now->config && !now->owned)) /* the old file's, which goes */
-        bind_stored(b, queue);
-    else
-        bind_queue(b, queue, now->config, now->owned);
+    struct queue_config *config = queue_rules_of(b, queue)->config;
+    bool unreadable = queue_rules_of(b, queue)->unreadable, owned = queue_rules_of(b, queue)->owned;
+    if (unreadable || (config && !owned && !says_what_is_stored(b, queue, config))) return bind_stored(b, queue);
+    if (config && !owned) config->file = SL("");
+    bind_queue(b, queue, config, config != NULL);
+}
+
+static void leave_out_taken(const struct broker *b, struct config *before) {
+    u16 queue;
+    for (u32 i = 0; i < before->queues.count; i++) {
+        if (!core_queue_find(b->core, before->queues.at[i]->name, &queue)) continue;
+        const struct queue_rules *now = queue_rules_of(b, queue);
+        if (now->owned && now->config == before->queues.at[i]) before->queues.at[i] = NULL;
+    }
 }
 
 /* Who was made through the API or on first use may have become the file's; the others are looked at again, for the file
@@ -358,6 +383,7 @@ hx_st broker_configure(struct broker *b, struct broker_time t, struct config *co
     gates_configure(b, config);
     pushes_begin(b);
     tell_rest(b, &to);
+    leave_out_taken(b, before);
     config_free(before);
     return ST_OK;
 }

@@ -30,6 +30,8 @@ void rulebook_free(struct rulebook *r);
 void rulebook_load(struct broker *b); /* at start: every queue of the journal */
 
 const struct queue_rules *queue_rules_of(const struct broker *b, u16 queue);
+/* Another one whenever a queue's rules may have changed; never 0. */
+u32 rules_version(const struct broker *b);
 /* How many queues were made on use. */
 u32 queues_made_on_use(const struct broker *b);
 /* After core_queue_set or _ensure: what the core has stored of this queue. config: taken, or NULL. */

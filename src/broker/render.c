@@ -82,10 +82,10 @@ void put_bytes_members(struct buf *b, const char *body_name, slice bytes) {
 
 #define NO_RESULT "{\"content_type\":\"\",\"body\":\"\",\"encoding\":\"utf8\"}"
 
-/* A few kilobytes of lines that repeat one key with a large result must not make a reply of gigabytes: beyond the limit
- * the rest is left out, and says so. */
+/* A few kilobytes of lines that repeat one key with a large result must not make a reply of gigabytes: what may not
+ * fit within the limit is left out, and says so. A message's payload, steps and result fit together. */
 void put_result(struct buf *b, slice content_type, slice result) {
-    if (b->len > REPLY_BYTES_MAX && result.n) {
+    if (result.n && b->len + (u64)result.n * ESCAPED_GROWS > REPLY_BYTES_MAX) {
         buf_lit(b, "null,\"result_omitted\":true");
         return;
     }

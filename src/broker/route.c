@@ -4,6 +4,7 @@
 #include "broker/api.h"
 #include "broker/broker_priv.h"
 #include "broker/browsers.h"
+#include "broker/budget.h"
 #include "broker/call.h"
 #include "broker/diff.h"
 #include "broker/ingest.h"
@@ -247,6 +248,7 @@ void broker_request(struct broker *b, struct broker_time t, void *conn, void **u
     c.who = req->found[0] ? req->found[0] : caller_of(b, req);
     b->scratch->compare_left = COMPARED_IN_TURN;
     b->asked_mono_ms = t.mono_ms;
+    if (b->turn_us == 0) turn_begins(b);
     b->request = req;
     b->caller = c.who;
     dispatch(&c);

@@ -295,6 +295,20 @@ void config_queue_diff(const struct queue_config *before, const struct queue_con
     bind_diff(&config_keys[TABLE_QUEUE], before, after, "", out);
 }
 
+void config_queues_compare(const struct config *before, struct config *after) {
+    struct buf differences = {0};
+    for (u32 i = 0; i < after->queues.count; i++) {
+        struct queue_config *q = after->queues.at[i];
+        const struct queue_config *was = config_find(before, q->name);
+        if (!was || slice_eq(was->json, q->json)) continue;
+        buf_reset(&differences);
+        config_queue_diff(was, q, &differences);
+        q->differences = arena_copy(q->arena, buf_slice(&differences));
+        q->former = was;
+    }
+    buf_free(&differences);
+}
+
 static void diff_queue(const struct queue_config *before, const struct queue_config *after, struct buf *out) {
     if (before && after && slice_eq(before->json, after->json) && deliver_same_secrets(before, after)) return;
     bind_diff_named(&config_keys[TABLE_QUEUE], "queue", (before ? before : after)->name, before, after,

@@ -129,6 +129,9 @@ struct queue_config {
     struct said_at at; /* of its name there */
     struct said_at said[QUEUE_KEY_COUNT];
     slice json; /* what was said, as one line of JSON: config_queue_from_json makes the same queue of it */
+    const struct queue_config
+        *former;       /* of config_queues_compare: in the file before, if it said something else there */
+    slice differences; /* from that one, as config_queue_diff has them */
     struct arena *arena;
 };
 
@@ -426,6 +429,8 @@ void config_queue_free(struct queue_config *q); /* NULL is fine */
 /* The effective values under the config's key names, unset ones left out; read again it makes the same queue. */
 void config_queue_to_json(const struct queue_config *q, struct buf *out);
 bool config_queue_equal(const struct queue_config *a, const struct queue_config *b);
+/* Some that are called with, beside what the rules say as text. */
+bool config_queue_has_secrets(const struct queue_config *q);
 /* The longest of upstream_replay and upstreams; 0: nothing said. */
 i64 config_longest_replay_ms(const struct queue_config *q);
 #define QUEUE_NAME_MAX 128u
@@ -438,6 +443,10 @@ void config_diff(const struct config *before, const struct config *after, struct
 
 /* The same of one queue, without its name ("window: 24h -> 7d"). */
 void config_queue_diff(const struct queue_config *before, const struct queue_config *after, struct buf *out);
+
+/* Has every queue of a file that differs from the file before say in what: thousands of them take a while, and whoever puts the file in
+ * force has none. `before` is not looked at again, but its queues are known by their addresses. */
+void config_queues_compare(const struct config *before, struct config *after);
 
 /* ---- the table of keys, for help and tests */
 

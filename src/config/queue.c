@@ -239,6 +239,12 @@ bool config_queue_equal(const struct queue_config *a, const struct queue_config 
     return equal;
 }
 
+bool config_queue_has_secrets(const struct queue_config *q) {
+    const struct deliver_config *d = q->deliver;
+    const struct reconcile_config *r = q->reconcile;
+    return (d && (d->sign.count || headers_said(&d->headers, true))) || (r && headers_said(&r->headers, true));
+}
+
 i64 config_longest_replay_ms(const struct queue_config *q) {
     i64 longest = q->upstream_replay_ms;
     for (u32 i = 0; i < q->upstreams.count; i++)

@@ -28,6 +28,7 @@
     30000u /* for requests to other servers: those that have not ended by then are cut, and unknown after the next start */
 #define FINDINGS_TOLD 20u   /* of what hapax lint calls an error */
 #define LINES_TOLD    1000u /* of what a reload changes, or of what is wrong with it */
+#define TURN_LONG_US  20000u
 #define DAY_MS        ((i64)24 * 3600 * 1000)
 
 /* The config file being read again. */
@@ -226,8 +227,10 @@ static void arm_timer(struct daemon *d) {
     loop_timer(d->loop, ms < 1 ? 1 : (u64)ms, on_tick, d);
 }
 
+/* It may come up in the turn that set it, which has had its end: what is left to do can wait for the next where that took long. */
 static void on_tick(void *ctx) {
     struct daemon *d = ctx;
+    if (loop_turn_us(d->loop) > TURN_LONG_US) return arm_timer(d);
     broker_tick(d->broker, time_now(d));
     broker_turn_end(d->broker, time_now(d));
     stop_if_failed(d);
@@ -398,6 +401,7 @@ static void *read_config(void *ctx) {
     struct reload *r = ctx;
     r->st = config_load(r->path, &r->use, &r->config, &r->errors);
     if (r->st == ST_OK) config_diff(r->in_force, r->config, &r->changes);
+    if (r->st == ST_OK) config_queues_compare(r->in_force, r->config);
     if (r->st == ST_OK) look_at_doors(r);
     if (r->st == ST_OK) lint_run(r->config, &r->lint);
     atomic_store_explicit(&r->done, true, memory_order_release);

@@ -70,6 +70,11 @@ static void after_poll(uv_check_t *c) {
     l->turn_started_ns = uv_now(&l->uv) * 1000000; /* when polling returned, to the millisecond */
 }
 
+u64 loop_turn_us(const struct loop *l) {
+    u64 now = uv_hrtime();
+    return l->turn_started_ns && now > l->turn_started_ns ? (now - l->turn_started_ns) / 1000 : 0;
+}
+
 struct loop *loop_new(void) {
     struct loop *l = mem_zalloc(sizeof *l);
     l->magic = LOOP_MAGIC;

@@ -18,6 +18,8 @@ void loop_free(struct loop *l); /* closes every handle it made and lets the loop
 
 /* One timer: (re)arming replaces what was set before. */
 void loop_timer(struct loop *l, u64 in_ms, loop_fn fn, void *ctx);
+/* How long this turn has taken so far. */
+u64 loop_turn_us(const struct loop *l);
 /* More of them, for who wants one of his own. Setting one again replaces what was set; it may be freed from its own fn. */
 struct loop_alarm;
 struct loop_alarm *loop_alarm_new(struct loop *l, loop_fn fn, void *ctx);

@@ -377,6 +377,30 @@ static void what_is_wrong_before_the_cut_is_wrong(void **state) {
     json_tape_free(&t);
 }
 
+static void names_of_an_object_are_not_those_of_another_however_many_there_were(void **state) {
+    (void)state;
+    struct json_scratch *s = json_scratch_new();
+    char name[16];
+    for (u32 i = 0; i < 200000; i++) { /* more than a generation's number can tell apart */
+        assert_true(json_names_add(s, 1, SL("a")));
+        assert_false(json_names_add(s, 1, SL("a")));
+        json_names_clear(s, 1);
+    }
+    char *texts = mem_alloc((size_t)100000 * 8);
+    for (u32 i = 0; i < 100000; i++) {
+        snprintf(name, sizeof name, "%u", i);
+        size_t n = strlen(name);
+        memcpy(texts + (size_t)i * 8, name, n);
+        assert_true(json_names_add(s, 1, slice_of(texts + (size_t)i * 8, n)));
+    }
+    for (u32 i = 0; i < 100000; i++) {
+        snprintf(name, sizeof name, "%u", i);
+        assert_false(json_names_add(s, 1, slice_str(name)));
+    }
+    mem_free(texts);
+    json_scratch_free(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_tape_accepts_and_refuses_what_the_cursor_does),
@@ -390,6 +414,7 @@ int main(void) {
         cmocka_unit_test(values_are_found_by_name_and_index),
         cmocka_unit_test(of_a_text_that_was_cut_what_came_before_the_cut_is_read),
         cmocka_unit_test(what_is_wrong_before_the_cut_is_wrong),
+        cmocka_unit_test(names_of_an_object_are_not_those_of_another_however_many_there_were),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
