@@ -11,6 +11,7 @@
 #define GENTLE_MAX                                                                                                     \
     16u /* looking at much, which may hold a long reply; whoever works with messages is not kept waiting for it */
 #define JOB_SLICE_US 1000u
+#define LENT_BYTES   (1u << 20) /* of a reply's memory, from request to request; larger ones go back */
 
 struct jobs {
     struct job *first, *last; /* they take turns */
@@ -69,6 +70,20 @@ static void answer_wait(struct broker *b, struct wait *w, bool over) {
     (void)b, (void)w, (void)over; /* it has no deadline: jobs_run answers it */
 }
 
+/* The client answers for what is kept for it: whoever has most made for him is the first to go when memory is short. */
+static void tell_kept(struct broker *b, const struct job *j) {
+    if (j->wait && b->options.port.keeps)
+        b->options.port.keeps(b->options.port.ctx, j->wait->conn, j->reply.len + j->kept.len);
+}
+
+void jobs_gone(struct wait *w) {
+    if (w->answer != answer_wait) return;
+    struct job *j = (struct job *)(void *)((char *)w->owner - offsetof(struct job, wait));
+    CHECK(j->wait == w);
+    j->unheard = true;
+    buf_free(&j->reply);
+}
+
 /* It goes on later: what it points at is kept. */
 static void park(struct call *c, struct job *small) {
     struct broker *b = c->b;
@@ -86,10 +101,19 @@ static void park(struct call *c, struct job *small) {
     b->jobs->count++;
     b->jobs->gentle += j->kind->gentle;
     b->jobs->bytes += j->kept.len;
+    tell_kept(b, j);
 }
 
 /* The reply's memory is lent from request to request. */
+static void borrow(struct broker *b, struct job *j) {
+    if (b->scratch->body.cap > LENT_BYTES) buf_free(&b->scratch->body);
+    j->reply = b->scratch->body;
+    b->scratch->body = (struct buf){0};
+    buf_reset(&j->reply);
+}
+
 static void give_back(struct broker *b, struct job *j) {
+    if (j->reply.cap > LENT_BYTES) return;
     buf_free(&b->scratch->body);
     b->scratch->body = j->reply;
     j->reply = (struct buf){0};
@@ -100,9 +124,7 @@ void job_start(struct call *c, struct job *j) {
     j->c = (struct call){
         .b = c->b, .conn = c->conn, .who = c->who, .arg = {c->arg[0]}, .failure = {.compare_left = COMPARED_IN_JOB}};
     j->text = c->req->body;
-    j->reply = c->b->scratch->body;
-    c->b->scratch->body = (struct buf){0};
-    buf_reset(&j->reply);
+    borrow(c->b, j);
     bool done = j->kind->run(j, &g), crowded = j->kind->gentle && c->b->jobs->gentle >= GENTLE_MAX;
     if (!done && !crowded) return park(c, j);
     if (done) {
@@ -144,11 +166,35 @@ void jobs_run(struct broker *b) {
         j->round = js->round;
         had = 0;
         bool given_up = j->kind->gentle && !j->wait;
-        if (given_up || j->kind->run(j, &own))
+        if (given_up || j->kind->run(j, &own)) {
             end_job(b, j);
-        else
-            link_last(js, j);
+            continue;
+        }
+        if (j->unheard) buf_reset(&j->reply);
+        tell_kept(b, j);
+        link_last(js, j);
     }
+}
+
+/* Behind as much a connection takes no further request before it has left: it may as well be the body itself. */
+#define HANDED_OVER_BYTES (1u << 20)
+
+void job_reply(struct job *j, slice content_type, slice fields) {
+    struct broker *b = j->c.b;
+    if (j->reply.len < HANDED_OVER_BYTES)
+        return reply_with(b, j->c.conn, 200, content_type, fields, buf_slice(&j->reply), 0);
+    struct http_body *body = http_body_take(&j->reply);
+    struct http_reply reply = {
+        .status = 200,
+        .content_type = content_type,
+        .fields = fields,
+        .body = http_body_bytes(body),
+        .shared = body,
+        .after = {.position = b->after},
+        .close = b->draining,
+    };
+    respond(b, j->c.conn, &reply);
+    http_body_release(body);
 }
 
 void jobs_review(struct broker *b) {

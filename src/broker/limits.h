@@ -16,7 +16,8 @@
 #define GROUP_BYTES_MAX   255u
 #define TYPE_BYTES_MAX    255u
 #define RECEIVE_MAX       1000u
-#define REPLY_BYTES_MAX   (16u << 20) /* a reply stops growing here, whatever was asked for */
+#define REPLY_BYTES_MAX                                                                                                \
+    (16u << 20) /* a reply stops growing here, whatever was asked for: behind the item that passes it */
 #define WAIT_MS_MAX       60000
 #define LEASE_MS_MIN      1000
 #define LEASE_MS_MAX      ((i64)12 * 3600 * 1000)

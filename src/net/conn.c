@@ -126,11 +126,11 @@ void http_conn_free(struct http_conn *c) {
     CHECK(!c->out && c->counted == 0);
 }
 
-/* Keep the server's sum true. A shared body is counted with the first reply that waits to send it, and until none does. */
+/* Keep the server's sum true. A piece is a copy, and there twice. A shared body is counted with the first reply that waits to send it, and until none does. */
 static void account(struct http_conn *c) {
     struct http_server *s = c->server;
-    size_t own = c->in.len + c->body.len + c->unopened, held = c->dead ? 0 : own;
-    if (!c->dead && c->out) held += c->out->bytes.len - c->out->sent;
+    size_t own = c->in.len + c->body.len + c->unopened + c->kept, held = c->dead ? 0 : own;
+    if (!c->dead && c->out) held += c->out->bytes.len - c->out->sent + c->piece;
     CHECK(s->buffered >= c->counted);
     s->buffered += held - c->counted;
     c->counted = held;
@@ -367,6 +367,7 @@ static void queue_reply(struct http_conn *c, const struct http_reply *reply) {
 static void answered(struct http_conn *c) {
     c->awaiting = c->feeding = false;
     c->since_ms = c->server->now_ms;
+    if (c->kept) http_conn_keeps(c, 0);
     if (!c->in_handler) http_link_add(&c->server->resume, &c->resume);
 }
 
@@ -421,6 +422,12 @@ void http_conn_set_user(struct http_conn *c, void *user) {
 void *http_conn_user(struct http_conn *c) {
     http_conn_check(c);
     return c->user;
+}
+
+void http_conn_keeps(struct http_conn *c, size_t bytes) {
+    http_conn_check(c);
+    c->kept = bytes;
+    account(c);
 }
 
 /* Answer an error of framing, size or time, after which this connection's bytes mean nothing any more. */
@@ -941,6 +948,7 @@ void http_conn_flush(struct http_conn *c) {
         return;
     }
     if (was_full && !full(c)) http_link_add(&s->resume, &c->resume);
+    if (c->piece) account(c);
     if (c->closing) review(c);
 }
 

@@ -22,7 +22,7 @@
 #define HTTP_UNSENT_PAUSE  (1u << 20)   /* unsent replies at which a connection's requests are left unread */
 #define HTTP_LATE_BYTES    (4u << 10)   /* read at least, when many wait for their turn */
 #define HTTP_AHEAD         32u          /* requests announced to the handler before they are handed over */
-#define HTTP_PIECE_BYTES   (16u << 10)  /* what waits inside libuv for a full socket to drain */
+#define HTTP_PIECE_BYTES   (4u << 10)   /* what waits inside libuv for a full socket to drain */
 #define HTTP_SHARED_BYTES  (16u << 10)  /* shared bodies of this size and above are not copied */
 #define HTTP_PATIENCE_MS   1000         /* how long a head may take to come while others wait for a place */
 
@@ -176,6 +176,7 @@ struct http_conn {
     /* The request being answered. */
     bool awaiting, in_handler, head_only, keep_alive, http11;
     bool feeding; /* its head is out, or on its way */
+    size_t kept;  /* what the handler keeps for it */
     bool unread;  /* a feed whose client does not read: nothing of it is owed any more */
 
     struct http_out *out; /* NULL when nothing is unsent */
@@ -222,7 +223,7 @@ struct http_server {
     struct http_link parked[HTTP_STREAMS]; /* by the stream whose gate stops their first waiting reply */
     u64 released[HTTP_STREAMS], gates[HTTP_STREAMS];
     bool held[HTTP_STREAMS];
-    u64 buffered; /* bytes of unfinished requests and unsent replies, shared bodies once */
+    u64 buffered; /* bytes of unfinished requests and replies, shared bodies once */
     i64 now_ms;
     i64 turn_began_ms; /* by http_clock_ms; 0: it has not */
     bool turn;         /* something happened that on_turn_end must hear of */
