@@ -59,6 +59,7 @@ void http_core_init(struct http_server *s, const struct http_limits *limits, con
     http_link_init(&s->conns);
     for (u32 i = 0; i < HTTP_STREAMS; i++) http_link_init(&s->parked[i]);
     http_link_init(&s->dirty);
+    http_link_init(&s->bulk);
     http_link_init(&s->resume);
     for (u32 i = 0; i < 2; i++) http_link_init(&s->late[i]);
     http_link_init(&s->idle);
@@ -926,12 +927,25 @@ static bool leave_piece(struct http_conn *c, slice run) {
     return true;
 }
 
-/* What may leave and has not. Over TLS the socket has room, and the next slice waits for the next turn. */
-static bool leave_rest(struct http_conn *c) {
+/* The first bytes of what may leave. Returns how many. */
+static size_t cut_share(slice runs[2], u32 *count) {
+    size_t left = HTTP_SHARE_BYTES;
+    for (u32 i = 0; i < *count; i++) {
+        if (runs[i].n > left) runs[i].n = left;
+        left -= runs[i].n;
+        if (left == 0) *count = i + 1;
+    }
+    return HTTP_SHARE_BYTES - left;
+}
+
+/* What may leave and has not. Where the socket has room the next share is for later, behind those of others: in this turn, or,
+ * over TLS, in the next. */
+static bool leave_rest(struct http_conn *c, bool has_room) {
+    struct http_server *s = c->server;
     slice runs[2];
     if (c->piece || !owed(c) || http_out_leaving(c->out, runs) == 0) return true;
-    if (!c->secure) return leave_piece(c, runs[0]);
-    http_link_add(&c->server->dirty, &c->dirty);
+    if (!has_room && !c->secure) return leave_piece(c, runs[0]);
+    http_link_add(c->secure ? &s->dirty : &s->bulk, &c->dirty);
     return true;
 }
 
@@ -940,10 +954,12 @@ void http_conn_flush(struct http_conn *c) {
     slice runs[2];
     if (c->dead || s->silent || c->piece || !owed(c)) return;
     bool was_full = full(c);
-    i64 n = http_socket_write(c, runs, http_out_leaving(c->out, runs));
+    u32 count = http_out_leaving(c->out, runs);
+    size_t share = cut_share(runs, &count);
+    i64 n = http_socket_write(c, runs, count);
     if (n > 0) wrote(c, (size_t)n);
     if (c->dead) return;
-    if (n < 0 || !leave_rest(c)) {
+    if (n < 0 || !leave_rest(c, n == (i64)share)) {
         http_conn_drop(c);
         return;
     }

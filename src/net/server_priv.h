@@ -24,6 +24,8 @@
 #define HTTP_AHEAD         32u          /* requests announced to the handler before they are handed over */
 #define HTTP_PIECE_BYTES   (4u << 10)   /* what waits inside libuv for a full socket to drain */
 #define HTTP_SHARED_BYTES  (16u << 10)  /* shared bodies of this size and above are not copied */
+#define HTTP_BULK_BYTES    (16u << 10) /* what is ready and more than that leaves behind the small replies of others ... */
+#define HTTP_SHARE_BYTES   (256u << 10) /* ... and so much of it at a time */
 #define HTTP_PATIENCE_MS   1000         /* how long a head may take to come while others wait for a place */
 
 /* Intrusive lists. A link outside any list points to itself. */
@@ -210,6 +212,7 @@ struct http_server {
     struct http_server_stats stats;
     struct http_link conns;   /* all */
     struct http_link dirty;   /* with bytes that may leave */
+    struct http_link bulk;    /* with many such; by their link `dirty`, too */
     struct http_link resume;  /* to be looked at again at the end of the turn */
     struct http_link late[2]; /* in line, with bytes to be read or requests to be handed over; [1] those
                                               that are talkative */
@@ -268,6 +271,7 @@ void http_conn_drop(struct http_conn *c);
 void http_conn_resume(struct http_conn *c);
 /* There is time for what had to wait; it has left the line. */
 void http_conn_serve(struct http_conn *c);
+/* Writes what may leave; of much, a share. */
 void http_conn_flush(struct http_conn *c);
 /* A gate it waits for has opened. */
 void http_conn_release(struct http_conn *c);
