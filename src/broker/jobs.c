@@ -6,11 +6,13 @@
 #include "broker/limits.h"
 #include "broker/waits.h"
 
-#define JOBS_MAX       1024u
+#define JOBS_MAX       4096u
 #define JOBS_BYTES_MAX (64ull << 20) /* of requests that are kept */
 #define GENTLE_MAX                                                                                                     \
     16u /* looking at much, which may hold a long reply; whoever works with messages is not kept waiting for it */
 #define JOB_SLICE_US 1000u
+#define BEGUN_US     2000u      /* of a turn's requests, for beginning with long ones */
+#define CROWD        16u        /* of long requests under way: those that come now begin behind them */
 #define LENT_BYTES   (1u << 20) /* of a reply's memory, from request to request; larger ones go back */
 
 struct jobs {
@@ -18,7 +20,8 @@ struct jobs {
     u32 count;
     u64 bytes;
     u32 round;
-    u32 gentle; /* of them */
+    u32 gentle;   /* of them */
+    u64 begun_us; /* what beginning with others has taken of this turn */
 };
 
 struct jobs *jobs_new(void) {
@@ -119,13 +122,30 @@ static void give_back(struct broker *b, struct job *j) {
     j->reply = (struct buf){0};
 }
 
+/* Hundreds of long requests that come together would each have their first milliseconds before whatever came behind them is so much
+ * as read. When some have had their part of the turn, or many are under way, the others begin at the turn's end, among those that go
+ * on. Not so many of them that others would be refused for it. */
+static bool begins_later(const struct jobs *js, const struct job *j) {
+    bool busy = js->begun_us >= BEGUN_US || js->count >= CROWD;
+    return busy && !j->kind->gentle && js->count < JOBS_MAX / 4 - 1;
+}
+
+static bool begin(struct jobs *js, struct job *j, u32 us) {
+    struct budget g = budget_of(j->c.b, us);
+    bool done = j->kind->run(j, &g);
+    i64 left_us = budget_left_us(&g);
+    if (left_us < us) js->begun_us += (u64)(us - left_us);
+    return done;
+}
+
 void job_start(struct call *c, struct job *j) {
-    struct budget g = budget_of(c->b, j->kind->gentle ? JOB_SLICE_US : REQUEST_US);
     j->c = (struct call){
         .b = c->b, .conn = c->conn, .who = c->who, .arg = {c->arg[0]}, .failure = {.compare_left = COMPARED_IN_JOB}};
     j->text = c->req->body;
+    if (begins_later(c->b->jobs, j)) return park(c, j);
     borrow(c->b, j);
-    bool done = j->kind->run(j, &g), crowded = j->kind->gentle && c->b->jobs->gentle >= GENTLE_MAX;
+    bool done = begin(c->b->jobs, j, j->kind->gentle ? JOB_SLICE_US : REQUEST_US),
+         crowded = j->kind->gentle && c->b->jobs->gentle >= GENTLE_MAX;
     if (!done && !crowded) return park(c, j);
     if (done) {
         j->kind->answer(j);
@@ -155,6 +175,7 @@ void jobs_run(struct broker *b) {
     struct budget all = budget_of(b, JOBS_US);
     u32 had = 0; /* gentle ones in a row that have had their slice */
     js->round++;
+    js->begun_us = 0;
     while (js->first && had < js->count && !budget_spent(&all)) {
         struct budget own = budget_of(b, JOB_SLICE_US);
         struct job *j = unlink_first(js);
@@ -170,7 +191,7 @@ void jobs_run(struct broker *b) {
             end_job(b, j);
             continue;
         }
-        if (j->unheard) buf_reset(&j->reply);
+        if (j->unheard) buf_free(&j->reply);
         tell_kept(b, j);
         link_last(js, j);
     }

@@ -1,5 +1,5 @@
 /* Jobs: requests of many parts, an array to settle or a batch of lines. What is not done in a few milliseconds goes on at the
- * ends of later turns, so that nobody else waits for it; the reply is sent when all of it is done.
+ * ends of later turns, so that nobody else waits for it; the reply is sent when all of it is done. When many come at once, some are only begun there.
  *
  * Other requests are decided in between, as they would be between single requests. A job whose client has hung up is done
  * all the same: the whole request had arrived. Not so one that only looks (`gentle`): it is given up, and only a few of those are

@@ -36,7 +36,7 @@ void process_lock_down(bool allow_dumps) {
 /* Left to itself, malloc takes what was large and freed once for a size that comes often, and keeps it: after a flood of large
  * replies most of their memory would stay ours. */
 void process_return_memory(void) {
-    mallopt(M_MMAP_THRESHOLD, 4 << 20);
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
     mallopt(M_TRIM_THRESHOLD, 16 << 20);
 }
 

@@ -1050,6 +1050,24 @@ static void a_batch_goes_on_though_its_client_is_gone_and_its_queue_was_deleted(
     assert_said("\"origin\":\"auto\"");
 }
 
+static void long_requests_that_come_together_leave_time_to_read_others(void **state) {
+    (void)state;
+    char line[64];
+    u32 answers = w.answers, at_once = 0;
+    w.us_a_look = 3000;
+    for (u32 i = 0; i < 20; i++) {
+        snprintf(line, sizeof line, "{\"key\":\"k%u\",\"payload\":\"x\"}\n", i);
+        at_once += submit("POST /v1/queues/q/batch", NULL, slice_str(line), NULL) == 200;
+    }
+    assert_in_range(at_once, 1, 4);
+    assert_int_equal(submit("POST /v1/queues/q/messages", "small", SL("x"), NULL), 202);
+    for (u32 i = 0; i < 20; i++) work();
+    assert_int_equal(w.answers, answers + 21);
+    w.us_a_look = 0;
+    call("GET /v1/queues/q", "");
+    assert_said("\"pending\":21,");
+}
+
 /* A batch of lines that repeat one key with a large result, and of one that is new, a line a turn. */
 #define REPEATS      45u
 #define RESULT_BYTES 400000u
@@ -1698,6 +1716,7 @@ int main(void) {
                                         tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_batch_is_taken, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(long_requests_that_come_together_leave_time_to_read_others, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_reply_being_made_is_said_to_be_kept_and_ends_at_its_bound, set_up, tear_down),
         cmocka_unit_test_setup_teardown(nothing_is_kept_for_a_client_that_is_gone_and_its_batch_is_done, set_up,
                                         tear_down),
