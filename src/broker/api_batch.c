@@ -145,10 +145,10 @@ static void do_line(struct batch_job *j, u16 queue, slice text) {
     c->b->scratch->drill = j->drill;
     ok = ok && admit_message(c->b, &l.in, scope, NULL, said_header, &l.in, &a, &c->failure);
     c->b->scratch->drill = false;
-    if (ok) {
+    if (ok && !j->job.unheard) {
         put_admission(c->b, body, &a, c->arg[0]);
         json_put_member_i64(body, "status", admission_status(&a));
-    } else {
+    } else if (!ok) {
         failure_render(&c->failure, body);
         j->put_off = j->ordered && problem_retryable(c->failure.problem);
     }
@@ -187,7 +187,7 @@ static bool run_batch(struct job *job, struct budget *g) {
 }
 
 static void answer_batch(struct job *job) {
-    reply_with(job->c.b, job->c.conn, 200, SL("application/x-ndjson"), SL(""), buf_slice(&job->reply), 0);
+    job_reply(job, SL("application/x-ndjson"), SL(""));
 }
 
 static void free_batch(struct job *job) {

@@ -414,7 +414,7 @@ static void answer_settle(struct job *job) {
     if (((struct settle_job *)(void *)job)->failed) return reply_failure(&job->c);
     if (body->len == 0) buf_char(body, '[');
     buf_char(body, ']');
-    reply_with(job->c.b, job->c.conn, 200, SL("application/json"), SL(""), buf_slice(body), 0);
+    job_reply(job, SL("application/json"), SL(""));
 }
 
 static void free_settle(struct job *job) {

@@ -299,6 +299,7 @@ void broker_drain(struct broker *b, struct broker_time t) {
 
 void broker_gone(struct broker *b, struct broker_time t, void *user) {
     broker_advance(b, t);
+    jobs_gone(wait_of_user(user));
     wait_end(b, wait_of_user(user));
 }
 

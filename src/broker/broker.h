@@ -40,6 +40,8 @@ struct broker_port {
      * broker_gone is not called then. May be NULL, both: a world without such replies. */
     bool (*feed)(void *ctx, void *conn, slice bytes, u64 after);
     void (*feed_end)(void *ctx, void *conn);
+    /* As http_conn_keeps: what is kept for an unanswered request. May be NULL: memory has no end. */
+    void (*keeps)(void *ctx, void *conn, size_t bytes);
     /* A clock that counts microseconds, to say when a piece of work has taken long enough of a turn. It decides when things
      * are done, never what. May be NULL: nothing takes any time. */
     u64 (*now_us)(void *ctx);

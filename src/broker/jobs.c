@@ -6,19 +6,23 @@
 #include "broker/limits.h"
 #include "broker/waits.h"
 
-#define JOBS_MAX       1024u
+#define JOBS_MAX       4096u
 #define JOBS_BYTES_MAX (64ull << 20) /* of requests that are kept */
 #define GENTLE_MAX                                                                                                     \
     16u /* looking at much, which may hold a long reply; whoever works with messages is not kept waiting for it */
 #define JOB_SLICE_US 1000u
+#define BEGUN_US     2000u      /* of a turn's requests, for beginning with long ones */
+#define CROWD        16u        /* of long requests under way: those that come now begin behind them */
+#define LENT_BYTES   (1u << 20) /* of a reply's memory, from request to request; larger ones go back */
 
 struct jobs {
     struct job *first, *last; /* they take turns */
     u32 count;
     u64 bytes;
     u32 round;
-    u32 gentle;  /* of them */
-    bool passed; /* over, in a turn that was long without them */
+    u32 gentle;   /* of them */
+    bool passed;  /* over, in a turn that was long without them */
+    u64 begun_us; /* what beginning with others has taken of this turn */
 };
 
 struct jobs *jobs_new(void) {
@@ -70,6 +74,20 @@ static void answer_wait(struct broker *b, struct wait *w, bool over) {
     (void)b, (void)w, (void)over; /* it has no deadline: jobs_run answers it */
 }
 
+/* The client answers for what is kept for it: whoever has most made for him is the first to go when memory is short. */
+static void tell_kept(struct broker *b, const struct job *j) {
+    if (j->wait && b->options.port.keeps)
+        b->options.port.keeps(b->options.port.ctx, j->wait->conn, j->reply.len + j->kept.len);
+}
+
+void jobs_gone(struct wait *w) {
+    if (w->answer != answer_wait) return;
+    struct job *j = (struct job *)(void *)((char *)w->owner - offsetof(struct job, wait));
+    CHECK(j->wait == w);
+    j->unheard = true;
+    buf_free(&j->reply);
+}
+
 /* It goes on later: what it points at is kept. */
 static void park(struct call *c, struct job *small) {
     struct broker *b = c->b;
@@ -87,24 +105,47 @@ static void park(struct call *c, struct job *small) {
     b->jobs->count++;
     b->jobs->gentle += j->kind->gentle;
     b->jobs->bytes += j->kept.len;
+    tell_kept(b, j);
 }
 
 /* The reply's memory is lent from request to request. */
+static void borrow(struct broker *b, struct job *j) {
+    if (b->scratch->body.cap > LENT_BYTES) buf_free(&b->scratch->body);
+    j->reply = b->scratch->body;
+    b->scratch->body = (struct buf){0};
+    buf_reset(&j->reply);
+}
+
 static void give_back(struct broker *b, struct job *j) {
+    if (j->reply.cap > LENT_BYTES) return;
     buf_free(&b->scratch->body);
     b->scratch->body = j->reply;
     j->reply = (struct buf){0};
 }
 
+/* Hundreds of long requests that come together would each have their first milliseconds before whatever came behind them is so much
+ * as read. When some have had their part of the turn, or many are under way, the others begin at the turn's end, among those that go
+ * on. Not so many of them that others would be refused for it. */
+static bool begins_later(const struct jobs *js, const struct job *j) {
+    bool busy = js->passed || js->begun_us >= BEGUN_US || js->count >= CROWD;
+    return busy && !j->kind->gentle && js->count < JOBS_MAX / 4 - 1;
+}
+
+static bool begin(struct jobs *js, struct job *j, u32 us) {
+    struct budget g = budget_of(j->c.b, us);
+    bool done = j->kind->run(j, &g);
+    i64 left_us = budget_left_us(&g);
+    if (left_us < us) js->begun_us += (u64)(us - left_us);
+    return done;
+}
+
 void job_start(struct call *c, struct job *j) {
-    struct budget g = budget_of(c->b, j->kind->gentle ? JOB_SLICE_US : REQUEST_US);
     j->c = (struct call){
         .b = c->b, .conn = c->conn, .who = c->who, .arg = {c->arg[0]}, .failure = {.compare_left = COMPARED_IN_JOB}};
     j->text = c->req->body;
-    j->reply = c->b->scratch->body;
-    c->b->scratch->body = (struct buf){0};
-    buf_reset(&j->reply);
-    bool done = !c->b->jobs->passed && j->kind->run(j, &g),
+    if (begins_later(c->b->jobs, j)) return park(c, j);
+    borrow(c->b, j);
+    bool done = !c->b->jobs->passed && begin(c->b->jobs, j, j->kind->gentle ? JOB_SLICE_US : REQUEST_US),
          crowded = j->kind->gentle && c->b->jobs->gentle >= GENTLE_MAX;
     if (!done && !crowded) return park(c, j);
     if (done) {
@@ -140,6 +181,7 @@ static bool passes_over(struct broker *b) {
 
 void jobs_run(struct broker *b) {
     struct jobs *js = b->jobs;
+    js->begun_us = 0;
     if (passes_over(b)) return;
     struct budget all = budget_of(b, JOBS_US);
     u32 had = 0; /* gentle ones in a row that have had their slice */
@@ -155,11 +197,35 @@ void jobs_run(struct broker *b) {
         j->round = js->round;
         had = 0;
         bool given_up = j->kind->gentle && !j->wait;
-        if (given_up || j->kind->run(j, &own))
+        if (given_up || j->kind->run(j, &own)) {
             end_job(b, j);
-        else
-            link_last(js, j);
+            continue;
+        }
+        if (j->unheard) buf_free(&j->reply);
+        tell_kept(b, j);
+        link_last(js, j);
     }
+}
+
+/* Behind as much a connection takes no further request before it has left: it may as well be the body itself. */
+#define HANDED_OVER_BYTES (1u << 20)
+
+void job_reply(struct job *j, slice content_type, slice fields) {
+    struct broker *b = j->c.b;
+    if (j->reply.len < HANDED_OVER_BYTES)
+        return reply_with(b, j->c.conn, 200, content_type, fields, buf_slice(&j->reply), 0);
+    struct http_body *body = http_body_take(&j->reply);
+    struct http_reply reply = {
+        .status = 200,
+        .content_type = content_type,
+        .fields = fields,
+        .body = http_body_bytes(body),
+        .shared = body,
+        .after = {.position = b->after},
+        .close = b->draining,
+    };
+    respond(b, j->c.conn, &reply);
+    http_body_release(body);
 }
 
 void jobs_review(struct broker *b) {

@@ -1,5 +1,5 @@
 /* Jobs: requests of many parts, an array to settle or a batch of lines. What is not done in a few milliseconds goes on at the
- * ends of later turns, so that nobody else waits for it; the reply is sent when all of it is done.
+ * ends of later turns, so that nobody else waits for it; the reply is sent when all of it is done. When many come at once, some are only begun there.
  *
  * Other requests are decided in between, as they would be between single requests. A job whose client has hung up is done
  * all the same: the whole request had arrived. Not so one that only looks (`gentle`): it is given up, and only a few of those are
@@ -13,6 +13,7 @@
 struct broker;
 struct job;
 struct jobs;
+struct wait;
 
 struct job_kind {
     size_t size; /* of what begins with the struct job */
@@ -32,6 +33,7 @@ struct job {
     /* jobs.c's own, once it goes on later */
     struct wait *wait; /* the client's; NULL: it is gone */
     struct buf kept;   /* the request's bytes */
+    bool unheard;      /* its client is gone: nobody will read the reply, and what is large of it need not be made */
     u32 round;         /* of jobs_run: the last in which it had its slice */
     struct job *next;
 };
@@ -41,6 +43,10 @@ void jobs_free(struct broker *b);
 
 /* Does the request, or begins with it. j: filled in by the caller (kind, and what the kind needs), taken. */
 void job_start(struct call *c, struct job *j);
+/* 200 with the reply, which is handed over rather than copied when it is large. From inside `answer`. */
+void job_reply(struct job *j, slice content_type, slice fields);
+/* The client of a wait is gone. If that was a job's, its reply is forgotten at once. */
+void jobs_gone(struct wait *w);
 /* May a request with such a body be taken up? It may have to be kept. false: the failure is set. */
 bool jobs_have_room(struct call *c);
 

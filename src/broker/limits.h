@@ -16,8 +16,9 @@
 #define GROUP_BYTES_MAX   255u
 #define TYPE_BYTES_MAX    255u
 #define RECEIVE_MAX       1000u
-#define REPLY_BYTES_MAX   (16u << 20) /* a reply stops growing here, whatever was asked for */
-#define ESCAPED_GROWS     6u          /* as many times as long a text may get in JSON: \u0001 */
+#define REPLY_BYTES_MAX                                                                                                \
+    (16u << 20)              /* a reply stops growing here, whatever was asked for; lists, before what would pass it */
+#define ESCAPED_GROWS     6u /* as many times as long a text may get in JSON: \u0001 */
 #define WAIT_MS_MAX       60000
 #define LEASE_MS_MIN      1000
 #define LEASE_MS_MAX      ((i64)12 * 3600 * 1000)

@@ -518,7 +518,7 @@ static void answer_metrics(struct job *job) {
     slice type = j->open ? SL("application/openmetrics-text; version=1.0.0; charset=utf-8")
                          : SL("text/plain; version=0.0.4; charset=utf-8");
     if (j->open) buf_lit(&job->reply, "# EOF\n");
-    reply_with(job->c.b, job->c.conn, 200, type, SL(""), buf_slice(&job->reply), 0);
+    job_reply(job, type, SL(""));
 }
 
 static void free_metrics(struct job *job) {

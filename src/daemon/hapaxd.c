@@ -109,6 +109,11 @@ static void feed_end(void *ctx, void *conn) {
     http_feed_end(conn);
 }
 
+static void keeps(void *ctx, void *conn, size_t bytes) {
+    (void)ctx;
+    http_conn_keeps(conn, bytes);
+}
+
 static u64 now_us(void *ctx) {
     (void)ctx;
     return (u64)clock_mono_us();
@@ -576,6 +581,7 @@ static hx_st open_broker(struct daemon *d, struct config **config, struct errbuf
                  .release = release,
                  .feed = feed,
                  .feed_end = feed_end,
+                 .keeps = keeps,
                  .now_us = now_us,
                  .stats = world_stats,
                  .notify = tell,
@@ -622,7 +628,8 @@ static hx_st open_server(struct daemon *d, const struct place *p, u32 connection
         .hurry = hurry,
         .render_error = render_error,
     };
-    struct http_limits limits = {.connections_max = connections};
+    struct http_limits limits = {.connections_max = connections,
+                                 .buffered_max = process_buffers_max(settings_memory_max(d->settings))};
     d->server = http_server_new(loop_uv(d->loop), &limits, &handler);
     hx_st st = doors_prepare(&d->doors, p, err);
     return st == ST_OK ? doors_bind(&d->doors, d->server, d->relays != NULL, err) : st;
@@ -688,6 +695,7 @@ int main(int argc, char **argv) {
     streams_hold();
     settings_parse(argc, argv, &s);
     process_lock_down(s.allow_dumps);
+    process_return_memory();
     struct config *config = settings_config(&s);
     int status = settings_place(&s, config, &at);
     if (status == 0) log_lint(s.config, config);

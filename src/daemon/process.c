@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -30,6 +31,22 @@ void process_lock_down(bool allow_dumps) {
     if (allow_dumps) return;
     CHECK(setrlimit(RLIMIT_CORE, &none) == 0);
     CHECK(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0); /* a core pattern with a pipe does not ask for the limit */
+}
+
+/* Left to itself, malloc takes what was large and freed once for a size that comes often, and keeps it: after a flood of large
+ * replies most of their memory would stay ours. */
+void process_return_memory(void) {
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);
+    mallopt(M_TRIM_THRESHOLD, 16 << 20);
+}
+
+#define BUFFERS_MIN (32ull << 20) /* the largest reply, or request, and something beside it */
+#define BUFFERS_MAX (256ull << 20)
+
+/* Within what the core leaves (broker.c: core_share). */
+u64 process_buffers_max(u64 memory_max) {
+    u64 share = memory_max ? memory_max / 5 : BUFFERS_MAX;
+    return share < BUFFERS_MIN ? BUFFERS_MIN : share > BUFFERS_MAX ? BUFFERS_MAX : share;
 }
 
 static u64 files_allowed(void) {

@@ -17,6 +17,10 @@ void process_lock_down(bool allow_dumps);
 hx_st process_share_files(const struct config *config, struct process_files *out, struct errbuf *err);
 /* As its control group says, or one above it; 0: no bound. root: where /proc and /sys are, "" but for a test. */
 u64 process_memory_max(const char *root);
+/* What is large goes back to the system when it is freed. */
+void process_return_memory(void);
+/* What unfinished requests and replies may take of it; of 0, which is no bound, as much as they ever may. */
+u64 process_buffers_max(u64 memory_max);
 /* In bytes: resident ones, to hold the meters against, and virtual ones. */
 void process_memory(u64 *resident, u64 *virtual);
 /* What of it concerns process and disk. */

@@ -59,6 +59,7 @@ void http_core_init(struct http_server *s, const struct http_limits *limits, con
     http_link_init(&s->conns);
     for (u32 i = 0; i < HTTP_STREAMS; i++) http_link_init(&s->parked[i]);
     http_link_init(&s->dirty);
+    http_link_init(&s->bulk);
     http_link_init(&s->resume);
     for (u32 i = 0; i < 2; i++) http_link_init(&s->late[i]);
     http_link_init(&s->idle);
@@ -126,11 +127,11 @@ void http_conn_free(struct http_conn *c) {
     CHECK(!c->out && c->counted == 0);
 }
 
-/* Keep the server's sum true. A shared body is counted with the first reply that waits to send it, and until none does. */
+/* Keep the server's sum true. A piece is a copy, and there twice. A shared body is counted with the first reply that waits to send it, and until none does. */
 static void account(struct http_conn *c) {
     struct http_server *s = c->server;
-    size_t own = c->in.len + c->body.len + c->unopened, held = c->dead ? 0 : own;
-    if (!c->dead && c->out) held += c->out->bytes.len - c->out->sent;
+    size_t own = c->in.len + c->body.len + c->unopened + c->kept, held = c->dead ? 0 : own;
+    if (!c->dead && c->out) held += c->out->bytes.len - c->out->sent + c->piece;
     CHECK(s->buffered >= c->counted);
     s->buffered += held - c->counted;
     c->counted = held;
@@ -367,6 +368,7 @@ static void queue_reply(struct http_conn *c, const struct http_reply *reply) {
 static void answered(struct http_conn *c) {
     c->awaiting = c->feeding = false;
     c->since_ms = c->server->now_ms;
+    if (c->kept) http_conn_keeps(c, 0);
     if (!c->in_handler) http_link_add(&c->server->resume, &c->resume);
 }
 
@@ -421,6 +423,12 @@ void http_conn_set_user(struct http_conn *c, void *user) {
 void *http_conn_user(struct http_conn *c) {
     http_conn_check(c);
     return c->user;
+}
+
+void http_conn_keeps(struct http_conn *c, size_t bytes) {
+    http_conn_check(c);
+    c->kept = bytes;
+    account(c);
 }
 
 /* Answer an error of framing, size or time, after which this connection's bytes mean nothing any more. */
@@ -919,12 +927,25 @@ static bool leave_piece(struct http_conn *c, slice run) {
     return true;
 }
 
-/* What may leave and has not. Over TLS the socket has room, and the next slice waits for the next turn. */
-static bool leave_rest(struct http_conn *c) {
+/* The first bytes of what may leave. Returns how many. */
+static size_t cut_share(slice runs[2], u32 *count) {
+    size_t left = HTTP_SHARE_BYTES;
+    for (u32 i = 0; i < *count; i++) {
+        if (runs[i].n > left) runs[i].n = left;
+        left -= runs[i].n;
+        if (left == 0) *count = i + 1;
+    }
+    return HTTP_SHARE_BYTES - left;
+}
+
+/* What may leave and has not. Where the socket has room the next share is for later, behind those of others: in this turn, or,
+ * over TLS, in the next. */
+static bool leave_rest(struct http_conn *c, bool has_room) {
+    struct http_server *s = c->server;
     slice runs[2];
     if (c->piece || !owed(c) || http_out_leaving(c->out, runs) == 0) return true;
-    if (!c->secure) return leave_piece(c, runs[0]);
-    http_link_add(&c->server->dirty, &c->dirty);
+    if (!has_room && !c->secure) return leave_piece(c, runs[0]);
+    http_link_add(c->secure ? &s->dirty : &s->bulk, &c->dirty);
     return true;
 }
 
@@ -933,14 +954,17 @@ void http_conn_flush(struct http_conn *c) {
     slice runs[2];
     if (c->dead || s->silent || c->piece || !owed(c)) return;
     bool was_full = full(c);
-    i64 n = http_socket_write(c, runs, http_out_leaving(c->out, runs));
+    u32 count = http_out_leaving(c->out, runs);
+    size_t share = cut_share(runs, &count);
+    i64 n = http_socket_write(c, runs, count);
     if (n > 0) wrote(c, (size_t)n);
     if (c->dead) return;
-    if (n < 0 || !leave_rest(c)) {
+    if (n < 0 || !leave_rest(c, n == (i64)share)) {
         http_conn_drop(c);
         return;
     }
     if (was_full && !full(c)) http_link_add(&s->resume, &c->resume);
+    if (c->piece) account(c);
     if (c->closing) review(c);
 }
 

@@ -133,6 +133,9 @@ struct http_handler {
 /* A pointer the handler may hang on a connection with an unanswered request (its waiting poll, say). */
 void http_conn_set_user(struct http_conn *conn, void *user);
 void *http_conn_user(struct http_conn *conn);
+/* The handler keeps so many bytes for its unanswered request: a reply that is being made. Until the answer they count as what
+ * the connection holds, and if that is the most when memory is short it is dropped (on_gone), not from inside this. */
+void http_conn_keeps(struct http_conn *conn, size_t bytes);
 
 /* From inside on_request, another connection's on_request, a timer, anywhere on the loop's thread. Everything in
  * `reply` is copied, but a large shared body, of which a reference is kept instead. on_request is never called from inside it. */
@@ -147,9 +150,9 @@ void http_feed_end(struct http_conn *conn);
 
 /* 0 means the default. */
 struct http_limits {
-    u32 connections_max;  /* default 10000; above, one gives way (load.c says which); if none can: accept and close */
-    u32 per_address;      /* connections of one address; default: as many as there are */
-    u64 buffered_max;     /* bytes of unfinished requests and unsent replies together; above, whoever holds most is
+    u32 connections_max; /* default 10000; above, one gives way (load.c says which); if none can: accept and close */
+    u32 per_address;     /* connections of one address; default: as many as there are */
+    u64 buffered_max; /* bytes of unfinished requests and unsent or unfinished replies together; above, whoever holds most is
                              refused or dropped. Default 256 MiB */
     u32 head_ms, idle_ms; /* defaults 10000, 60000 */
     u32 write_ms;         /* a client that takes nothing of its replies for so long is dropped. Default 60000 */

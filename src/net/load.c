@@ -253,7 +253,7 @@ u32 http_retry_s(struct http_server *s) {
 /* ---- memory
  *
  * What a single connection may hold is bounded: a request of the size its route allows, HTTP_UNSENT_PAUSE and one reply
- * more. All together may still be too much, when many clients send slowly or read nothing. Then it is not the next one
+ * more, sent or still being made. All together may still be too much, when many clients send slowly or read nothing. Then it is not the next one
  * to come who is turned away, who may have an ack of 100 bytes, but the one that holds most, for longest, of the address
  * that does: a reply that was made this moment must not pay for those that nobody has read for half a minute. Looked at when a turn's replies
  * have been written, so that what is above the limit for a moment is no more than one turn brings. */

@@ -3,7 +3,7 @@
  * A turn is one pass of the loop: those who had to wait in the one before come first; the poll phase reads what the
  * sockets have and hands requests over, for as long as there is time (load.c); then, before the loop polls again,
  * end_turn() resumes connections whose answer came late, lets the handler flush its journal, and
- * writes each connection's releasable replies with one system call. It runs from a check handle (after polling) and
+ * writes each connection's releasable replies with one system call, small ones first. It runs from a check handle (after polling) and
  * from a prepare handle (before polling), so that a reply made in a timer or a close callback does not wait for the
  * next event. What end_turn() itself stirs up is left to the next pass, which an idle handle keeps from sleeping: one
  * pass is bounded by the input it began with.
@@ -26,6 +26,7 @@
 #define TICK_MS        500u
 #define KEEPALIVE_S    60
 #define SERVER_HANDLES 5            /* beside the listeners */
+#define BULK_LEAST     4u           /* shares of large replies that leave in a turn, whatever else does */
 #define CONTROL_BYTES  (256u << 10) /* handshake, tickets, alerts: more than that nobody leaves unread in good faith */
 
 struct sockets;
@@ -178,16 +179,28 @@ static void resume_all(struct sockets *s) {
     }
 }
 
+/* What is small leaves first, whoever else has how much: an ack does not wait for a thousand clients that read megabytes. Those
+ * take turns, a share each; however many small replies there are, some of them get theirs. What there is no time for leaves
+ * with the next turns. */
 static void flush_all(struct sockets *s) {
+    struct http_server *core = &s->core;
     struct http_link now;
-    http_link_move(&s->core.dirty, &now);
-    i64 began = http_clock_ms(), most = (s->core.limits.turn_ms + 1) / 2; /* the rest leaves with the next turns */
+    i64 began = http_clock_ms(), most = (core->limits.turn_ms + 1) / 2;
+    http_link_move(&core->dirty, &now);
     while (!http_link_alone(&now) && http_clock_ms() - began < most) {
         struct http_conn *c = HTTP_LINK_OF(now.next, struct http_conn, dirty);
         http_link_remove(&c->dirty);
+        if (c->out && http_out_ready(c->out) > HTTP_BULK_BYTES)
+            http_link_add(&core->bulk, &c->dirty);
+        else
+            http_conn_flush(c);
+    }
+    http_link_prepend(&core->dirty, &now);
+    for (u32 i = 0; !http_link_alone(&core->bulk) && (i < BULK_LEAST || http_clock_ms() - began < most); i++) {
+        struct http_conn *c = HTTP_LINK_OF(core->bulk.next, struct http_conn, dirty);
+        http_link_remove(&c->dirty);
         http_conn_flush(c);
     }
-    http_link_prepend(&s->core.dirty, &now);
 }
 
 static void tell_closed(struct sockets *s) {
@@ -206,7 +219,7 @@ static bool somebody_waits(const struct sockets *s) {
 static bool is_busy(const struct sockets *s) {
     const struct http_server *core = &s->core;
     if (core->turn || somebody_waits(s) || (core->late_count && !core->paused)) return true;
-    return !http_link_alone(&core->resume) || !http_link_alone(&core->dirty);
+    return !http_link_alone(&core->resume) || !http_link_alone(&core->dirty) || !http_link_alone(&core->bulk);
 }
 
 static void end_turn(struct sockets *s) {

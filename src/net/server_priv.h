@@ -22,8 +22,10 @@
 #define HTTP_UNSENT_PAUSE  (1u << 20)   /* unsent replies at which a connection's requests are left unread */
 #define HTTP_LATE_BYTES    (4u << 10)   /* read at least, when many wait for their turn */
 #define HTTP_AHEAD         32u          /* requests announced to the handler before they are handed over */
-#define HTTP_PIECE_BYTES   (16u << 10)  /* what waits inside libuv for a full socket to drain */
+#define HTTP_PIECE_BYTES   (4u << 10)   /* what waits inside libuv for a full socket to drain */
 #define HTTP_SHARED_BYTES  (16u << 10)  /* shared bodies of this size and above are not copied */
+#define HTTP_BULK_BYTES    (16u << 10) /* what is ready and more than that leaves behind the small replies of others ... */
+#define HTTP_SHARE_BYTES   (256u << 10) /* ... and so much of it at a time */
 #define HTTP_PATIENCE_MS   1000         /* how long a head may take to come while others wait for a place */
 
 /* Intrusive lists. A link outside any list points to itself. */
@@ -176,6 +178,7 @@ struct http_conn {
     /* The request being answered. */
     bool awaiting, in_handler, head_only, keep_alive, http11;
     bool feeding; /* its head is out, or on its way */
+    size_t kept;  /* what the handler keeps for it */
     bool unread;  /* a feed whose client does not read: nothing of it is owed any more */
 
     struct http_out *out; /* NULL when nothing is unsent */
@@ -209,6 +212,7 @@ struct http_server {
     struct http_server_stats stats;
     struct http_link conns;   /* all */
     struct http_link dirty;   /* with bytes that may leave */
+    struct http_link bulk;    /* with many such; by their link `dirty`, too */
     struct http_link resume;  /* to be looked at again at the end of the turn */
     struct http_link late[2]; /* in line, with bytes to be read or requests to be handed over; [1] those
                                               that are talkative */
@@ -222,7 +226,7 @@ struct http_server {
     struct http_link parked[HTTP_STREAMS]; /* by the stream whose gate stops their first waiting reply */
     u64 released[HTTP_STREAMS], gates[HTTP_STREAMS];
     bool held[HTTP_STREAMS];
-    u64 buffered; /* bytes of unfinished requests and unsent replies, shared bodies once */
+    u64 buffered; /* bytes of unfinished requests and replies, shared bodies once */
     i64 now_ms;
     i64 turn_began_ms; /* by http_clock_ms; 0: it has not */
     bool turn;         /* something happened that on_turn_end must hear of */
@@ -267,6 +271,7 @@ void http_conn_drop(struct http_conn *c);
 void http_conn_resume(struct http_conn *c);
 /* There is time for what had to wait; it has left the line. */
 void http_conn_serve(struct http_conn *c);
+/* Writes what may leave; of much, a share. */
 void http_conn_flush(struct http_conn *c);
 /* A gate it waits for has opened. */
 void http_conn_release(struct http_conn *c);

@@ -196,6 +196,38 @@ def slow_clients_do_not_keep_good_ones_from_being_answered():
 
 
 @test
+def replies_that_are_being_made_stay_within_the_memory_limit():
+    """A few hundred bytes that name one key with a large result again and again, on many connections that read nothing."""
+    hx.needs_plain("a sanitizer keeps freed memory, and has much of its own")
+    limit, buffers = 200 << 20, 40 << 20
+    with hx.Broker(options=["--memory", "200MiB"]) as b, contextlib.ExitStack() as held:
+        def bytes_held():
+            return b.get("/v1/stats").json()["metrics"]['hapax_memory_bytes{kind="buffers"}']
+
+        def status(field):
+            with open(f"/proc/{b.process.pid}/status") as f:
+                return int(re.search(rf"^{field}:\s+(\d+) kB$", f.read(), re.M).group(1)) << 10
+        b.put("q", "k")
+        token = b.post("/v1/queues/q/receive").json()["messages"][0]["token"]
+        same(b.post("/v1/ack", {"token": token, "result": "r" * 1000000}).status, 200)
+        lines, crowd = b'{"key":"k","payload":"x"}\n' * 100, 40
+        conns = [held.enter_context(hx.Conn(b.port, source=THEM)) for _ in range(crowd)]
+        for c in conns:
+            c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            c.start("POST", "/v1/queues/q/batch", lines)
+        # each would be 17 MB: but for a few they cannot all be kept
+        most = []
+        hx.until(lambda: most.append(bytes_held()) or metric(b, "memory", US) >= crowd - buffers // (15 << 20) - 2, "most of them have paid")
+        b.put("q", "small")
+        assert max(most) < 2 * buffers, most  # in the middle of a turn; at its end it is below
+        assert status("VmHWM") < limit, status("VmHWM")
+        for c in conns:
+            c.close()
+        hx.until(lambda: bytes_held() == 0, "nothing is kept for those who are gone")
+        hx.until(lambda: status("VmRSS") < limit // 2, "the memory is given back")
+
+
+@test
 def a_flood_of_wrong_tokens_takes_nothing_from_others():
     with broker(with_tokens("{per_token: {rate: 1000000/s}}")) as b:
         wrong = b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer hx_%d\r\nContent-Length: 0\r\n\r\n"

@@ -2,6 +2,8 @@
  * in slices, the audit trail, what is erased. */
 #include "unit/broker_world.h"
 
+#include <malloc.h>
+
 #include "broker/parse.h"
 #include "broker/report.h"
 
@@ -1049,6 +1051,82 @@ static void a_batch_goes_on_though_its_client_is_gone_and_its_queue_was_deleted(
     assert_said("\"origin\":\"auto\"");
 }
 
+static void long_requests_that_come_together_leave_time_to_read_others(void **state) {
+    (void)state;
+    char line[64];
+    u32 answers = w.answers, at_once = 0;
+    w.us_a_look = 3000;
+    for (u32 i = 0; i < 20; i++) {
+        snprintf(line, sizeof line, "{\"key\":\"k%u\",\"payload\":\"x\"}\n", i);
+        at_once += submit("POST /v1/queues/q/batch", NULL, slice_str(line), NULL) == 200;
+    }
+    assert_in_range(at_once, 1, 4);
+    assert_int_equal(submit("POST /v1/queues/q/messages", "small", SL("x"), NULL), 202);
+    for (u32 i = 0; i < 20; i++) work();
+    assert_int_equal(w.answers, answers + 21);
+    w.us_a_look = 0;
+    call("GET /v1/queues/q", "");
+    assert_said("\"pending\":21,");
+}
+
+/* A batch of lines that repeat one key with a large result, and of one that is new, a line a turn. */
+#define REPEATS      45u
+#define RESULT_BYTES 400000u
+#define RESULTS_KEPT 42u /* with the one that passes 16 MiB */
+static void *begin_large_batch(void) {
+    struct buf text = {0};
+    void *user = NULL;
+    assert_int_equal(send("q", "k", "x"), 202);
+    assert_int_equal(call("POST /v1/queues/q/receive", ""), 200);
+    buf_printf(&text, "{\"token\":\"%s\",\"result\":\"", w.token);
+    for (u32 i = 0; i < RESULT_BYTES; i++) buf_char(&text, 'r');
+    buf_lit(&text, "\"}");
+    assert_int_equal(request("POST /v1/ack", NULL, buf_slice(&text), NULL), 200);
+    buf_reset(&text);
+    for (u32 i = 0; i < REPEATS; i++) buf_lit(&text, "{\"key\":\"k\",\"payload\":\"x\"}\n");
+    buf_lit(&text, "{\"key\":\"new\",\"payload\":\"x\"}\n");
+    w.us_a_look = 1000000;
+    assert_int_equal(submit("POST /v1/queues/q/batch", NULL, buf_slice(&text), &user), 0);
+    buf_free(&text);
+    return user;
+}
+
+static void a_reply_being_made_is_said_to_be_kept_and_ends_at_its_bound(void **state) {
+    (void)state;
+    assert_non_null(begin_large_batch());
+    assert_true(w.kept > RESULT_BYTES);
+    for (u32 i = 2; i <= REPEATS; i++) {
+        size_t before = w.kept;
+        work();
+        assert_true(w.kept > before && w.kept < 17u << 20);
+        assert_true(w.kept > (i < RESULTS_KEPT ? i : RESULTS_KEPT) * RESULT_BYTES);
+    }
+    work();
+    assert_int_equal(w.status, 200);
+    assert_int_equal(times_said("\"outcome\":\"duplicate\""), REPEATS);
+    assert_int_equal(times_said("\"result_omitted\":true"), REPEATS - RESULTS_KEPT);
+    assert_said("\"outcome\":\"accepted\"");
+    w.us_a_look = 0;
+}
+
+static void nothing_is_kept_for_a_client_that_is_gone_and_its_batch_is_done(void **state) {
+    (void)state;
+    void *user = begin_large_batch();
+    for (u32 i = 0; i < 5; i++) work();
+    struct mallinfo2 before = mallinfo2();
+    assert_true(w.kept > 6 * RESULT_BYTES);
+    w.kept = 0;
+    broker_gone(w.broker, w.t, user);
+    struct mallinfo2 after = mallinfo2();
+    if (before.uordblks) /* else a sanitizer's */
+        assert_true(after.uordblks + after.hblkhd + 5 * RESULT_BYTES < before.uordblks + before.hblkhd);
+    for (u32 i = 0; i <= REPEATS; i++) work();
+    assert_int_equal(w.kept, 0);
+    w.us_a_look = 0;
+    assert_int_equal(send("q", "new", "x"), 202);
+    assert_said("\"outcome\":\"duplicate\"");
+}
+
 static void many_who_wait_for_one_outcome_are_answered_over_turns(void **state) {
     (void)state;
     assert_int_equal(send("q", "k", "x"), 202);
@@ -1640,6 +1718,10 @@ int main(void) {
                                         tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_array_is_read, set_up, tear_down),
         cmocka_unit_test_setup_teardown(others_are_answered_while_a_long_batch_is_taken, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(long_requests_that_come_together_leave_time_to_read_others, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_reply_being_made_is_said_to_be_kept_and_ends_at_its_bound, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nothing_is_kept_for_a_client_that_is_gone_and_its_batch_is_done, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(a_batch_goes_on_though_its_client_is_gone_and_its_queue_was_deleted, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(many_who_wait_for_one_outcome_are_answered_over_turns, set_up, tear_down),

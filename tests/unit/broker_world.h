@@ -26,6 +26,7 @@ static struct world {
     u32 answers;
     u16 status;
     u64 clock_us, us_a_look; /* what each look at the clock costs */
+    size_t kept;             /* what the broker last said it keeps for a request */
     u64 after, released;     /* what the last reply waits for; what may leave */
     struct buf body, fields, log;
     const char *last_sentence; /* of the last line of the log */
@@ -61,6 +62,11 @@ static inline void respond(void *ctx, void *conn, const struct http_reply *reply
     if (reply->body.n == 0) return;
     remember(reply->body, "\"token\":\"", w.token, TOKEN_TEXT);
     remember(reply->body, "\"id\":\"", w.id, ID_TEXT);
+}
+
+static inline void keeps(void *ctx, void *conn, size_t bytes) {
+    (void)ctx, (void)conn;
+    w.kept = bytes;
 }
 
 static inline void release(void *ctx, u64 position) {
@@ -136,6 +142,7 @@ static inline void open_broker(void) {
                                 .address_count = w.address != NULL,
                                 .port = {.respond = respond,
                                          .release = release,
+                                         .keeps = keeps,
                                          .now_us = now_us,
                                          .log = hear,
                                          .surroundings = surroundings,

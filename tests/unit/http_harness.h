@@ -243,6 +243,7 @@ static inline bool still_patient(const char *what, int line) {
 static inline ssize_t tls_result(struct client *c, bool done, const size_t *n) {
     if (done) return (ssize_t)*n;
     int why = SSL_get_error(c->ssl, 0);
+    ERR_clear_error(); /* it is this client's, and would be taken for the next one's */
     errno = why == SSL_ERROR_WANT_WRITE || why == SSL_ERROR_WANT_READ ? EAGAIN : EPIPE;
     return why == SSL_ERROR_ZERO_RETURN ? 0 : -1;
 }
