@@ -1072,7 +1072,7 @@ static void long_requests_that_come_together_leave_time_to_read_others(void **st
 /* A batch of lines that repeat one key with a large result, and of one that is new, a line a turn. */
 #define REPEATS      45u
 #define RESULT_BYTES 400000u
-#define RESULTS_KEPT 42u /* with the one that passes 16 MiB */
+#define RESULTS_KEPT 36u /* one more might pass 16 MiB, if all of it had to be escaped */
 static void *begin_large_batch(void) {
     struct buf text = {0};
     void *user = NULL;
@@ -1097,11 +1097,11 @@ static void a_reply_being_made_is_said_to_be_kept_and_ends_at_its_bound(void **s
     assert_true(w.kept > RESULT_BYTES);
     for (u32 i = 2; i <= REPEATS; i++) {
         size_t before = w.kept;
-        work();
-        assert_true(w.kept > before && w.kept < 17u << 20);
+        for (u32 turns = 0; turns < 2 && w.kept == before; turns++) work(); /* the first may be long without it */
+        assert_true(w.kept > before && w.kept < 16u << 20);
         assert_true(w.kept > (i < RESULTS_KEPT ? i : RESULTS_KEPT) * RESULT_BYTES);
     }
-    work();
+    for (u32 turns = 0; turns < 2 && !w.status; turns++) work();
     assert_int_equal(w.status, 200);
     assert_int_equal(times_said("\"outcome\":\"duplicate\""), REPEATS);
     assert_int_equal(times_said("\"result_omitted\":true"), REPEATS - RESULTS_KEPT);
@@ -1112,7 +1112,7 @@ static void a_reply_being_made_is_said_to_be_kept_and_ends_at_its_bound(void **s
 static void nothing_is_kept_for_a_client_that_is_gone_and_its_batch_is_done(void **state) {
     (void)state;
     void *user = begin_large_batch();
-    for (u32 i = 0; i < 5; i++) work();
+    for (u32 i = 0; i < 10 && w.kept <= 6 * RESULT_BYTES; i++) work();
     struct mallinfo2 before = mallinfo2();
     assert_true(w.kept > 6 * RESULT_BYTES);
     w.kept = 0;
@@ -1120,7 +1120,7 @@ static void nothing_is_kept_for_a_client_that_is_gone_and_its_batch_is_done(void
     struct mallinfo2 after = mallinfo2();
     if (before.uordblks) /* else a sanitizer's */
         assert_true(after.uordblks + after.hblkhd + 5 * RESULT_BYTES < before.uordblks + before.hblkhd);
-    for (u32 i = 0; i <= REPEATS; i++) work();
+    for (u32 i = 0; i <= 2 * REPEATS; i++) work();
     assert_int_equal(w.kept, 0);
     w.us_a_look = 0;
     assert_int_equal(send("q", "new", "x"), 202);
