@@ -180,7 +180,7 @@ struct journal_file {
     struct disk_file *mark_file;
     i64 mark_ms;
     u64 mark_batches;
-    i64 gave_back_ms; /* a surplus spare, when last */
+    i64 give_back_from_ms; /* a surplus spare */
     u32 spare_next;
 
     pthread_t committer, groomer;

@@ -14,6 +14,7 @@
 #define ZERO_STEP          (1u << 20)
 #define ZERO_IDLE_MS       200 /* fresh spares are written over only while nobody commits */
 #define GIVE_BACK_PER_MS   (256u << 10)
+#define GIVE_BACK_AT_ONCE  4
 
 static u64 ahead(const struct journal_file *j) {
     u64 newest = j->segments.at[j->segments.count - 1]->number;
@@ -167,9 +168,16 @@ struct balance { /* of spares */
 };
 
 /* Surplus ones are given back one by one: where the file system tells the device what is free, removing a purge's worth of files
- * at once has others' syncs wait for a hundred times as long as they take. */
+ * at once has others' syncs wait for a hundred times as long as they take. A few are none: lives that are short must not leave
+ * more and more behind. */
 static i64 give_back_ms(const struct journal_file *j) {
-    return j->manual ? 0 : j->gave_back_ms + (i64)(j->segment_bytes / GIVE_BACK_PER_MS) - clock_mono_ms();
+    return j->manual ? 0 : j->give_back_from_ms - clock_mono_ms();
+}
+
+static void gave_back(struct journal_file *j) {
+    i64 each = (i64)(j->segment_bytes / GIVE_BACK_PER_MS);
+    i64 at_once = clock_mono_ms() - (GIVE_BACK_AT_ONCE - 1) * each;
+    j->give_back_from_ms = (j->give_back_from_ms > at_once ? j->give_back_from_ms : at_once) + each;
 }
 
 /* Under the lock. */
@@ -199,7 +207,7 @@ static bool groom_spares(struct journal_file *j) {
     if (!due.shrink) return false;
     int rc = j->disk->ops->unlink(j->disk, name);
     if (rc) file_fail(j, "remove", name, 0, rc);
-    j->gave_back_ms = clock_mono_ms();
+    gave_back(j);
     return true;
 }
 
