@@ -72,9 +72,9 @@ def a_filter_that_finds_one_among_ten_thousand_does_not_say_none(q):
     b = hx.broker
     for first in range(0, 11000, 1000):
         same(b.batch(q, [{"key": f"k{i}", "payload": i} for i in range(first, first + 1000)]).status, 200)
-        taken = b.receive(q, max=1000)
-        said = [{"token": m["token"], "class": "poison", "reason": "needle" if m["key"] == "k10500" else "hay"} for m in taken]
-        same({r["state"] for r in b.post("/v1/nack", said).json()}, {"dead"})
+        while taken := b.receive(q, max=1000):
+            said = [{"token": m["token"], "class": "poison", "reason": "needle" if m["key"] == "k10500" else "hay"} for m in taken]
+            same({r["state"] for r in b.post("/v1/nack", said).json()}, {"dead"})
     page = b.get(f"/v1/queues/{q}/messages?state=dead&reason=needle").json()
     assert page["items"] == [] and page["next_cursor"], page
     found = hx.hapax("dead", "list", q, "--reason", "needle")
