@@ -164,7 +164,7 @@ static bool fits_in(const struct take *t, const struct message_view *v, const st
  * at the clock. */
 static bool takes_long(struct broker *b, struct take *t) {
     if (t->body->len <= PAGE_LEAST_BYTES) return false;
-    if (!t->g.b) t->g = budget_of(b, REQUEST_US);
+    if (!t->g.b) t->g = budget_of(b, RECEIVE_US);
     return budget_spent(&t->g);
 }
 

@@ -11,6 +11,7 @@
  * 50 ms. */
 #define LONG_US    20000u /* a turn's requests: more than the network hands over, unless the last of them was long */
 #define REQUEST_US 4000u  /* the first part of a long request, a page of a list */
+#define RECEIVE_US 12000u /* a thousand messages, or some large ones, come together where that is possible at all */
 #define ANSWERS_US                                                                                                     \
     2000u /* waits that can be answered, at the end of a turn: outcomes, polls, those whose time is over */
 #define JOBS_US    4000u /* further parts of long requests */

@@ -164,7 +164,7 @@ void history_reserve(struct history *h, u32 len) {
 }
 
 u64 history_block(const struct history *h) {
-    return h->p ? 2 * CAP_HEAD + (u64)capacity(h) : 0; /* malloc has a head of its own */
+    return h->p ? (u64)CAP_HEAD + CAP_HEAD + capacity(h) : 0; /* malloc has a head of its own */
 }
 
 void history_begin(struct history *h, struct history_spares *s) {

@@ -108,8 +108,8 @@ void unplace_message(struct core *c, u32 no) {
     if (c->purges) purges_unplaced(c, m, no);
     struct list *l = &q->places[m->place];
     struct heap *h = heap_of(c, (enum place)m->place);
-    if (is_ready(m->place) && m->heap_at != HEAP_NONE) h = &q->waited;
     if (h) heap_remove(c, h, no);
+    if (is_ready(m->place) && m->heap_at != HEAP_NONE) heap_remove(c, &q->waited, no);
     if (awaits_ttl(m, (enum place)m->place)) heap_remove(c, &c->ttls, no);
     if (m->prev != MESSAGE_NONE)
         message_mut(c, m->prev)->next = m->next;

@@ -357,7 +357,8 @@ def a_large_answer_comes_whole_through_a_slow_reader():
         c.start("POST", "/v1/queues/q/receive?max=8", b"")
         until(lambda: b.stats()["bytes_out"] > 1_000_000, "the sockets fill up")
         messages = c.reply().json()["messages"]
-        same([m["payload"][:1] * 1_000_000 == m["payload"] for m in messages], [True] * 8)
+        assert len(messages) > 1, "more than the sockets hold"
+        same([m["payload"][:1] * 1_000_000 == m["payload"] for m in messages], [True] * len(messages))
 
 
 @test
