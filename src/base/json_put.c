@@ -62,7 +62,7 @@ static void close_string(struct buf *b, char *out) {
 static inline size_t put_escapes(struct buf *b, char **out, slice s) {
     size_t i = 0, most = s.n < ESCAPED_TOGETHER ? s.n : ESCAPED_TOGETHER;
     b->len = (size_t)(*out - b->p);
-    buf_grow(b, s.n + ESCAPED_TOGETHER * ESCAPE_MAX);
+    buf_grow(b, s.n + (size_t)ESCAPED_TOGETHER * ESCAPE_MAX);
     char *p = b->p + b->len;
     do p = put_escape(p, s.p[i]);
     while (++i < most && ((u8)s.p[i] < 0x20 || s.p[i] == '"' || s.p[i] == '\\'));

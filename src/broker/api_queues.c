@@ -194,6 +194,7 @@ static bool no_room_for_queue(struct call *c) {
 /* Takes *config if it is set. */
 static bool put_rules_down(struct call *c, const struct deed *d, u16 *queue, struct queue_config **config) {
     struct broker *b = c->b;
+    CHECK(*config);
     struct queue_spec spec = {.rules = (*config)->rules, .origin = ORIGIN_API, .config = (*config)->json};
     struct queue_info q;
     if (*queue) core_queue_info(b->core, b->now, *queue, &q);
