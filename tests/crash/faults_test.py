@@ -465,8 +465,8 @@ def indexes(short, long):
 def nothing_is_answered_after_a_failed_sync(directory):
     def plan(broker):
         start = calls_of_start(broker, "fdatasync")
-        at = range(1, start + 40) if LONG else (1, start // 2, start, start + 1, start + 2, start + 5, start + 9)
-        later = range(1, start + 20, 2) if LONG else (start // 2, start + 3)
+        at = range(1, start + 40) if LONG else (1, start // 2, start, start + 1, start + 2, start + 5, start + 9, start + 14)
+        later = range(1, start + 20, 2) if LONG else (start // 2, start + 3, start + 8)  # a later start may take some more
         return [f"inject=fdatasync:error=EIO:when={n}" for n in at] + \
                [f"inject=fdatasync:error=EIO:when={n}+" for n in later], start + (60 if LONG else 20)
 
